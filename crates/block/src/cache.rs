@@ -16,7 +16,7 @@ use floe_policy::admission::Times;
 use crate::config::{Config, ConfigError, MOST_SHARDS};
 use crate::exchange::{ForeignPiece, Message, PartId};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
-use crate::join::{Fault, Join, Kind, PIECES_AT_ONCE, Request, RequestId, Settled};
+use crate::join::{Fault, Join, JoinAction, PIECES_AT_ONCE, Request, RequestId, RequestKind};
 use crate::journal::commits::{Commits, Drains, RouterOp};
 use crate::mapping::Mapping;
 use crate::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
@@ -28,7 +28,7 @@ use crate::volumes::{VolumeError, Volumes};
 use shards::{ROUTER, Shards};
 use streams::Followed;
 
-pub(crate) use crate::journal::commits::JournalNews;
+pub(crate) use crate::journal::commits::JournalEvent;
 
 pub(crate) mod fetch_size;
 pub(crate) mod shards;
@@ -164,16 +164,16 @@ impl BlockCache {
         let may_be_dirty =
             self.config.mode.keeps_writes() || matches!(self.config.memory, Memory::Holds { .. });
         let needless = match request.kind {
-            Kind::Prefetch => !self.config.mode.caches_reads(),
-            Kind::DirtyMap => !may_be_dirty,
+            RequestKind::Prefetch => !self.config.mode.caches_reads(),
+            RequestKind::DirtyMap => !may_be_dirty,
             _ => false,
         };
         if needless {
             join.skip();
         }
-        let is_flush = matches!(request.kind, Kind::Flush | Kind::Drain);
+        let is_flush = matches!(request.kind, RequestKind::Flush | RequestKind::Drain);
         let drains = is_flush && !join.is_refused() && (may_be_dirty || self.config.kept);
-        let to_backing = request.kind == Kind::Drain;
+        let to_backing = request.kind == RequestKind::Drain;
         if drains {
             if self.config.kept {
                 join.leave_to_parts();
@@ -200,7 +200,7 @@ impl BlockCache {
             self.fetch_ahead(&request, stream, orders);
         }
         self.handle_events(orders);
-        self.settle(id, orders);
+        self.answer_if_done(id, orders);
     }
 
     /// Handles the end of an order's operation.
@@ -226,7 +226,7 @@ impl BlockCache {
         if let RouterOp::Request(request) = op {
             let id = RequestId(request);
             self.join(id).answered(result, true);
-            self.settle(id, orders);
+            self.answer_if_done(id, orders);
         } else if let Some(ended) = self.commits.op_ended(op, result, &mut self.shards, orders) {
             self.drains.go_on(ended, &self.shards, &mut self.commits);
         }
@@ -246,7 +246,7 @@ impl BlockCache {
     }
 
     /// Handles a message of the journal.
-    pub(crate) fn hear_journal(&mut self, news: JournalNews, orders: &mut Vec<Order>) {
+    pub(crate) fn hear_journal(&mut self, news: JournalEvent, orders: &mut Vec<Order>) {
         if self.commits.hear(news, &mut self.shards) {
             self.handle_events(orders);
         }
@@ -433,7 +433,7 @@ impl BlockCache {
                 if finished {
                     return self.heard(Message::Finished { request }, orders);
                 }
-                self.settle(request, orders);
+                self.answer_if_done(request, orders);
             }
             Message::Finished { request } => {
                 let join = self.join(request);
@@ -441,33 +441,33 @@ impl BlockCache {
                 let kind = join.request.kind;
                 self.bulk.finished(kind);
                 self.give_out(request, orders);
-                self.settle(request, orders);
+                self.answer_if_done(request, orders);
             }
             Message::Drained { request, result } => {
                 self.join(request).answered(result, true);
-                self.settle(request, orders);
+                self.answer_if_done(request, orders);
             }
         }
     }
 
     /// Answers a request whose sub-requests all have answers, and removes it when none of them uses
     /// its buffer any more.
-    fn settle(&mut self, id: RequestId, orders: &mut Vec<Order>) {
+    fn answer_if_done(&mut self, id: RequestId, orders: &mut Vec<Order>) {
         let Some(join) = self.joins[id.number()].as_mut() else { return };
-        let over = match join.settle() {
-            Settled::Not => return,
-            Settled::Flush => {
+        let over = match join.next_action() {
+            JoinAction::Not => return,
+            JoinAction::Flush => {
                 let op = RouterOp::Request(id.0).op();
                 let device = DeviceId::Backing(join.request.volume);
                 return orders.push(Order::Flush { op, device });
             }
-            Settled::Answer { result, over } => {
+            JoinAction::Answer { result, over } => {
                 let (request, hit) = (join.request, join.hit);
                 orders.push(Order::Answer { request: id, result, hit: hit && result.is_ok() });
                 self.requests.count(&request, hit, result);
                 over
             }
-            Settled::Over => true,
+            JoinAction::Over => true,
         };
         if over {
             self.joins[id.number()] = None;
@@ -536,7 +536,7 @@ impl BlockCache {
         stats.blocks =
             self.config.sizes.classes().map(|class| (self.config.sizes.bytes(class), 0)).collect();
         for Shard { parts } in self.shards.iter() {
-            let Mapping { directory, held, lost, .. } = &parts.map;
+            let Mapping { directory, unflushed: held, lost, .. } = &parts.map;
             stats.counters += &parts.counters;
             directory.blocks.valid.add_to(&mut stats.counters);
             for (sum, live) in stats.blocks.iter_mut().zip(directory.blocks.live()) {
@@ -584,7 +584,7 @@ impl Condition<'_> {
 
     /// Returns whether this part holds data that a backing device does not have.
     pub fn has_dirty_data(&self) -> bool {
-        !self.is_emptied() || self.shards.iter().any(|shard| !shard.parts.map.held.is_empty())
+        !self.is_emptied() || self.shards.iter().any(|shard| !shard.parts.map.unflushed.is_empty())
     }
 
     /// Returns whether nothing in this part is dirty below memory.
@@ -704,8 +704,8 @@ struct Bulk {
 
 impl Bulk {
     /// Returns whether requests of a kind take turns.
-    fn is_for(kind: Kind) -> bool {
-        matches!(kind, Kind::Trim | Kind::Zero { .. })
+    fn is_for(kind: RequestKind) -> bool {
+        matches!(kind, RequestKind::Trim | RequestKind::Zero { .. })
     }
 
     /// Puts a request at the end of the line.
@@ -725,7 +725,7 @@ impl Bulk {
     }
 
     /// Notes that a sub-request of a request of some kind has finished.
-    fn finished(&mut self, kind: Kind) {
+    fn finished(&mut self, kind: RequestKind) {
         self.under_way -= u32::from(Self::is_for(kind));
     }
 }

@@ -38,7 +38,7 @@ pub struct Config {
     /// The number of shards; `None` for one a gibibyte of cache, as a power of two.
     pub shards: Option<u64>,
     /// The admission policy.
-    pub gate: Gate,
+    pub gate: AdmissionConfig,
     /// The eviction policy.
     pub evict: Evict,
     /// The memory tier above, if there is one, and its use.
@@ -119,7 +119,7 @@ impl Config {
 
 /// The admission of a cache. By default everything is admitted.
 #[derive(Debug, Clone, Default)]
-pub struct Gate {
+pub struct AdmissionConfig {
     /// The admission policy; each shard has one of its own.
     pub admission: Admissions,
     /// Bytes of the memory tier above the cache, which answers before the cache is asked; 0 without
@@ -127,7 +127,7 @@ pub struct Gate {
     pub above_bytes: u64,
 }
 
-impl Gate {
+impl AdmissionConfig {
     /// Returns this admission, without memory above.
     pub fn new(admission: Admissions) -> Self {
         Self { admission, above_bytes: 0 }
@@ -235,7 +235,7 @@ mod gate_tests {
 
     #[test]
     fn two_shards_do_not_throw_the_same_coins() {
-        let gate = Gate::new("probability:p=0.5".parse().unwrap());
+        let gate = AdmissionConfig::new("probability:p=0.5".parse().unwrap());
         let thrown = |shard| {
             let mut admission = gate.share(shard, 4).admission;
             (0..64).map(|key| admission.admit(&Access::new(key), None).admits()).collect::<Vec<_>>()

@@ -4,7 +4,7 @@
 //! requests, [`Driver::advance`] does everything that needs no waiting, [`Driver::take_answers`]
 //! returns the finished requests. Between calls the thread waits on the ring that its devices
 //! share, until [`Driver::next_due`] at the latest. With other parts it may wait only if its
-//! [`Bell`](crate::Bell) permits it.
+//! [`WakeUp`](crate::WakeUp) permits it.
 //!
 //! A driver is a [`Tier`] on top of backing devices, one a volume, or of another driver
 //! ([`Driver::on`]), which is then the tier below: see `below`. The tier executes what it can; the
@@ -19,7 +19,7 @@ use floe_device::{Action, Buffer, Completion, Device, Extent, Operation, Slice};
 use super::watched::Watched;
 use crate::exchange::{Exchange, Traffic};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
-use crate::join::{Fault, Kind, Request, RequestId};
+use crate::join::{Fault, Request, RequestId, RequestKind};
 use crate::order::OpId;
 use crate::tier::{Answer, Downward, Tier};
 use crate::volumes::VolumeError;
@@ -131,7 +131,7 @@ impl Driver {
         let is_kept_below = self.tiers().skip(1).any(Tier::is_kept);
         let (request, buffer) = self.tier.relays.take(id);
         match &mut self.below {
-            Some(below) if request.kind != Kind::Flush || is_kept_below => {
+            Some(below) if request.kind != RequestKind::Flush || is_kept_below => {
                 self.tier.io_gate.begun();
                 below.relay(id, request, buffer);
             }
@@ -360,15 +360,15 @@ impl Below {
     /// Submits an operation of the upper tier as a request.
     fn begin(&mut self, volume: VolumeId, op: OpId, offset: u64, action: Action) {
         let (kind, len, buffer) = match action {
-            Action::Read(to) => (Kind::Read, to.len() as u64, Some(to.share())),
+            Action::Read(to) => (RequestKind::Read, to.len() as u64, Some(to.share())),
             Action::Write { from, durable } => {
-                (Kind::Write { durable }, from.len() as u64, Some(from.share()))
+                (RequestKind::Write { durable }, from.len() as u64, Some(from.share()))
             }
             Action::Zero { len, may_unmap, fast } => {
-                (Kind::Zero { durable: false, may_unmap, fast }, len, None)
+                (RequestKind::Zero { durable: false, may_unmap, fast }, len, None)
             }
-            Action::Discard { len } => (Kind::Trim, len, None),
-            Action::Flush => (Kind::Flush, 0, None),
+            Action::Discard { len } => (RequestKind::Trim, len, None),
+            Action::Flush => (RequestKind::Flush, 0, None),
         };
         let len = self.within(volume, offset, len);
         self.submit(volume, Request { volume, kind, offset, len }, buffer, Waiting::Operation(op));
@@ -401,7 +401,8 @@ impl Below {
 
     /// Drains a volume of the upper tier in the lower tier only, not in those below it.
     fn drain_it_alone(&mut self, volume: VolumeId, number: u32) {
-        let drain = Request { volume: self.id(volume), kind: Kind::Drain, offset: 0, len: 0 };
+        let drain =
+            Request { volume: self.id(volume), kind: RequestKind::Drain, offset: 0, len: 0 };
         let id = self.driver.tier.submit_here(drain);
         self.wait_for(id, Waiting::Drain(number));
     }

@@ -3,7 +3,7 @@
 //!
 //! Nothing is locked, and nothing is allocated once the queues exist. A parcel that does not fit
 //! into a full queue waits with its sender, in order. No more parcels wait than sub-requests are
-//! under way, which the server bounds. A [`Bell`] is rung once per turn of the sender's loop, by
+//! under way, which the server bounds. A [`WakeUp`] is rung once per turn of the sender's loop, by
 //! [`Exchange::flush`], and only if its thread sleeps.
 
 use std::collections::VecDeque;
@@ -37,12 +37,12 @@ pub(crate) struct Parcel {
 
 /// The wake-up of a thread that waits in its ring.
 #[derive(Debug)]
-pub struct Bell {
+pub struct WakeUp {
     sleep: Sleep,
     event: OwnedFd,
 }
 
-impl Bell {
+impl WakeUp {
     /// Returns the wake-up of a thread that is awake.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Bell {
         asleep
     }
 
-    /// Returns a descriptor that becomes readable at a wake-up; [`Bell::heard`] makes it unreadable
+    /// Returns a descriptor that becomes readable at a wake-up; [`WakeUp::heard`] makes it unreadable
     /// again.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ struct Outlet {
     queue: Producer<Parcel>,
     /// Parcels that did not fit into the queue.
     late: VecDeque<Parcel>,
-    bell: Arc<Bell>,
+    bell: Arc<WakeUp>,
     /// Parcels were put into the queue since the last wake-up.
     unannounced: bool,
 }
@@ -114,7 +114,7 @@ pub struct Exchange {
     inlets: Vec<Consumer<Parcel>>,
     /// The inlet that was read last.
     turn: usize,
-    bell: Arc<Bell>,
+    bell: Arc<WakeUp>,
     late: usize,
     traffic: Traffic,
 }
@@ -137,8 +137,8 @@ impl std::iter::Sum for Traffic {
     }
 }
 
-fn bells(parts: usize) -> io::Result<Vec<Arc<Bell>>> {
-    (0..parts).map(|_| Bell::new().map(Arc::new)).collect()
+fn bells(parts: usize) -> io::Result<Vec<Arc<WakeUp>>> {
+    (0..parts).map(|_| WakeUp::new().map(Arc::new)).collect()
 }
 
 impl Exchange {
@@ -166,9 +166,9 @@ impl Exchange {
 
     /// Returns an end for each of these wake-ups, in the order of the parts: for a tier that is
     /// added to parts which use them already.
-    pub fn between(bells: &[Arc<Bell>]) -> Vec<Exchange> {
+    pub fn between(bells: &[Arc<WakeUp>]) -> Vec<Exchange> {
         let parts = bells.len();
-        let end = |bell: &Arc<Bell>| Exchange {
+        let end = |bell: &Arc<WakeUp>| Exchange {
             outlets: Vec::new(),
             inlets: Vec::new(),
             turn: 0,
@@ -197,7 +197,7 @@ impl Exchange {
     }
 
     /// Returns this thread's wake-up.
-    pub fn bell(&self) -> &Arc<Bell> {
+    pub fn bell(&self) -> &Arc<WakeUp> {
         &self.bell
     }
 

@@ -17,7 +17,7 @@ const PREFETCHED_AT_ONCE: u32 = 8;
 
 /// The next action for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum JoinAction {
     /// None: the request waits for more answers.
     Not,
     /// Flush the backing device.
@@ -63,8 +63,8 @@ impl Join {
     pub(crate) fn new(request: Request, volume_bytes: Option<u64>) -> Self {
         let end = request.offset.checked_add(request.len);
         let fault = match (volume_bytes, end) {
-            (Some(_), _) if matches!(request.kind, Kind::Flush | Kind::Drain) => None,
-            _ if request.kind == Kind::DirtyMap && request.len > MOST_MAPPED_BYTES => {
+            (Some(_), _) if matches!(request.kind, RequestKind::Flush | RequestKind::Drain) => None,
+            _ if request.kind == RequestKind::DirtyMap && request.len > MOST_MAPPED_BYTES => {
                 Some(Fault::OutOfRange)
             }
             (Some(bytes), Some(end)) if end <= bytes => None,
@@ -74,9 +74,9 @@ impl Join {
         // The bytes of the volume's last sector beyond the volume's end belong to no request.
         let ends_volume = volume_bytes == Some(end);
         let sectors = match request.kind {
-            Kind::Flush | Kind::Drain => 0..0,
+            RequestKind::Flush | RequestKind::Drain => 0..0,
             _ if fault.is_some() || request.len == 0 => 0..0,
-            Kind::Trim | Kind::Zero { fast: true, .. } => {
+            RequestKind::Trim | RequestKind::Zero { fast: true, .. } => {
                 let last =
                     if ends_volume { end.div_ceil(SECTOR_BYTES) } else { end / SECTOR_BYTES };
                 request.offset.div_ceil(SECTOR_BYTES)..last
@@ -101,7 +101,7 @@ impl Join {
             is_kept: false,
             stream: None,
         };
-        if let Kind::Zero { fast: true, .. } = request.kind {
+        if let RequestKind::Zero { fast: true, .. } = request.kind {
             join.set_edges_apart();
         }
         join
@@ -122,7 +122,7 @@ impl Join {
 
     /// Returns the next sector that a fast zeroing covers in part.
     fn next_edge(&mut self) -> Option<(PieceKind, Sectors)> {
-        let Kind::Zero { durable, .. } = self.request.kind else { return None };
+        let RequestKind::Zero { durable, .. } = self.request.kind else { return None };
         let offset = self.request.offset;
         let (head, tail, sector) = if std::mem::take(&mut self.edges[0]) {
             (within_sector(offset), 0, offset / SECTOR_BYTES)
@@ -172,7 +172,7 @@ impl Join {
         self.unanswered += 1;
         self.unfinished += 1;
         let first = self.request.offset / SECTOR_BYTES;
-        let unit = if self.request.kind == Kind::DirtyMap { 1 } else { SECTOR_BYTES };
+        let unit = if self.request.kind == RequestKind::DirtyMap { 1 } else { SECTOR_BYTES };
         let buffer_offset = (sectors.start - first) * unit;
         Some(Piece {
             request: id,
@@ -188,8 +188,8 @@ impl Join {
     fn at_once(&self) -> u32 {
         match self.request.kind {
             // the first shows whether the device supports it
-            Kind::Zero { fast: true, .. } if !self.has_succeeded => 1,
-            Kind::Prefetch => PREFETCHED_AT_ONCE,
+            RequestKind::Zero { fast: true, .. } if !self.has_succeeded => 1,
+            RequestKind::Prefetch => PREFETCHED_AT_ONCE,
             _ => PIECES_AT_ONCE,
         }
     }
@@ -200,20 +200,20 @@ impl Join {
         let head = if start == offset / SECTOR_BYTES { within_sector(offset) } else { 0 };
         let tail = |end| if end == self.end { self.tail } else { 0 };
         let kind = match self.request.kind {
-            Kind::Read => PieceKind::Read,
-            Kind::Write { durable } => PieceKind::Write { durable, head, tail: tail(end) },
-            Kind::Trim => PieceKind::Trim,
-            Kind::Zero { durable, fast: false, .. } if head > 0 || tail(start + 1) > 0 => {
+            RequestKind::Read => PieceKind::Read,
+            RequestKind::Write { durable } => PieceKind::Write { durable, head, tail: tail(end) },
+            RequestKind::Trim => PieceKind::Trim,
+            RequestKind::Zero { durable, fast: false, .. } if head > 0 || tail(start + 1) > 0 => {
                 end = start + 1;
                 PieceKind::ZeroPart { durable, head, tail: tail(end) }
             }
-            Kind::Zero { may_unmap, fast, .. } => {
+            RequestKind::Zero { may_unmap, fast, .. } => {
                 end -= u64::from(!fast && tail(end) > 0);
                 PieceKind::Zero { may_unmap, fast }
             }
-            Kind::Prefetch => PieceKind::Prefetch,
-            Kind::DirtyMap => PieceKind::DirtyMap,
-            Kind::Flush | Kind::Drain => unreachable!("a flush has no pieces"),
+            RequestKind::Prefetch => PieceKind::Prefetch,
+            RequestKind::DirtyMap => PieceKind::DirtyMap,
+            RequestKind::Flush | RequestKind::Drain => unreachable!("a flush has no pieces"),
         };
         (kind, start..end)
     }
@@ -245,28 +245,28 @@ impl Join {
     }
 
     /// Returns the next action, after something has changed.
-    pub(crate) fn settle(&mut self) -> Settled {
+    pub(crate) fn next_action(&mut self) -> JoinAction {
         let has_edges = self.fault.is_none() && self.edges != [false; 2];
         if self.unanswered > 0 || self.next < self.end || has_edges {
-            return Settled::Not;
+            return JoinAction::Not;
         }
         let over = self.unfinished == 0;
         if self.answered {
-            return if over { Settled::Over } else { Settled::Not };
+            return if over { JoinAction::Over } else { JoinAction::Not };
         }
-        let durable_zero = matches!(self.request.kind, Kind::Zero { durable: true, .. });
+        let durable_zero = matches!(self.request.kind, RequestKind::Zero { durable: true, .. });
         let flushes = match self.request.kind {
-            Kind::Flush => !self.is_kept,
-            Kind::Drain => true,
+            RequestKind::Flush => !self.is_kept,
+            RequestKind::Drain => true,
             _ => durable_zero,
         };
         if flushes && !self.flushing && self.fault.is_none() {
             self.flushing = true;
             self.unanswered = 1;
-            return Settled::Flush;
+            return JoinAction::Flush;
         }
         self.answered = true;
-        Settled::Answer { result: self.fault.map_or(Ok(()), Err), over }
+        JoinAction::Answer { result: self.fault.map_or(Ok(()), Err), over }
     }
 }
 
@@ -316,7 +316,7 @@ pub(crate) struct Piece {
     pub(crate) stream: Option<u64>,
 }
 
-/// Longest range of a [`Kind::DirtyMap`]: its buffer takes 64 KiB, and a shard handles it in a
+/// Longest range of a [`RequestKind::DirtyMap`]: its buffer takes 64 KiB, and a shard handles it in a
 /// short time.
 pub const MOST_MAPPED_BYTES: u64 = 256 << 20;
 
@@ -327,7 +327,7 @@ pub struct RequestId(pub u32);
 
 /// The type of a client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// Read into the request's buffer.
     Read,
     /// Write from the request's buffer; with `durable`, answer once it would survive a power cut.
@@ -371,7 +371,7 @@ pub struct Request {
     /// The volume.
     pub volume: VolumeId,
     /// The type.
-    pub kind: Kind,
+    pub kind: RequestKind,
     /// First byte.
     pub offset: u64,
     /// Number of bytes; ignored for a flush.
@@ -383,9 +383,13 @@ impl Request {
     pub fn buffer_bytes(&self) -> u64 {
         let sectors = self.len.saturating_add(self.offset % SECTOR_BYTES).div_ceil(SECTOR_BYTES);
         match self.kind {
-            Kind::Read | Kind::Write { .. } => sectors.saturating_mul(SECTOR_BYTES),
-            Kind::DirtyMap => sectors,
-            Kind::Zero { .. } | Kind::Trim | Kind::Flush | Kind::Drain | Kind::Prefetch => 0,
+            RequestKind::Read | RequestKind::Write { .. } => sectors.saturating_mul(SECTOR_BYTES),
+            RequestKind::DirtyMap => sectors,
+            RequestKind::Zero { .. }
+            | RequestKind::Trim
+            | RequestKind::Flush
+            | RequestKind::Drain
+            | RequestKind::Prefetch => 0,
         }
     }
 }
@@ -411,7 +415,7 @@ pub enum Fault {
 mod tests {
     use super::*;
 
-    fn join(kind: Kind, offset: u64, len: u64) -> Join {
+    fn join(kind: RequestKind, offset: u64, len: u64) -> Join {
         Join::new(Request { volume: VolumeId(0), kind, offset, len }, Some(1 << 30))
     }
 
@@ -422,13 +426,13 @@ mod tests {
 
     #[test]
     fn a_request_is_cut_at_region_ends() {
-        let mut read = join(Kind::Read, 62 * 4096 + 100, 70 * 4096);
+        let mut read = join(RequestKind::Read, 62 * 4096 + 100, 70 * 4096);
         assert_eq!(pieces(&mut read), [(62..64, 0), (64..128, 2 * 4096), (128..133, 66 * 4096)]);
     }
 
     #[test]
     fn zeroing_spares_what_its_first_and_last_sectors_hold_besides() {
-        let kind = Kind::Zero { durable: false, may_unmap: true, fast: false };
+        let kind = RequestKind::Zero { durable: false, may_unmap: true, fast: false };
         let mut zero = join(kind, 100, 3 * 4096);
         let kinds: Vec<PieceKind> = std::iter::from_fn(|| zero.next_piece(RequestId(0), 64))
             .map(|piece| piece.kind)
@@ -440,14 +444,14 @@ mod tests {
         );
     }
 
-    const FAST: Kind = Kind::Zero { durable: false, may_unmap: true, fast: true };
+    const FAST: RequestKind = RequestKind::Zero { durable: false, may_unmap: true, fast: true };
 
     #[test]
     fn a_fast_zeroing_tries_one_piece_then_the_others_and_its_edges_last() {
         let mut zero = join(FAST, 100, 200 * 4096);
         assert_eq!(pieces(&mut zero), [(1..64, 4096)]);
         let mut given = Vec::new();
-        while zero.settle() == Settled::Not {
+        while zero.next_action() == JoinAction::Not {
             zero.answered(Ok(()), false);
             zero.finished();
             given.extend(pieces(&mut zero).into_iter().map(|(sectors, _)| sectors));
@@ -462,61 +466,64 @@ mod tests {
         zero.answered(Err(Fault::Unsupported), false);
         zero.finished();
         assert_eq!(pieces(&mut zero), []);
-        assert_eq!(zero.settle(), Settled::Answer { result: Err(Fault::Unsupported), over: true });
+        assert_eq!(
+            zero.next_action(),
+            JoinAction::Answer { result: Err(Fault::Unsupported), over: true }
+        );
         assert!(join(FAST, 100, 4096).is_refused(), "no sector is covered whole");
     }
 
     #[test]
     fn a_prefetch_of_gigabytes_has_few_pieces_under_way() {
-        let mut prefetch = join(Kind::Prefetch, 0, 1 << 30);
+        let mut prefetch = join(RequestKind::Prefetch, 0, 1 << 30);
         assert_eq!(pieces(&mut prefetch).len(), PREFETCHED_AT_ONCE as usize);
     }
 
     #[test]
     fn a_map_of_dirty_sectors_has_a_byte_for_each_and_an_end() {
-        let mut map = join(Kind::DirtyMap, 62 * 4096 + 100, 70 * 4096);
+        let mut map = join(RequestKind::DirtyMap, 62 * 4096 + 100, 70 * 4096);
         assert_eq!(pieces(&mut map), [(62..64, 0), (64..128, 2), (128..133, 66)]);
-        assert!(join(Kind::DirtyMap, 0, MOST_MAPPED_BYTES + 1).is_refused());
+        assert!(join(RequestKind::DirtyMap, 0, MOST_MAPPED_BYTES + 1).is_refused());
     }
 
     #[test]
     fn a_long_trim_is_given_out_bit_by_bit() {
-        let mut trim = join(Kind::Trim, 0, 1 << 30);
+        let mut trim = join(RequestKind::Trim, 0, 1 << 30);
         assert_eq!(pieces(&mut trim).len(), PIECES_AT_ONCE as usize);
         trim.answered(Ok(()), false);
         assert_eq!(pieces(&mut trim).len(), 0);
         trim.finished();
         assert_eq!(pieces(&mut trim).len(), 1);
-        assert_eq!(trim.settle(), Settled::Not);
+        assert_eq!(trim.next_action(), JoinAction::Not);
     }
 
     #[test]
     fn a_request_is_answered_once_and_over_when_no_piece_holds_its_buffer() {
-        let mut read = join(Kind::Read, 0, 128 * 4096);
+        let mut read = join(RequestKind::Read, 0, 128 * 4096);
         pieces(&mut read);
         read.answered(Ok(()), true);
-        assert_eq!(read.settle(), Settled::Not);
+        assert_eq!(read.next_action(), JoinAction::Not);
         read.answered(Err(Fault::Io), true);
         read.finished();
-        assert_eq!(read.settle(), Settled::Answer { result: Err(Fault::Io), over: false });
-        assert_eq!(read.settle(), Settled::Not);
+        assert_eq!(read.next_action(), JoinAction::Answer { result: Err(Fault::Io), over: false });
+        assert_eq!(read.next_action(), JoinAction::Not);
         read.finished();
-        assert_eq!(read.settle(), Settled::Over);
+        assert_eq!(read.next_action(), JoinAction::Over);
     }
 
     #[test]
     fn a_flush_reaches_the_device_after_all_drains_and_only_if_they_went_well() {
         for (drained, settled) in [
-            (Ok(()), Settled::Flush),
-            (Err(Fault::Io), Settled::Answer { result: Err(Fault::Io), over: true }),
+            (Ok(()), JoinAction::Flush),
+            (Err(Fault::Io), JoinAction::Answer { result: Err(Fault::Io), over: true }),
         ] {
-            let mut flush = join(Kind::Flush, 0, 0);
+            let mut flush = join(RequestKind::Flush, 0, 0);
             flush.await_answer();
             flush.await_answer();
             flush.answered(drained, true);
-            assert_eq!(flush.settle(), Settled::Not);
+            assert_eq!(flush.next_action(), JoinAction::Not);
             flush.answered(Ok(()), true);
-            assert_eq!(flush.settle(), settled);
+            assert_eq!(flush.next_action(), settled);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! nothing and the tests over failing devices. [`Driver`] executes orders on real
 //! [`floe_device::Device`]s.
 //!
-//! An admission ([`Gate`], `shard::offer`) is asked about each smallest block that is not
+//! An admission ([`AdmissionConfig`], `shard::offer`) is asked about each smallest block that is not
 //! cached; by default everything is admitted. A policy ([`Evict`], `mapping::directory`) chooses
 //! the blocks to evict; by default LRU.
 //!
@@ -13,10 +13,10 @@
 //! order the insertion and removal of its pages.
 //!
 //! A cache can be persistent ([`KeptCache`]). Its shards decide which changes are noted, and in
-//! which order they must become durable (`shard::logging`). The journal (`store`) defines the
+//! which order they must become durable (`journal::logging`). The journal (`store`) defines the
 //! bytes, and [`Tier::with_journal`] combines the two.
 //!
-//! The algorithms are AdaCache's (Yang et al.): `mapping::allocate` has the missing intervals and
+//! The algorithms are AdaCache's (Yang et al.): `mapping::directory` has the missing intervals and
 //! the greedy allocation, `mapping::directory` the groups and the two-level replacement, `shard`
 //! the handling of a request, `cache` the splitting over shards. A shard's tasks and locks are in
 //! `engine`, the state of its sectors in `mapping`, what outlives the program in `store`, the
@@ -68,12 +68,17 @@ mod sync {
 }
 
 pub use cache::{BlockCache, Condition};
+/// The former name of [`AdmissionConfig`].
+pub use config::AdmissionConfig as Gate;
 pub use config::{
-    Config, ConfigError, Gate, MOST_SHARDS, UnknownWriteMode, WriteMode, shedding_options,
+    AdmissionConfig, Config, ConfigError, MOST_SHARDS, UnknownWriteMode, WriteMode,
+    shedding_options,
 };
 pub use counters::{CounterType, Counts, Declaration};
 pub use driver::Driver;
-pub use exchange::{Bell, Exchange, ForeignPiece, MOST_PARTS, Message, PartId, Traffic};
+/// The former name of [`WakeUp`].
+pub use exchange::WakeUp as Bell;
+pub use exchange::{Exchange, ForeignPiece, MOST_PARTS, Message, PartId, Traffic, WakeUp};
 pub use floe::{AdmissionStats, FreezeStats, Freezing};
 pub use floe_policy::admission::{Admissions, Calibrated, Times};
 pub use floe_policy::shedding::{Decision as SheddingDecision, Shedder};
@@ -81,7 +86,9 @@ pub use geometry::{
     BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, MOST_VOLUME_BYTES,
     SECTOR_BYTES, Sectors, VolumeId, format_size,
 };
-pub use join::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
+/// The former name of [`RequestKind`].
+pub use join::RequestKind as Kind;
+pub use join::{Fault, MOST_MAPPED_BYTES, Request, RequestId, RequestKind};
 pub use journal::{
     Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_SAMPLES, MOST_VOLUMES, NewCache,
     PartJournal, Report, Salvage, Samples, ShardReport, StoreError, Superblock, Volume, WrongCopy,

@@ -11,11 +11,11 @@ use crate::config::Config;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::tasks::common;
 
-pub(crate) use held::Held;
+pub(crate) use unflushed::Unflushed;
 
 pub(crate) mod directory;
-mod held;
 pub(crate) mod index;
+mod unflushed;
 
 /// The cached and missing parts of a range. The mapping keeps one for the next request, which then
 /// allocates nothing.
@@ -42,7 +42,7 @@ pub(crate) struct Mapping {
     /// The sectors of each volume.
     volumes: Vec<u64>,
     pub(crate) directory: Directory,
-    pub(crate) held: Held,
+    pub(crate) unflushed: Unflushed,
     pub(crate) lost: Lost,
     /// A spare survey, empty but for its memory.
     spare: Survey,
@@ -59,7 +59,7 @@ impl Mapping {
             first: cache.start,
             volumes: Vec::new(),
             directory,
-            held: Held::new(config.memory),
+            unflushed: Unflushed::new(config.memory),
             lost: Lost::default(),
             spare: Survey::default(),
         }
@@ -133,7 +133,8 @@ impl Mapping {
 
     /// Returns whether the backing device lacks data of a volume.
     pub(crate) fn has_dirty_of(&self, volume: VolumeId) -> bool {
-        self.directory.blocks.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0
+        self.directory.blocks.dirty_blocks(volume).next().is_some()
+            || self.unflushed.count(volume) > 0
     }
 
     /// Returns the bytes of a volume that the backing device does not have.
@@ -141,7 +142,7 @@ impl Mapping {
         let blocks = self.directory.blocks.dirty_blocks(volume);
         let runs = blocks.flat_map(|block| self.directory.blocks.dirty_runs(block));
         let dirty = runs.map(|run| run.end - run.start).sum::<u64>();
-        (dirty + self.held.count(volume)) * SECTOR_BYTES // what is both is counted twice
+        (dirty + self.unflushed.count(volume)) * SECTOR_BYTES // what is both is counted twice
     }
 
     /// Adds a volume, or changes the size of one.

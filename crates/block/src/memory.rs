@@ -5,8 +5,8 @@
 //! [`Pages`] is one driver's side of the tier: the handle, and the *held* (unflushed) pages of its
 //! shards. Of these no tier below has the newest content.
 //!
-//! **Coherence.** The shards decide which pages are in the tier (`mapping/held.rs`), and only while
-//! they hold a lock on the sector. A task that reads a sector inserts it before releasing the
+//! **Coherence.** The shards decide which pages are in the tier (`mapping/unflushed.rs`), and only
+//! while they hold a lock on the sector. A task that reads a sector inserts it before releasing the
 //! shared lock. A task that changes a sector removes it, under the exclusive lock, before its first
 //! device operation. So a page that is read while a write arrives is either inserted before the
 //! write removes it, or not at all. Nothing older than an acknowledged write is ever found. The
@@ -26,7 +26,7 @@ use floe_policy::admission::{Admission, Admissions, Room};
 use hashbrown::HashMap;
 
 use crate::geometry::{Place, SECTOR_BYTES, VolumeId, format_size};
-use crate::join::{Kind, Request};
+use crate::join::{Request, RequestKind};
 use crate::stats::Stats;
 
 /// Least memory that a tier is given: with less it would hold hardly anything.
@@ -349,7 +349,7 @@ impl Pages {
             let mut keys = [PageKey { sector: 0, volume: 0 }; LOOKED_FOR_AT_ONCE];
             let (mut whose, mut count) = ([0; LOOKED_FOR_AT_ONCE], 0);
             for (which, (request, buffer)) in reads.iter().enumerate() {
-                debug_assert_eq!(request.kind, Kind::Read);
+                debug_assert_eq!(request.kind, RequestKind::Read);
                 if request.len == 0 || !is_within(request) {
                     continue;
                 }
@@ -462,7 +462,7 @@ mod tests {
 
     use super::*;
     use crate::geometry::VolumeId;
-    use crate::join::{Kind, Request};
+    use crate::join::{Request, RequestKind};
 
     #[test]
     fn a_tier_takes_no_more_memory_than_it_was_given() {
@@ -530,7 +530,7 @@ mod tests {
         let buffer = Pool::new(4096).allocate(4096);
         pages.fill(VolumeId(0), 7..8, &buffer.whole());
         let request =
-            Request { volume: VolumeId(0), kind: Kind::Read, offset: 7 * 4096, len: 4096 };
+            Request { volume: VolumeId(0), kind: RequestKind::Read, offset: 7 * 4096, len: 4096 };
         let is_there = |pages: &mut Pages| {
             let mut hit = [false];
             pages.read(&[(request, buffer.clone())], |_| true, &mut hit);

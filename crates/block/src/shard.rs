@@ -29,7 +29,7 @@ use crate::journal::{Change, Standing};
 use crate::locks::TaskId;
 use crate::mapping::directory::Block;
 use crate::order::{Bad, OpId, Order};
-use crate::tasks::{Because, Event, Offer, Part, Step, Work, common};
+use crate::tasks::{Because, Event, Offer, Part, TaskStep, Work, common};
 use clean::Cleaning;
 use parts::Parts;
 use read::Reading;
@@ -97,7 +97,7 @@ impl Shard {
         let run = run.clone();
         self.parts.tasks.op_ended(id, part);
         let task = &self.parts.tasks[id];
-        let cleans = (task.step == Step::CleanRead).then_some(task.volume);
+        let cleans = (task.step == TaskStep::CleanRead).then_some(task.volume);
         self.parts.health.note_op(part, cleans, result.is_ok());
         self.part_ended(id, part, run, result);
         self.go_on(id);
@@ -140,7 +140,7 @@ impl Shard {
         let parts = &mut self.parts;
         if let Some(id) = parts.tasks.take_resumed() {
             match parts.tasks[id].step {
-                Step::Waiting => self.start(id),
+                TaskStep::Waiting => self.start(id),
                 _ => self.step_ended(id),
             }
         } else if let Some(volume) = parts.rounds.take_moved() {
@@ -160,7 +160,7 @@ impl Shard {
         let parts = &mut self.parts;
         match &parts.tasks[id].work {
             Work::Clean { .. } => Cleaning::of(parts, id).start(),
-            Work::Sink => Writing::of(parts, id).start_sink(),
+            Work::WriteBack => Writing::of(parts, id).start_write_back(),
             Work::Fetch => Reading::of(parts, id).start(),
             Work::Piece(piece) => match piece.kind {
                 PieceKind::Read | PieceKind::Prefetch => Reading::of(parts, id).start(),
@@ -203,7 +203,7 @@ impl Shard {
             }
             (Part::Shed, Err(fault)) => Reading::of(parts, id).shed_failed(run, fault),
             (Part::Dirty(block), Ok(()))
-                if parts.tasks[id].step == Step::CleanWrite && !parts.logging.is_kept() =>
+                if parts.tasks[id].step == TaskStep::CleanWrite && !parts.logging.is_kept() =>
             {
                 parts.map.directory.blocks.set_clean(block, &run);
             }
@@ -223,25 +223,27 @@ impl Shard {
             task.parts.clear();
         }
         match task.step {
-            Step::Reading => Reading::of(parts, id).ended(),
-            Step::Edges => Writing::of(parts, id).edges_ended(),
-            Step::Backing => Writing::of(parts, id).backing_ended(),
-            Step::Storing if task.store.retry && task.fault.is_none() => {
+            TaskStep::Reading => Reading::of(parts, id).ended(),
+            TaskStep::Edges => Writing::of(parts, id).edges_ended(),
+            TaskStep::Backing => Writing::of(parts, id).backing_ended(),
+            TaskStep::Storing if task.store.retry && task.fault.is_none() => {
                 Writing::of(parts, id).through();
             }
-            Step::Storing => Storing::of(parts, id).ended(),
-            Step::Room if task.store.cleaning > 0 => {} // its first writes have ended before
-            Step::Room => Storing::of(parts, id).go_on(),
-            Step::Unsealing => Storing::of(parts, id).unsealed(),
-            Step::CleanRead => Cleaning::of(parts, id).read_ended(),
-            Step::CleanWrite => Cleaning::of(parts, id).write_ended(),
-            Step::Unlogging if cleans => Cleaning::of(parts, id).unlogged(),
-            Step::Settling if cleans => Cleaning::of(parts, id).settled(),
-            Step::Noting if cleans => Cleaning::of(parts, id).noted(),
-            Step::Unlogging => Writing::of(parts, id).unlogged(),
-            Step::Settling => Writing::of(parts, id).settled(),
-            Step::Noting => Writing::of(parts, id).noted(),
-            Step::Waiting | Step::Done => unreachable!("no operation is under way without a lock"),
+            TaskStep::Storing => Storing::of(parts, id).ended(),
+            TaskStep::Room if task.store.cleaning > 0 => {} // its first writes have ended before
+            TaskStep::Room => Storing::of(parts, id).go_on(),
+            TaskStep::Unsealing => Storing::of(parts, id).unsealed(),
+            TaskStep::CleanRead => Cleaning::of(parts, id).read_ended(),
+            TaskStep::CleanWrite => Cleaning::of(parts, id).write_ended(),
+            TaskStep::Unlogging if cleans => Cleaning::of(parts, id).unlogged(),
+            TaskStep::Settling if cleans => Cleaning::of(parts, id).settled(),
+            TaskStep::Noting if cleans => Cleaning::of(parts, id).noted(),
+            TaskStep::Unlogging => Writing::of(parts, id).unlogged(),
+            TaskStep::Settling => Writing::of(parts, id).settled(),
+            TaskStep::Noting => Writing::of(parts, id).noted(),
+            TaskStep::Waiting | TaskStep::Done => {
+                unreachable!("no operation is under way without a lock")
+            }
         }
     }
 
@@ -310,7 +312,7 @@ impl Shard {
                 map.directory.empty(group);
             }
         }
-        map.held.remove_volume(id);
+        map.unflushed.remove_volume(id);
         map.lost.remove_volume(id);
         map.set_volume(id, 0); // fetches ordered for the volume become void
         self.parts.note_round(id, false, true);
@@ -335,7 +337,7 @@ impl Shard {
         let has_to_go = to_backing || !parts.logging.is_kept();
         let lost = has_to_go && parts.map.lost.has_any_of(volume);
         let drain = Drain { number, lost, to_backing };
-        if !to_backing && parts.map.held.count(volume) == 0 {
+        if !to_backing && parts.map.unflushed.count(volume) == 0 {
             let result = drain.result(None);
             return parts.events.push(Event::Drained { drain: number, result });
         }
@@ -369,9 +371,9 @@ impl Shard {
             let dirty = parts.map.directory.blocks.dirty_sectors();
             let yielding = parts.dirt.cleaned_at_once(dirty, parts.tasks.await_backing());
             match parts.rounds.next(volume, yielding) {
-                Next::Sink(run) => {
-                    let id = parts.tasks.begin(Work::Sink, volume, run);
-                    Writing::of(parts, id).start_sink();
+                Next::WriteBack(run) => {
+                    let id = parts.tasks.begin(Work::WriteBack, volume, run);
+                    Writing::of(parts, id).start_write_back();
                 }
                 Next::Clean(start) => Cleaning::begin(parts, volume, start, Because::Round),
                 Next::Blocks => {
@@ -387,8 +389,8 @@ impl Shard {
                         result: drain.result(fault),
                     }));
                     if !waiting.is_empty() {
-                        let only_sinks = !waiting.iter().any(|drain| drain.to_backing);
-                        parts.begin_round(volume, waiting, only_sinks);
+                        let only_write_back = !waiting.iter().any(|drain| drain.to_backing);
+                        parts.begin_round(volume, waiting, only_write_back);
                     } else if fault.is_none()
                         && parts.logging.bypass.is_bypassed()
                         && parts.map.directory.blocks.dirty_blocks(volume).next().is_some()
@@ -496,7 +498,7 @@ impl Shard {
         self.emit(orders, |shard| {
             for id in tasks {
                 let task = &shard.parts.tasks[id];
-                if task.step == Step::Noting && !task.store.dirty {
+                if task.step == TaskStep::Noting && !task.store.dirty {
                     shard.parts.note_displaced(id);
                 }
             }
@@ -559,7 +561,7 @@ impl Shard {
     pub(crate) fn is_unsure_of(&self, volume: VolumeId) -> bool {
         let map = &self.parts.map;
         let dirty = || map.directory.blocks.dirty_blocks(volume).next().is_some();
-        self.parts.logging.bypass.is_unsure_of(volume, dirty) || map.held.count(volume) > 0
+        self.parts.logging.bypass.is_unsure_of(volume, dirty) || map.unflushed.count(volume) > 0
     }
 
     /// Returns an upper bound of the sectors with refused requests: writes that would have to wait
@@ -617,7 +619,7 @@ impl Shard {
             let (place, run) = (Place::new(parts.tasks[id].volume, sector), sector..sector + 1);
             // Of held sectors memory has newer data, which becomes dirty in their stead.
             let is_dirty = parts.map.directory.blocks.is_all_dirty(block, &run);
-            let is_lost = is_dirty && !parts.map.held.contains(place);
+            let is_lost = is_dirty && !parts.map.unflushed.contains(place);
             is_excused &= doubted && !is_dirty;
             let is_new = match is_dirty {
                 _ if is_lost => parts.map.lost.find(place),
@@ -643,7 +645,7 @@ impl Shard {
             return found;
         }
         // The other dirty sectors of the block can be cleaned.
-        let goes_on = are_all_lost && parts.tasks[id].step == Step::CleanRead;
+        let goes_on = are_all_lost && parts.tasks[id].step == TaskStep::CleanRead;
         self.op_ended(op, if goes_on { Ok(()) } else { Err(Fault::Io) });
         found
     }

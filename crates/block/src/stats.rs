@@ -3,7 +3,7 @@
 use crate::counters;
 use crate::counters::Counts;
 use crate::geometry::{MOST_CLASSES, Sectors, VolumeId};
-use crate::join::{Fault, Kind, Request};
+use crate::join::{Fault, Request, RequestKind};
 
 counters! {
     /// Work of shards: bytes ordered from each device, and what became of blocks.
@@ -216,22 +216,22 @@ impl Requests {
             return; // its length means nothing
         }
         match request.kind {
-            Kind::Read => {
+            RequestKind::Read => {
                 counted.reads += 1;
                 counted.read_hits += u64::from(hit);
                 counted.read_bytes += request.len;
             }
-            Kind::Write { .. } => {
+            RequestKind::Write { .. } => {
                 counted.writes += 1;
                 counted.write_hits += u64::from(hit);
                 counted.write_bytes += request.len;
             }
-            Kind::Flush | Kind::Drain => counted.flushes += 1,
-            Kind::Zero { .. } | Kind::Trim => counted.trims += 1,
-            Kind::Prefetch => counted.prefetches += 1,
-            Kind::DirtyMap => {}
+            RequestKind::Flush | RequestKind::Drain => counted.flushes += 1,
+            RequestKind::Zero { .. } | RequestKind::Trim => counted.trims += 1,
+            RequestKind::Prefetch => counted.prefetches += 1,
+            RequestKind::DirtyMap => {}
         }
-        if !hit && matches!(request.kind, Kind::Read | Kind::Write { .. }) {
+        if !hit && matches!(request.kind, RequestKind::Read | RequestKind::Write { .. }) {
             counted.missed_bytes += request.len;
         }
     }

@@ -247,7 +247,7 @@ impl Tasks {
     /// Frees the place of an ended task.
     #[inline]
     pub(crate) fn free(&mut self, id: TaskId) {
-        debug_assert_eq!(self[id].step, Step::Done);
+        debug_assert_eq!(self[id].step, TaskStep::Done);
         self.free.push(id);
     }
 
@@ -255,7 +255,7 @@ impl Tasks {
     #[inline]
     pub(crate) fn take_ready(&mut self) -> Option<TaskId> {
         while let Some(id) = self.ready.pop_front() {
-            let waits = self[id].step == Step::Waiting;
+            let waits = self[id].step == TaskStep::Waiting;
             if waits && self.locks.is_wakeable(self.region_of(id), id) {
                 return Some(id);
             }
@@ -300,7 +300,7 @@ impl Tasks {
 
     /// Returns whether a task of a volume is under way.
     pub(crate) fn is_using(&self, volume: VolumeId) -> bool {
-        self.tasks.iter().any(|task| task.volume == volume && task.step != Step::Done)
+        self.tasks.iter().any(|task| task.volume == volume && task.step != TaskStep::Done)
     }
 
     /// Returns whether some task holds or waits for a lock on sectors of a region.
@@ -341,7 +341,7 @@ pub(crate) enum Work {
         because: Because,
     },
     /// Write held sectors to the tiers below memory.
-    Sink,
+    WriteBack,
     /// Bring data that no client has asked for into the cache.
     Fetch,
 }
@@ -366,7 +366,7 @@ pub(crate) enum Because {
 
 /// The step of a task: the purpose of the operations under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum TaskStep {
     /// Waiting for its lock.
     Waiting,
     /// Reading a client's data, from either device.
@@ -504,7 +504,7 @@ pub(crate) struct Task {
     pub(crate) range: Sectors,
     /// The number of its sub-request in `Cuts`, if that has several tasks.
     pub(crate) cut: Option<u32>,
-    pub(crate) step: Step,
+    pub(crate) step: TaskStep,
     /// Operations under way, and the run of sectors each is about.
     pub(crate) parts: Vec<(Part, Sectors)>,
     pub(crate) outstanding: u32,
@@ -528,7 +528,7 @@ impl Task {
             volume,
             range,
             cut: None,
-            step: Step::Waiting,
+            step: TaskStep::Waiting,
             parts: Vec::new(),
             outstanding: 0,
             fault: None,
@@ -560,7 +560,7 @@ impl Task {
     pub(crate) fn piece(&self) -> &Piece {
         match &self.work {
             Work::Piece(piece) => piece,
-            Work::Clean { .. } | Work::Sink | Work::Fetch => {
+            Work::Clean { .. } | Work::WriteBack | Work::Fetch => {
                 unreachable!("a client asked for nothing of it")
             }
         }
@@ -593,7 +593,7 @@ impl Task {
         match &self.work {
             Work::Piece(piece) => matches!(piece.kind, PieceKind::Read | PieceKind::Prefetch),
             Work::Fetch => true,
-            Work::Clean { .. } | Work::Sink => false,
+            Work::Clean { .. } | Work::WriteBack => false,
         }
     }
 
@@ -604,7 +604,7 @@ impl Task {
             Work::Piece(piece) => {
                 matches!(piece.kind, PieceKind::Write { .. } | PieceKind::ZeroPart { .. })
             }
-            Work::Sink => true,
+            Work::WriteBack => true,
             Work::Clean { .. } | Work::Fetch => false,
         }
     }
@@ -768,7 +768,7 @@ mod tests {
     #[test]
     fn a_task_that_meets_a_lock_is_cut_and_answers_with_its_rest() {
         let mut tasks = tasks();
-        let writer = tasks.begin(Work::Sink, VOLUME, 2..4);
+        let writer = tasks.begin(Work::WriteBack, VOLUME, 2..4);
         assert!(tasks.lock(writer, Need::exclusive(2..4)));
         let front = read(&mut tasks, 0..4);
         let (taken, rest) = tasks.lock_front(front, Need::shared(0..4), 1);
@@ -786,14 +786,14 @@ mod tests {
     #[test]
     fn a_release_makes_those_ready_who_wait() {
         let mut tasks = tasks();
-        let writer = tasks.begin(Work::Sink, VOLUME, 0..4);
+        let writer = tasks.begin(Work::WriteBack, VOLUME, 0..4);
         assert!(tasks.lock(writer, Need::exclusive(0..4)));
         let reader = read(&mut tasks, 0..2);
         assert!(!tasks.lock(reader, Need::shared(0..2)));
         assert!(tasks.take_ready().is_none() && tasks.in_use(VOLUME, &(3..5)));
         let mut orders = Vec::new();
         tasks.new_buffer(writer, &(0..4), &mut orders);
-        tasks[writer].step = Step::Done;
+        tasks[writer].step = TaskStep::Done;
         tasks.release(writer, &mut orders);
         assert!(matches!(orders[..], [Order::Allocate { .. }, Order::Release { .. }]));
         tasks.free(writer);

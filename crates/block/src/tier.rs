@@ -13,10 +13,10 @@ use floe_device::{Action, Buffer, Completion, Device, Pool, Slice};
 
 use self::io_gate::Relays;
 use super::watched::CacheDevice;
-use crate::cache::{BlockCache, JournalNews};
+use crate::cache::{BlockCache, JournalEvent};
 use crate::exchange::{Exchange, Message, Parcel, PartId};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::join::{Fault, Kind, Request, RequestId};
+use crate::join::{Fault, Request, RequestId, RequestKind};
 use crate::journal::part::{Journal, PartJournal, Verified};
 use crate::memory::{MemoryTier, Pages};
 use crate::order::{BufferId, DeviceId, OpId, Order, Paging};
@@ -137,8 +137,8 @@ impl Tier {
     #[inline]
     pub(super) fn submit(&mut self, request: Request, buffer: Option<Buffer>) -> RequestId {
         let relayed = match request.kind {
-            Kind::Drain | Kind::DirtyMap => Some(buffer.clone()),
-            Kind::Flush if self.journal.is_some() => Some(None),
+            RequestKind::Drain | RequestKind::DirtyMap => Some(buffer.clone()),
+            RequestKind::Flush if self.journal.is_some() => Some(None),
             _ => None,
         };
         let id = self.buffers.begin(buffer);
@@ -335,7 +335,7 @@ impl Tier {
             self.cache.completed(op, result, &mut self.orders);
         }
         if journal.wants_commit() {
-            self.cache.hear_journal(JournalNews::MuchNoted, &mut self.orders);
+            self.cache.hear_journal(JournalEvent::MuchNoted, &mut self.orders);
         }
     }
 
@@ -408,7 +408,7 @@ impl Tier {
     }
 
     /// Returns this tier's queues to the other parts. Those of all tiers of a part ring the same
-    /// [`Bell`](crate::Bell).
+    /// [`WakeUp`](crate::WakeUp).
     pub fn exchange(&self) -> Option<&Exchange> {
         self.exchange.as_ref()
     }

@@ -17,7 +17,7 @@ use super::BlockCache;
 use crate::config::Config;
 use crate::exchange::Message;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors};
-use crate::join::{Kind, Request};
+use crate::join::{Request, RequestKind};
 use crate::order::Order;
 
 /// The streams that a part follows.
@@ -38,7 +38,9 @@ impl Followed {
 
     /// Follows the stream of a read or write, and returns the sector at which it began.
     pub(super) fn follow(&mut self, sizes: &BlockSizes, request: &Request) -> Option<u64> {
-        if !matches!(request.kind, Kind::Read | Kind::Write { .. }) || request.len == 0 {
+        if !matches!(request.kind, RequestKind::Read | RequestKind::Write { .. })
+            || request.len == 0
+        {
             return None;
         }
         let unit = sizes.smallest();
@@ -64,7 +66,7 @@ impl Followed {
 impl BlockCache {
     /// Fetches the continuation of a read, which was followed last, if it is part of a stream.
     pub(super) fn fetch_ahead(&mut self, request: &Request, stream: u64, orders: &mut Vec<Order>) {
-        let followed = self.followed.as_deref_mut().filter(|_| request.kind == Kind::Read);
+        let followed = self.followed.as_deref_mut().filter(|_| request.kind == RequestKind::Read);
         let Some(ahead) = followed.and_then(|followed| followed.ahead(&self.config.sizes)) else {
             return;
         };

@@ -100,7 +100,7 @@ pub(crate) struct Ended {
 
 /// A message of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum JournalNews {
+pub(crate) enum JournalEvent {
     /// Much is noted: a commit should come soon.
     MuchNoted,
     /// A log that was full has room again.
@@ -181,14 +181,14 @@ impl Commits {
     }
 
     /// Handles a message of the journal. Returns whether something may go on now.
-    pub(crate) fn hear(&mut self, news: JournalNews, shards: &mut Shards) -> bool {
+    pub(crate) fn hear(&mut self, news: JournalEvent, shards: &mut Shards) -> bool {
         match news {
-            JournalNews::MuchNoted if self.is_busy() || self.failed => return false,
-            JournalNews::MuchNoted => self.wanted = true,
-            JournalNews::HasRoom => self.put_off = false,
+            JournalEvent::MuchNoted if self.is_busy() || self.failed => return false,
+            JournalEvent::MuchNoted => self.wanted = true,
+            JournalEvent::HasRoom => self.put_off = false,
             _ if !self.put_off => return false,
-            JournalNews::NoCheckpoint if !shards.is_degraded() => self.put_off = false,
-            JournalNews::NoCheckpoint | JournalNews::CheckpointFailed => {
+            JournalEvent::NoCheckpoint if !shards.is_degraded() => self.put_off = false,
+            JournalEvent::NoCheckpoint | JournalEvent::CheckpointFailed => {
                 self.lose(shards);
                 self.put_off = false;
             }
@@ -428,7 +428,7 @@ impl Drains {
                 self.end(request);
             } else {
                 drain.is_checked = true;
-                self.settle(request, shards, commits);
+                self.flush_backing(request, shards, commits);
             }
         }
     }
@@ -466,12 +466,12 @@ impl Drains {
         }
         match failed || !commits.is_kept() {
             true => self.end(request),
-            false => self.settle(request, shards, commits),
+            false => self.flush_backing(request, shards, commits),
         }
     }
 
     /// Waits until the writes to a volume's backing device are durable, and then for a commit.
-    fn settle(&mut self, request: RequestId, shards: &Shards, commits: &mut Commits) {
+    fn flush_backing(&mut self, request: RequestId, shards: &Shards, commits: &mut Commits) {
         let drain = self.of(request);
         if shards.is_unsettled(drain.volume) {
             drain.stage = Stage::Settling(commits.want_settlement(drain.volume));

@@ -40,7 +40,7 @@ pub(super) struct Owner {
 
 /// The type of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PageKind {
     /// Records in the order in which they became true.
     Log = 1,
     /// Records of all that was true when a checkpoint was taken.
@@ -54,7 +54,7 @@ pub(super) enum Kind {
 /// The identity of a page within its journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
-    pub(super) kind: Kind,
+    pub(super) kind: PageKind,
     /// Of a log: its sequence number, from 1 on. Of a dump: the page's number, from 0 on. Of a
     /// checkpoint: its generation. Parity is numbered like the pages it stands for.
     pub(super) seq: u64,
@@ -99,7 +99,7 @@ impl Page<'_> {
     /// Returns whether the page is numbered like a page of a log. A dump's parity page is too, but
     /// never stands in a ring.
     pub(super) fn is_of_log(&self) -> bool {
-        matches!(self.stamp.kind, Kind::Log | Kind::Parity)
+        matches!(self.stamp.kind, PageKind::Log | PageKind::Parity)
     }
 }
 
@@ -161,10 +161,10 @@ pub(super) fn read(bytes: &[u8], owner: Owner) -> Option<Page<'_>> {
     let (header, payload) = Header::ref_from_prefix(bytes).ok()?;
     let used = header.used.get() as usize;
     let kind = match header.kind {
-        1 => Kind::Log,
-        2 => Kind::Dump,
-        3 => Kind::Checkpoint,
-        4 => Kind::Parity,
+        1 => PageKind::Log,
+        2 => PageKind::Dump,
+        3 => PageKind::Checkpoint,
+        4 => PageKind::Parity,
         _ => return None,
     };
     let is_ours =
@@ -245,7 +245,7 @@ impl Parity {
         }
         let covers = count.min(u64::from(u16::MAX)) as u16;
         let sum =
-            seal_parity(&mut bytes, owner, Stamp { kind: Kind::Parity, ..stamp }, covers, used);
+            seal_parity(&mut bytes, owner, Stamp { kind: PageKind::Parity, ..stamp }, covers, used);
         (bytes, sum)
     }
 
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     const OWNER: Owner = Owner { cache: *b"0123456789abcdef", shard: 7 };
-    const STAMP: Stamp = Stamp { kind: Kind::Log, seq: 0x0102_0304, session: 9, mark: 5 };
+    const STAMP: Stamp = Stamp { kind: PageKind::Log, seq: 0x0102_0304, session: 9, mark: 5 };
 
     fn page() -> PageBytes {
         let mut bytes = blank();
@@ -351,7 +351,7 @@ mod parity_tests {
     const OWNER: Owner = Owner { cache: *b"0123456789abcdef", shard: 7 };
 
     fn stamp(seq: u64) -> Stamp {
-        Stamp { kind: Kind::Log, seq, session: 9, mark: 5 }
+        Stamp { kind: PageKind::Log, seq, session: 9, mark: 5 }
     }
 
     fn page(seq: u64) -> (PageBytes, usize) {
@@ -369,7 +369,7 @@ mod parity_tests {
         let (all, _) = parity.take(OWNER, stamp(6));
         assert_eq!(parity.count(), 0);
         let found = read(&all[..], OWNER).unwrap();
-        assert_eq!((found.stamp.kind, found.covers), (Kind::Parity, 5));
+        assert_eq!((found.stamp.kind, found.covers), (PageKind::Parity, 5));
         for lost in 0..pages.len() {
             let mut left = Parity::default();
             left.add(&all[..], usize::from(found.parity_used));

@@ -16,7 +16,7 @@ use super::{
     sum_of,
 };
 use crate::bits::Bits;
-use crate::cache::{BlockCache, JournalNews};
+use crate::cache::{BlockCache, JournalEvent};
 use crate::geometry::SECTOR_BYTES;
 use crate::join::Fault;
 use crate::order::{Bad, OpId, Order};
@@ -370,14 +370,14 @@ impl Journal {
         cache: &BlockCache,
         device: &mut CacheDevice,
         pool: &Pool,
-    ) -> Option<JournalNews> {
+    ) -> Option<JournalEvent> {
         if self.checkpoint.is_none() && !self.no_checkpoint && !cache.condition().is_degraded() {
             self.checkpoint = self.due_checkpoint(cache);
         }
         let Some(checkpoint) = &mut self.checkpoint else {
             // A commit that waits for a checkpoint: the checkpoint ended while that commit was
             // under way.
-            return Some(JournalNews::NoCheckpoint);
+            return Some(JournalEvent::NoCheckpoint);
         };
         let log = checkpoint.log;
         if checkpoint.failed {
@@ -386,7 +386,7 @@ impl Journal {
             }
             self.logs[log].abandon_checkpoint();
             (self.checkpoint, self.no_checkpoint) = (None, true);
-            return Some(JournalNews::CheckpointFailed);
+            return Some(JournalEvent::CheckpointFailed);
         }
         match checkpoint.stage {
             CheckpointStage::Stating if checkpoint.header.is_none() => {
@@ -409,7 +409,7 @@ impl Journal {
             CheckpointStage::Ending => {
                 self.checkpoint = None;
                 self.logs[log].checkpoint_written();
-                return Some(JournalNews::HasRoom);
+                return Some(JournalEvent::HasRoom);
             }
         }
         None

@@ -21,7 +21,7 @@ use std::ops::Range;
 use super::io::{Io, Mend, Units};
 use super::layout::{Layout, StoreError};
 use super::map::Map;
-use super::page::{Kind, Owner, PAGE_BYTES, Page, PageBytes, Stamp, looks_like, read};
+use super::page::{Owner, PAGE_BYTES, Page, PageBytes, PageKind, Stamp, looks_like, read};
 use super::record::decode;
 use super::writer::{Resume, chain, summary};
 
@@ -152,7 +152,7 @@ impl Reader<'_> {
     ) -> Option<Complete> {
         let (generation, session, start) = (stamp.seq, stamp.session, stamp.mark);
         let is_header =
-            stamp.kind == Kind::Checkpoint && pages <= self.layout.dump_pages && start > 0;
+            stamp.kind == PageKind::Checkpoint && pages <= self.layout.dump_pages && start > 0;
         is_header.then_some(Complete { slot, generation, session, start, pages, chain })
     }
 
@@ -174,7 +174,7 @@ impl Reader<'_> {
             advance(bytes.len() as u64);
             for bytes in bytes.chunks_exact(PAGE_BYTES) {
                 let is_it = |kind, seq, mark| {
-                    (kind, seq, mark) == (Kind::Dump, number, complete.generation)
+                    (kind, seq, mark) == (PageKind::Dump, number, complete.generation)
                 };
                 let page = read(bytes, self.owner)
                     .filter(|page| is_it(page.stamp.kind, page.stamp.seq, page.stamp.mark))
@@ -334,7 +334,7 @@ impl Reader<'_> {
         match page {
             Some(page) if (!log.ends || is_made_again) && page.stamp.seq == log.next => {
                 let (map, at_rest) = (&mut log.map, self.ended == Some(page.stamp.session));
-                let records = if page.stamp.kind == Kind::Log { page.payload } else { &[] };
+                let records = if page.stamp.kind == PageKind::Log { page.payload } else { &[] };
                 decode(records, |statement| map.state(statement, at_rest)).map_err(|found| {
                     damaged(offset, format!("at byte {}, {}", found.at, found.what))
                 })?;

@@ -20,8 +20,8 @@ use super::io::Io;
 use super::layout::StoreError;
 use super::map::Map;
 use super::page::{
-    Kind, MOST_COVERED, PAGE_BYTES, Page, PageBytes, Parity, Stamp, blank, by_checksum, looks_like,
-    read, seal,
+    MOST_COVERED, PAGE_BYTES, Page, PageBytes, PageKind, Parity, Stamp, blank, by_checksum,
+    looks_like, read, seal,
 };
 use super::record::decode;
 use super::restore::{Complete, FIRST_SEQ, Reader};
@@ -126,7 +126,7 @@ impl Reader<'_> {
         let offset = |number: u64| start + number * PAGE_BYTES as u64;
         let is_it = |page: &Page<'_>, number: u64| {
             let stamp = page.stamp;
-            (stamp.kind, stamp.seq, stamp.mark) == (Kind::Dump, number, complete.generation)
+            (stamp.kind, stamp.seq, stamp.mark) == (PageKind::Dump, number, complete.generation)
         };
         let (mut bad, mut others, mut found_chain) = (Vec::new(), Parity::default(), 0);
         for number in 0..complete.pages {
@@ -153,12 +153,12 @@ impl Reader<'_> {
         let parity_page = read(&parity, self.owner).filter(|page| {
             let stamp = page.stamp;
             (stamp.kind, stamp.seq, stamp.mark)
-                == (Kind::Parity, complete.pages, complete.generation)
+                == (PageKind::Parity, complete.pages, complete.generation)
         });
         let mut again = BTreeMap::new();
         if let ([number], Some(page)) = (&bad[..], parity_page) {
             others.add(&parity, usize::from(page.parity_used));
-            let stamp = Stamp { kind: Kind::Dump, seq: *number, ..page.stamp };
+            let stamp = Stamp { kind: PageKind::Dump, seq: *number, ..page.stamp };
             again.extend(others.missing(self.owner, stamp).map(|bytes| (*number, bytes)));
         }
         for number in 0..complete.pages {
@@ -192,7 +192,7 @@ impl Reader<'_> {
     /// Applies the records of a page, as far as they can be read.
     fn state(&self, map: &mut Map, page: &Page<'_>, gone: &mut Vec<String>) {
         let at_rest = self.ended == Some(page.stamp.session);
-        if page.stamp.kind == Kind::Parity {
+        if page.stamp.kind == PageKind::Parity {
             return;
         }
         if let Err(found) = decode(page.payload, |statement| map.state(statement, at_rest)) {
@@ -323,7 +323,7 @@ impl Reader<'_> {
             let Some(page) = read(&bytes, self.owner).filter(|page| is_it(page, later)) else {
                 return Ok(None);
             };
-            if page.stamp.kind == Kind::Log {
+            if page.stamp.kind == PageKind::Log {
                 others.add(&bytes, page.payload.len());
                 sessions.push(page.stamp.session);
                 continue;
@@ -342,7 +342,7 @@ impl Reader<'_> {
             {
                 // It was the parity of the batch before: nothing is lost with it.
                 let mut bytes = blank();
-                seal(&mut bytes, self.owner, Stamp { kind: Kind::Log, seq, ..page.stamp }, 0);
+                seal(&mut bytes, self.owner, Stamp { kind: PageKind::Log, seq, ..page.stamp }, 0);
                 return Ok(Some(bytes));
             }
             if first > seq {
@@ -355,13 +355,13 @@ impl Reader<'_> {
                 let Some(other) = other.filter(|other| {
                     other.stamp.seq == earlier
                         && (other.stamp.kind, other.stamp.session)
-                            == (Kind::Log, page.stamp.session)
+                            == (PageKind::Log, page.stamp.session)
                 }) else {
                     return Ok(None);
                 };
                 others.add(&bytes, other.payload.len());
             }
-            return Ok(others.missing(self.owner, Stamp { kind: Kind::Log, seq, ..page.stamp }));
+            return Ok(others.missing(self.owner, Stamp { kind: PageKind::Log, seq, ..page.stamp }));
         }
         Ok(None)
     }

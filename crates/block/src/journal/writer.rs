@@ -17,8 +17,8 @@ use std::collections::VecDeque;
 
 use super::layout::Layout;
 use super::page::{
-    Kind, MOST_COVERED, Owner, PAGE_BYTES, PageBytes, PageWrite, Parity, Stamp, blank, checksum,
-    payload, seal,
+    MOST_COVERED, Owner, PAGE_BYTES, PageBytes, PageKind, PageWrite, Parity, Stamp, blank,
+    checksum, payload, seal,
 };
 use super::record::{Change, Draft};
 
@@ -134,7 +134,7 @@ impl ShardJournal {
             && let Some((mut bytes, used)) = self.queue.pop_front()
         {
             let stamp =
-                Stamp { kind: Kind::Log, seq: self.next, session: self.session, mark: durable };
+                Stamp { kind: PageKind::Log, seq: self.next, session: self.session, mark: durable };
             seal(&mut bytes, self.owner, stamp, used);
             parity.add(&bytes[..], used);
             self.push(bytes);
@@ -151,7 +151,7 @@ impl ShardJournal {
 
     fn push_parity(&mut self, parity: &mut Parity, durable: u64) {
         let stamp =
-            Stamp { kind: Kind::Parity, seq: self.next, session: self.session, mark: durable };
+            Stamp { kind: PageKind::Parity, seq: self.next, session: self.session, mark: durable };
         let (bytes, _) = parity.take(self.owner, stamp);
         self.push(bytes);
     }
@@ -311,7 +311,7 @@ impl Pages {
         }
         let (mut bytes, used) = draft.into_parts();
         let stamp = Stamp {
-            kind: Kind::Dump,
+            kind: PageKind::Dump,
             seq: self.count,
             session: self.session,
             mark: self.generation,
@@ -328,7 +328,7 @@ impl Pages {
     pub(super) fn end(&mut self) {
         if self.count > 0 && self.count < self.most && !self.overflowed {
             let stamp = Stamp {
-                kind: Kind::Parity,
+                kind: PageKind::Parity,
                 seq: self.count,
                 session: self.session,
                 mark: self.generation,
@@ -347,7 +347,7 @@ impl Pages {
         let summary = [self.count.to_le_bytes(), self.chain.to_le_bytes()];
         payload(&mut bytes)[..SUMMARY_BYTES].copy_from_slice(summary.as_flattened());
         let stamp = Stamp {
-            kind: Kind::Checkpoint,
+            kind: PageKind::Checkpoint,
             seq: self.generation,
             session: self.session,
             mark: start,

@@ -64,12 +64,12 @@ pub(crate) struct Asked {
 pub(crate) struct Admission {
     sizes: BlockSizes,
     /// `None` where everything is admitted.
-    door: Option<Box<Door>>,
+    active: Option<Box<ActiveAdmission>>,
 }
 
 /// The state of an admission that does not admit everything.
 #[derive(Debug)]
-struct Door {
+struct ActiveAdmission {
     admissions: Admissions,
     /// It is asked about newer data of clean blocks.
     asks_overwrites: bool,
@@ -87,26 +87,26 @@ impl Admission {
     /// Returns the admission of a shard of so many sectors.
     pub(crate) fn new(config: &Config, sectors: u64) -> Self {
         let always = config.gate.admission.is_always();
-        let door = (!always).then(|| Box::new(Door::new(config, sectors)));
-        Self { sizes: config.sizes.clone(), door }
+        let active = (!always).then(|| Box::new(ActiveAdmission::new(config, sectors)));
+        Self { sizes: config.sizes.clone(), active }
     }
 
     /// Returns whether something may be rejected.
     #[inline]
     pub(crate) fn asks(&self) -> bool {
-        self.door.is_some()
+        self.active.is_some()
     }
 
     /// Returns whether newer data of clean blocks may be declined.
     #[inline]
     pub(crate) fn asks_overwrites(&self) -> bool {
-        self.door.as_ref().is_some_and(|door| door.asks_overwrites)
+        self.active.as_ref().is_some_and(|active| active.asks_overwrites)
     }
 
     /// Returns whether newer data of the clean smallest block that begins at a sector is stored.
     pub(crate) fn overwrites(&mut self, volume: VolumeId, start: u64) -> bool {
         let access = self.access(volume, start, Direction::Write);
-        self.door.as_mut().is_none_or(|door| door.admissions.overwrite(&access))
+        self.active.as_mut().is_none_or(|active| active.admissions.overwrite(&access))
     }
 
     /// Returns the description of an access to the smallest block that begins at a sector.
@@ -137,8 +137,8 @@ impl Admission {
 
     /// Counts a request that looks blocks up.
     pub(crate) fn request(&mut self) {
-        if let Some(door) = &mut self.door {
-            door.window.requests += 1;
+        if let Some(active) = &mut self.active {
+            active.window.requests += 1;
         }
     }
 
@@ -152,15 +152,15 @@ impl Admission {
         direction: Direction,
     ) {
         let access = self.access(volume, start, direction);
-        let Some(door) = &mut self.door else { return };
+        let Some(active) = &mut self.active else { return };
         let traffic = Traffic { blocks: 1, bytes: (part.end - part.start) * SECTOR_BYTES };
-        door.window.lookups += traffic;
+        active.window.lookups += traffic;
         if hit {
-            door.window.hits += traffic;
+            active.window.hits += traffic;
             if direction == Direction::Write {
-                door.window.replaced += traffic;
+                active.window.replaced += traffic;
             }
-            door.admissions.used(&access);
+            active.admissions.used(&access);
         }
     }
 
@@ -177,8 +177,8 @@ impl Admission {
             return true;
         }
         let victim = self.victim(volume, start, directory);
-        let Some(door) = &mut self.door else { return true };
-        let admitted = door.admissions.admit(&access, victim.as_ref()).admits();
+        let Some(active) = &mut self.active else { return true };
+        let admitted = active.admissions.admit(&access, victim.as_ref()).admits();
         counters.offered_blocks += 1;
         counters.admitted_blocks += u64::from(admitted);
         admitted
@@ -186,45 +186,46 @@ impl Admission {
 
     /// Ends the window of counts when it has enough lookups.
     pub(crate) fn close_window_in_time(&mut self, directory: &Directory, fetches: &mut Fetches) {
-        let Some(door) = &mut self.door else { return };
-        if door.window.lookups.blocks >= door.window_lookups {
-            door.close_window(directory.smallest_blocks(), &self.sizes, fetches);
+        let Some(active) = &mut self.active else { return };
+        if active.window.lookups.blocks >= active.window_lookups {
+            active.close_window(directory.smallest_blocks(), &self.sizes, fetches);
         }
     }
 
     /// Takes in the current latencies.
     pub(crate) fn observe(&mut self, times: &Times, directory: &Directory, fetches: &mut Fetches) {
-        if let Some(door) = &mut self.door {
-            door.times = *times;
-            door.close_window(directory.smallest_blocks(), &self.sizes, fetches);
+        if let Some(active) = &mut self.active {
+            active.times = *times;
+            active.close_window(directory.smallest_blocks(), &self.sizes, fetches);
         }
     }
 
     /// Returns whether evictions are suspended.
     #[inline]
     pub(crate) fn withholds(&self) -> bool {
-        self.door.as_ref().is_some_and(|door| door.orders.hold)
+        self.active.as_ref().is_some_and(|active| active.orders.hold)
     }
 
     /// Counts a run of a block that is being written to the cache.
     #[inline]
     pub(crate) fn inserted(&mut self, run: &Sectors) {
-        if let Some(door) = &mut self.door {
+        if let Some(active) = &mut self.active {
             let blocks = units(run, self.sizes.smallest()).count() as u64;
-            door.window.inserted += Traffic { blocks, bytes: (run.end - run.start) * SECTOR_BYTES };
+            active.window.inserted +=
+                Traffic { blocks, bytes: (run.end - run.start) * SECTOR_BYTES };
         }
     }
 
     /// Counts runs, in order and valid until now, whose copies are gone.
     #[inline]
     pub(crate) fn removed(&mut self, runs: &[Sectors], because: Removal) {
-        let Some(door) = &mut self.door else { return };
+        let Some(active) = &mut self.active else { return };
         let mut counted = None;
         for (start, _) in runs.iter().flat_map(|run| units(run, self.sizes.smallest())) {
             let blocks = u64::from(counted != Some(start));
-            door.window.removed.blocks += blocks;
+            active.window.removed.blocks += blocks;
             if because == Removal::Replaced {
-                door.window.replaced.blocks += blocks;
+                active.window.replaced.blocks += blocks;
             }
             counted = Some(start);
         }
@@ -241,28 +242,28 @@ impl Admission {
                 continue; // nothing is lost that was not before
             }
             let access = self.access(volume, start, Direction::Read);
-            if let Some(door) = &mut self.door {
-                door.window.removed.blocks += 1;
-                door.admissions.evicted(&access);
+            if let Some(active) = &mut self.active {
+                active.window.removed.blocks += 1;
+                active.admissions.evicted(&access);
             }
         }
     }
 
     /// Returns the number of smallest blocks that each admission rejected.
     pub(crate) fn declined(&self) -> &[u64] {
-        self.door.as_ref().map_or(&[], |door| door.admissions.declined())
+        self.active.as_ref().map_or(&[], |active| active.admissions.declined())
     }
 
     /// Returns the bytes of memory that the admission takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.door.as_ref().map_or(0, |door| {
-            let bytes = size_of::<Door>() + door.admissions.memory_bytes();
+        self.active.as_ref().map_or(0, |active| {
+            let bytes = size_of::<ActiveAdmission>() + active.admissions.memory_bytes();
             bytes as u64
         })
     }
 }
 
-impl Door {
+impl ActiveAdmission {
     fn new(config: &Config, sectors: u64) -> Self {
         let gate = &config.gate;
         let mut admissions = gate.admission.clone();
@@ -366,13 +367,13 @@ impl Fetches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Gate;
+    use crate::config::AdmissionConfig;
     use crate::mapping::directory::Evict;
 
     const SECTORS: u64 = 1024;
 
     fn config(admission: &str) -> Config {
-        let gate = Gate::new(admission.parse().unwrap());
+        let gate = AdmissionConfig::new(admission.parse().unwrap());
         Config { sizes: "4KiB".parse().unwrap(), gate, ..Config::default() }
     }
 
@@ -409,11 +410,11 @@ mod tests {
         );
         admission.inserted(&(0..4));
         admission.removed(&[0..2, 3..4], Removal::Replaced);
-        let window = &admission.door.as_ref().unwrap().window;
+        let window = &admission.active.as_ref().unwrap().window;
         assert_eq!((window.inserted.blocks, window.removed.blocks), (1, 1));
         assert_eq!(window.replaced.blocks, 1);
         let directory = Directory::new(admission.sizes.clone(), SECTORS, &Evict::default());
         admission.observe(&Times::default(), &directory, &mut Fetches::default());
-        assert_eq!(admission.door.as_ref().unwrap().window.inserted.blocks, 0);
+        assert_eq!(admission.active.as_ref().unwrap().window.inserted.blocks, 0);
     }
 }

@@ -5,7 +5,7 @@ use super::parts::Parts;
 use crate::geometry::{Sectors, VolumeId};
 use crate::locks::{Need, TaskId};
 use crate::mapping::directory::Block;
-use crate::tasks::{Because, Part, Step, Work};
+use crate::tasks::{Because, Part, TaskStep, Work};
 
 /// A task that cleans a block.
 pub(super) struct Cleaning<'a> {
@@ -62,7 +62,7 @@ impl<'a> Cleaning<'a> {
             return;
         }
         if parts.logging.has_gone(parts.tasks.region_of(id)) {
-            parts.tasks[id].step = Step::Unlogging;
+            parts.tasks[id].step = TaskStep::Unlogging;
             return parts.await_commit(id, Part::Noted, &sectors);
         }
         self.read();
@@ -84,7 +84,7 @@ impl<'a> Cleaning<'a> {
         let hull = runs[0].start..runs[runs.len() - 1].end;
         let data = parts.tasks.new_buffer(id, &hull, &mut parts.orders);
         parts.tasks[id].store.data = data;
-        parts.tasks[id].step = Step::CleanRead;
+        parts.tasks[id].step = TaskStep::CleanRead;
         for run in runs {
             parts.read_cache(id, block, &run, data.span(&run));
         }
@@ -98,7 +98,7 @@ impl<'a> Cleaning<'a> {
         }
         let Some((block, runs)) = self.dirty_runs() else { return };
         let (parts, id) = (&mut *self.parts, self.id);
-        parts.tasks[id].step = Step::CleanWrite;
+        parts.tasks[id].step = TaskStep::CleanWrite;
         for run in runs {
             parts.counters.cleaned_bytes += parts.tasks[id].store.data.span(&run).len;
             parts.write_backing(id, Part::Dirty(block), &run, false);
@@ -115,7 +115,7 @@ impl<'a> Cleaning<'a> {
         if planted!(CleanBeforeFlush) {
             return self.settled();
         }
-        parts.tasks[id].step = Step::Settling;
+        parts.tasks[id].step = TaskStep::Settling;
         parts.await_settlement(id);
     }
 

@@ -21,7 +21,7 @@ use crate::mapping::directory::Block;
 use crate::mapping::{Dirt, Mapping, Survey};
 use crate::order::{DeviceId, Order, Span};
 use crate::stats::Counters;
-use crate::tasks::{Because, Data, Event, Offer, Part, Step, Task, Tasks, Work, common, units};
+use crate::tasks::{Because, Data, Event, Offer, Part, Task, TaskStep, Tasks, Work, common, units};
 
 /// The parts of a shard.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Parts {
     /// Handles new content of a run: it is no longer lost, nor held in memory.
     pub(super) fn found(&mut self, id: TaskId, run: &Sectors) {
         let volume = self.tasks[id].volume;
-        self.map.held.let_go(volume, run, &mut self.orders);
+        self.map.unflushed.let_go(volume, run, &mut self.orders);
         self.map.lost.written(volume, run);
     }
 
@@ -124,7 +124,7 @@ impl Parts {
     pub(super) fn finish(&mut self, id: TaskId) {
         self.events.extend(self.tasks.answer(id));
         debug_assert_eq!(self.tasks[id].outstanding, 0);
-        self.tasks[id].step = Step::Done;
+        self.tasks[id].step = TaskStep::Done;
         self.tasks.release(id, &mut self.orders);
         match self.tasks[id].work {
             Work::Piece(Piece { request, .. }) => {
@@ -134,7 +134,7 @@ impl Parts {
             }
             Work::Clean { because, .. } => self.cleaned(id, because),
             // after a failure the run is still held
-            Work::Sink => self.rounds.ended_one(self.tasks[id].volume, self.tasks[id].fault),
+            Work::WriteBack => self.rounds.ended_one(self.tasks[id].volume, self.tasks[id].fault),
             Work::Fetch => {
                 if self.tasks.is_last(id) {
                     self.fetches.ended();
@@ -181,21 +181,26 @@ impl Parts {
     }
 
     /// Begins rounds that make room in memory, for volumes without a round.
-    pub(super) fn sink_all(&mut self) {
+    pub(super) fn write_back_all(&mut self) {
         for volume in self.map.volumes() {
-            if !self.rounds.has(volume) && self.map.held.count(volume) > 0 {
+            if !self.rounds.has(volume) && self.map.unflushed.count(volume) > 0 {
                 self.begin_round(volume, Vec::new(), true);
             }
         }
     }
 
     /// Begins a round of a volume, for these drains.
-    pub(super) fn begin_round(&mut self, volume: VolumeId, serving: Vec<Drain>, only_sinks: bool) {
+    pub(super) fn begin_round(
+        &mut self,
+        volume: VolumeId,
+        serving: Vec<Drain>,
+        only_write_back: bool,
+    ) {
         let left = match self.logging.bypass.is_waited_for() {
             true => Default::default(), // what is held may have to wait for what is cleaned
-            false => self.map.held.runs_of(volume, self.config.sizes.largest()).collect(),
+            false => self.map.unflushed.runs_of(volume, self.config.sizes.largest()).collect(),
         };
-        self.rounds.begin(volume, left, serving, only_sinks);
+        self.rounds.begin(volume, left, serving, only_write_back);
     }
 
     /// Notes the end of a round of a volume. A round that only made room in memory has read
@@ -355,7 +360,7 @@ impl Parts {
             Way::Free => return true,
             // Cleaning comes after the write-back of memory, so a write-back cannot wait for it.
             // The data stays unflushed.
-            Way::Wait if !matches!(self.tasks[id].work, Work::Sink) => {
+            Way::Wait if !matches!(self.tasks[id].work, Work::WriteBack) => {
                 self.give_back(id);
                 self.logging.bypass.put_off(id);
             }
@@ -376,7 +381,7 @@ impl Parts {
     /// Restarts an unanswered task as soon as it may continue.
     pub(super) fn start_anew(&mut self, id: TaskId) {
         match self.way(id) {
-            Way::Wait if matches!(self.tasks[id].work, Work::Sink) => self.fail(id),
+            Way::Wait if matches!(self.tasks[id].work, Work::WriteBack) => self.fail(id),
             Way::Wait => {
                 self.give_back(id);
                 self.logging.bypass.put_off(id);
@@ -395,7 +400,7 @@ impl Parts {
             task.outstanding == 0 && !task.answered,
             "only what has not been answered starts anew"
         );
-        (task.step, task.fault) = (Step::Waiting, None);
+        (task.step, task.fault) = (TaskStep::Waiting, None);
         (task.store.retry, task.store.no_room, task.store.dirty) = (false, false, false);
         self.tasks.release(id, &mut self.orders);
     }
@@ -403,7 +408,7 @@ impl Parts {
     /// Notes that the dirty sectors of a task's range are superseded, and waits until that is
     /// durable. The backing device has data as new, or newer, and is settled.
     pub(super) fn displace_dirty(&mut self, id: TaskId) {
-        self.tasks[id].step = Step::Noting;
+        self.tasks[id].step = TaskStep::Noting;
         self.note_displaced(id);
         let range = self.tasks[id].range.clone();
         self.await_commit(id, Part::Noted, &range);
@@ -505,7 +510,7 @@ impl Parts {
             }
             self.map.reuse(survey);
         }
-        self.orders.extend(self.map.held.runs(volume, &sectors).into_iter().map(mark));
+        self.orders.extend(self.map.unflushed.runs(volume, &sectors).into_iter().map(mark));
         self.orders.extend(self.map.lost.of(volume, &sectors).map(|lost| mark(lost..lost + 1)));
         self.finish(id);
     }

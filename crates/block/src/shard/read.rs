@@ -18,7 +18,7 @@ use crate::locks::{Need, TaskId};
 use crate::mapping::Survey;
 use crate::mapping::directory::Block;
 use crate::order::BufferId;
-use crate::tasks::{Data, Offer, Part, Step, common};
+use crate::tasks::{Data, Offer, Part, TaskStep, common};
 
 /// A task that reads.
 pub(super) struct Reading<'a> {
@@ -39,7 +39,7 @@ impl<'a> Reading<'a> {
             self.id = id;
             let task = &self.parts.tasks[id];
             let end = task.range.end;
-            let (held, until) = self.parts.map.held.front(task.volume, &task.range);
+            let (held, until) = self.parts.map.unflushed.front(task.volume, &task.range);
             next = (until < end).then(|| self.parts.tasks.cut(id, until));
             if held { self.lock_shared(Self::held) } else { self.below() }
         }
@@ -80,7 +80,7 @@ impl<'a> Reading<'a> {
         let task = &self.parts.tasks[self.id];
         if let Some(to) = task.destination() {
             let (range, to) = (task.range.clone(), to.span(&task.range));
-            self.parts.map.held.recall(task.volume, range, to, &mut self.parts.orders);
+            self.parts.map.unflushed.recall(task.volume, range, to, &mut self.parts.orders);
             self.fill();
         }
         self.parts.finish(self.id);
@@ -88,7 +88,7 @@ impl<'a> Reading<'a> {
 
     /// Puts the sectors that the task has in its buffer into the memory tier.
     fn fill(&mut self) {
-        let (task, held) = (&self.parts.tasks[self.id], &self.parts.map.held);
+        let (task, held) = (&self.parts.tasks[self.id], &self.parts.map.unflushed);
         if held.has_tier()
             && let Some(at) = task.destination()
         {
@@ -255,7 +255,7 @@ impl<'a> Reading<'a> {
             }
             return false;
         }
-        self.parts.tasks[id].step = Step::Reading;
+        self.parts.tasks[id].step = TaskStep::Reading;
         if self.parts.is_lost(id) {
             self.parts.fail(id);
             return false;
@@ -291,7 +291,7 @@ impl<'a> Reading<'a> {
     pub(super) fn cached_failed(&mut self, block: Block, run: Sectors, fault: Fault) {
         let (parts, id) = (&mut *self.parts, self.id);
         let to = match parts.tasks[id].step {
-            Step::Edges => parts.tasks[id].store.data,
+            TaskStep::Edges => parts.tasks[id].store.data,
             _ => parts.tasks[id].request_data(),
         };
         let alike: Vec<(Sectors, bool)> =
@@ -369,7 +369,7 @@ impl Reading<'_> {
     /// in the cache.
     pub(super) fn serve_waiting(&mut self) {
         let holder = self.id;
-        if self.parts.tasks[holder].step == Step::Done {
+        if self.parts.tasks[holder].step == TaskStep::Done {
             return;
         }
         let waiting = self.parts.tasks.waiting(holder);
@@ -388,12 +388,12 @@ impl Reading<'_> {
     pub(super) fn is_in(&self, holder: TaskId) -> bool {
         let range = &self.parts.tasks[self.id].range;
         let task = &self.parts.tasks[holder];
-        matches!(task.step, Step::Storing | Step::Room)
+        matches!(task.step, TaskStep::Storing | TaskStep::Room)
             && !task.store.dirty
             && task.store.run.start <= range.start
             && range.end <= task.store.run.end
             // it may have fetched what is older
-            && !self.parts.map.held.has_any(task.volume, range)
+            && !self.parts.map.unflushed.has_any(task.volume, range)
             // a fetch may have more sectors than its reader wanted, and lost ones among them
             && !self.parts.is_lost(self.id)
     }
@@ -405,7 +405,7 @@ impl Reading<'_> {
         parts.counters.joined_reads += 1;
         parts.note_read_hit(id);
         let task = &mut parts.tasks[id];
-        (task.hit, task.step) = (hit, Step::Reading);
+        (task.hit, task.step) = (hit, TaskStep::Reading);
         let range = task.range.clone();
         if let Some(to) = task.destination() {
             parts.note_used_early(holder, &range);

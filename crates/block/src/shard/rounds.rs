@@ -36,7 +36,7 @@ struct Round {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Writing unflushed sectors to the tiers below. `last`: the round ends with this stage.
-    Sinking {
+    WritingBack {
         last: bool,
     },
     Cleaning,
@@ -68,7 +68,7 @@ impl Drain {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// An unflushed run is to be written back.
-    Sink(Sectors),
+    WriteBack(Sectors),
     /// The block that begins at this sector is to be cleaned.
     Clean(u64),
     /// The round needs the dirty blocks of its volume: see [`Rounds::clean`].
@@ -104,20 +104,20 @@ impl Rounds {
         self.0.iter_mut().find(|round| round.volume == volume)
     }
 
-    /// Begins a round of a volume, which writes unflushed runs back first; with `only_sinks`
+    /// Begins a round of a volume, which writes unflushed runs back first; with `only_write_back`
     /// nothing else.
     pub(crate) fn begin(
         &mut self,
         volume: VolumeId,
         unflushed: VecDeque<Sectors>,
         serving: Vec<Drain>,
-        only_sinks: bool,
+        only_write_back: bool,
     ) {
         debug_assert!(!self.has(volume));
         self.0.push(Round {
             volume,
             moved: true,
-            stage: Stage::Sinking { last: only_sinks },
+            stage: Stage::WritingBack { last: only_write_back },
             left: unflushed,
             under_way: 0,
             fault: None,
@@ -146,14 +146,14 @@ impl Rounds {
         {
             round.under_way += 1;
             return match round.stage {
-                Stage::Sinking { .. } => Next::Sink(run),
+                Stage::WritingBack { .. } => Next::WriteBack(run),
                 Stage::Cleaning => Next::Clean(run.start),
             };
         }
         if round.under_way > 0 {
             return Next::Wait;
         }
-        if round.stage == (Stage::Sinking { last: false }) {
+        if round.stage == (Stage::WritingBack { last: false }) {
             return Next::Blocks;
         }
         let at = self.0.iter().position(|round| round.volume == volume);
@@ -227,7 +227,7 @@ mod tests {
     fn a_round_writes_memory_back_before_it_cleans() {
         let mut rounds = Rounds::default();
         rounds.begin(VOLUME, runs(&[8]), vec![drain(1)], false);
-        assert_eq!(rounds.next(VOLUME, 1), Next::Sink(8..16));
+        assert_eq!(rounds.next(VOLUME, 1), Next::WriteBack(8..16));
         assert_eq!(rounds.next(VOLUME, 1), Next::Wait);
         rounds.ended_one(VOLUME, None);
         assert_eq!((rounds.take_moved(), rounds.take_moved()), (Some(VOLUME), None));
@@ -250,12 +250,12 @@ mod tests {
     fn a_round_yields_unless_a_drain_waits() {
         let mut rounds = Rounds::default();
         rounds.begin(VOLUME, runs(&[0, 8, 16]), Vec::new(), true);
-        assert_eq!(rounds.next(VOLUME, 1), Next::Sink(0..8));
+        assert_eq!(rounds.next(VOLUME, 1), Next::WriteBack(0..8));
         assert_eq!(rounds.next(VOLUME, 1), Next::Wait);
         rounds.wait(VOLUME, drain(1));
-        assert_eq!(rounds.next(VOLUME, 1), Next::Sink(8..16));
+        assert_eq!(rounds.next(VOLUME, 1), Next::WriteBack(8..16));
         rounds.take_back(VOLUME, [32..40, 48..56].into_iter());
-        assert_eq!(rounds.next(VOLUME, 1), Next::Sink(32..40));
+        assert_eq!(rounds.next(VOLUME, 1), Next::WriteBack(32..40));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::geometry::{Class, Place, Sectors};
 use crate::journal::Standing;
 use crate::locks::TaskId;
 use crate::mapping::directory::{Block, Origin, Room, largest_fitting};
-use crate::tasks::{Because, Part, Step, Work, common};
+use crate::tasks::{Because, Part, TaskStep, Work, common};
 
 /// The result of the search for a block.
 enum Placed {
@@ -51,7 +51,7 @@ impl<'a> Storing<'a> {
     pub(super) fn go_on(&mut self) {
         let id = self.id;
         let task = &mut self.parts.tasks[id];
-        task.step = Step::Storing;
+        task.step = TaskStep::Storing;
         let (volume, end, dirty) = (task.volume, task.store.run.end, task.store.dirty);
         while self.parts.tasks[id].store.cursor < end {
             if dirty && self.parts.logging.is_kept() && self.parts.logging.bypass.is_bound() {
@@ -139,11 +139,11 @@ impl<'a> Storing<'a> {
         let task = &mut parts.tasks[id];
         let dirty = task.store.dirty;
         if task.fault.is_none() && task.store.retry {
-            task.step = Step::Storing;
+            task.step = TaskStep::Storing;
             return parts.tasks.resume(id);
         }
         if task.fault.is_none() && dirty && task.is_durable() {
-            task.step = Step::Noting;
+            task.step = TaskStep::Noting;
             let range = task.range.clone();
             return parts.await_commit(id, Part::Noted, &range);
         }
@@ -230,7 +230,7 @@ impl<'a> Storing<'a> {
             }
             let ahead = parts.dirt.clean_ahead(dirty.len(), directory.len());
             if !ahead {
-                parts.tasks[id].step = Step::Room;
+                parts.tasks[id].step = TaskStep::Room;
                 parts.tasks[id].store.cleaning = dirty.len() as u32;
             }
             let because = if ahead { Because::Ahead } else { Because::Room(id) };
@@ -289,7 +289,7 @@ impl<'a> Storing<'a> {
             let volume = parts.tasks[id].volume;
             for sector in parts.map.directory.blocks.dirty_runs_in(block, run).flatten() {
                 let place = Place::new(volume, sector);
-                if !parts.map.held.contains(place) {
+                if !parts.map.unflushed.contains(place) {
                     parts.rounds.note_loss(volume);
                     parts.map.lost.insert(place);
                 }
@@ -303,7 +303,7 @@ impl<'a> Storing<'a> {
     /// that is durable.
     fn unseal(&mut self) {
         let (parts, id) = (&mut *self.parts, self.id);
-        parts.tasks[id].step = Step::Unsealing;
+        parts.tasks[id].step = TaskStep::Unsealing;
         let survey = parts.survey(id);
         let left = parts.tasks[id].store.cursor..parts.tasks[id].store.run.end;
         for (block, run) in &survey.blocks {

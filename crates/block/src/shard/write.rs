@@ -25,7 +25,7 @@ use crate::journal::bypass::LogState;
 use crate::locks::{Need, TaskId};
 use crate::mapping::directory::Block;
 use crate::order::{DeviceId, Order, Span};
-use crate::tasks::{Part, Step, Work, units};
+use crate::tasks::{Part, TaskStep, Work, units};
 
 /// A task that changes its range: a client's write, zeroing or trim, or a write-back.
 pub(super) struct Writing<'a> {
@@ -79,7 +79,7 @@ impl<'a> Writing<'a> {
             return parts.fail(id); // the sectors that it changes in part cannot be read
         }
         parts.tasks[id].store.data = parts.tasks.new_buffer(id, &range, &mut parts.orders);
-        parts.tasks[id].step = Step::Edges;
+        parts.tasks[id].step = TaskStep::Edges;
         if head > 0 || (first == last && tail > 0) {
             self.read_edge(first);
         }
@@ -96,8 +96,8 @@ impl<'a> Writing<'a> {
         let (parts, id) = (&mut *self.parts, self.id);
         let run = sector..sector + 1;
         let (volume, to) = (parts.tasks[id].volume, parts.tasks[id].store.data.span(&run));
-        if parts.map.held.has_any(volume, &run) {
-            return parts.map.held.recall(volume, run, to, &mut parts.orders);
+        if parts.map.unflushed.has_any(volume, &run) {
+            return parts.map.unflushed.recall(volume, run, to, &mut parts.orders);
         }
         let usable = |block: &Block| match parts.health.is_degraded() {
             true => parts.map.directory.blocks.is_dirty_in(*block, &run),
@@ -152,13 +152,13 @@ impl<'a> Writing<'a> {
         let task = &parts.tasks[id];
         let (volume, sectors) = (task.volume, task.range.clone());
         let from = task.store.data.span(&sectors);
-        if !parts.map.held.hold(volume, sectors.clone(), from, &mut parts.orders) {
+        if !parts.map.unflushed.hold(volume, sectors.clone(), from, &mut parts.orders) {
             return false;
         }
         parts.map.lost.held(volume, &sectors);
         parts.finish(id);
-        if parts.map.held.is_half_full() {
-            parts.sink_all();
+        if parts.map.unflushed.is_half_full() {
+            parts.write_back_all();
         }
         true
     }
@@ -170,9 +170,9 @@ impl<'a> Writing<'a> {
         if !parts.may_change(id) {
             return;
         }
-        if !matches!(parts.tasks[id].work, Work::Sink) {
+        if !matches!(parts.tasks[id].work, Work::WriteBack) {
             // a write-back leaves the tier as it is
-            parts.map.held.forget(parts.tasks[id].volume, range.clone(), &mut parts.orders);
+            parts.map.unflushed.forget(parts.tasks[id].volume, range.clone(), &mut parts.orders);
         }
         decide_overwrite(parts, id);
         let store = &parts.tasks[id].store;
@@ -221,7 +221,7 @@ impl<'a> Writing<'a> {
     }
 
     /// Makes it durable that the range has no clean copies, before its backing device changes
-    /// there. Returns whether the task has to wait for that, in [`Step::Unlogging`].
+    /// there. Returns whether the task has to wait for that, in [`TaskStep::Unlogging`].
     fn unlog(&mut self) -> bool {
         let (parts, id) = (&mut *self.parts, self.id);
         if !parts.logging.is_on() {
@@ -246,7 +246,7 @@ impl<'a> Writing<'a> {
         if !parts.logging.has_gone(parts.tasks.region_of(id)) || planted!(BackingBeforeLog) {
             return false;
         }
-        parts.tasks[id].step = Step::Unlogging;
+        parts.tasks[id].step = TaskStep::Unlogging;
         let range = parts.tasks[id].range.clone();
         parts.await_commit(id, Part::Noted, &range);
         true
@@ -273,7 +273,7 @@ impl<'a> Writing<'a> {
 
     fn write_backing(&mut self) {
         let task = &mut self.parts.tasks[self.id];
-        task.step = Step::Backing;
+        task.step = TaskStep::Backing;
         let (range, durable) = (task.range.clone(), task.is_durable());
         self.parts.write_backing(self.id, Part::Whole, &range, durable);
     }
@@ -285,7 +285,7 @@ impl<'a> Writing<'a> {
         if !parts.tasks.lock(id, Need::exclusive(range.clone())) {
             return;
         }
-        parts.map.held.forget(parts.tasks[id].volume, range, &mut parts.orders);
+        parts.map.unflushed.forget(parts.tasks[id].volume, range, &mut parts.orders);
         if parts.may_change(id) && !self.unlog() {
             self.zero_or_trim();
         }
@@ -294,7 +294,7 @@ impl<'a> Writing<'a> {
     fn zero_or_trim(&mut self) {
         let (parts, id) = (&mut *self.parts, self.id);
         let range = parts.tasks[id].range.clone();
-        parts.tasks[id].step = Step::Backing;
+        parts.tasks[id].step = TaskStep::Backing;
         let device = DeviceId::Backing(parts.tasks[id].volume);
         let (offset, len) = (range.start * SECTOR_BYTES, (range.end - range.start) * SECTOR_BYTES);
         let kind = parts.tasks[id].piece().kind;
@@ -314,7 +314,7 @@ impl<'a> Writing<'a> {
         let logging = &parts.logging;
         let counts = logging.is_kept() && logging.bypass.state() != LogState::Retired;
         if parts.tasks[id].fault.is_none() && counts && parts.is_dirty_below(id) {
-            parts.tasks[id].step = Step::Settling;
+            parts.tasks[id].step = TaskStep::Settling;
             return parts.await_settlement(id);
         }
         self.backing_settled();
@@ -434,20 +434,20 @@ fn decide_overwrite(parts: &mut Parts, id: TaskId) {
 
 impl Writing<'_> {
     /// Starts the write-back of the held sectors of a run within a region.
-    pub(super) fn start_sink(&mut self) {
+    pub(super) fn start_write_back(&mut self) {
         let (parts, id) = (&mut *self.parts, self.id);
         let (volume, range) = (parts.tasks[id].volume, parts.tasks[id].range.clone());
         if !parts.tasks.lock(id, Need::exclusive(range.clone())) {
             return;
         }
         // Other tasks may have released some of it meanwhile.
-        let mut runs = parts.map.held.runs(volume, &range).into_iter();
+        let mut runs = parts.map.unflushed.runs(volume, &range).into_iter();
         let Some(run) = runs.next() else { return parts.finish(id) };
         parts.rounds.take_back(volume, runs);
         let data = parts.tasks.new_buffer(id, &run, &mut parts.orders);
         let task = &mut parts.tasks[id];
         (task.range, task.store.data) = (run.clone(), data);
-        parts.map.held.recall(volume, run.clone(), data.span(&run), &mut parts.orders);
+        parts.map.unflushed.recall(volume, run.clone(), data.span(&run), &mut parts.orders);
         self.below();
     }
 }

@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 
 use crate::exchange::PartId;
 use crate::geometry::SECTOR_BYTES;
-use crate::join::{Kind, Request, RequestId};
+use crate::join::{Request, RequestId, RequestKind};
 use crate::order::{BufferId, ScratchId, Span};
 
 /// The buffers of a tier in one part.
@@ -56,13 +56,13 @@ impl Buffers {
     pub(crate) fn for_request(&self, request: &Request) -> Buffer {
         let buffer = self.pool.allocate(request.buffer_bytes().max(SECTOR_BYTES) as usize);
         match request.kind {
-            Kind::Write { .. } => {
+            RequestKind::Write { .. } => {
                 let skew = request.offset % SECTOR_BYTES;
                 let end = (skew + request.len) as usize;
                 buffer.slice(0..skew as usize).fill_zero();
                 buffer.slice(end..buffer.len()).fill_zero();
             }
-            Kind::DirtyMap => buffer.whole().fill_zero(),
+            RequestKind::DirtyMap => buffer.whole().fill_zero(),
             _ => {}
         }
         buffer
@@ -199,7 +199,7 @@ mod tests {
         let buffers = buffers();
         let dirty = filled(&buffers, 7);
         drop(dirty); // the pool gives this memory again
-        let kind = Kind::Write { durable: false };
+        let kind = RequestKind::Write { durable: false };
         let request = Request { volume: VolumeId(0), kind, offset: SECTOR_BYTES + 100, len: 200 };
         let bytes = buffers.for_request(&request).whole().to_vec();
         assert_eq!(bytes.len() as u64, SECTOR_BYTES);

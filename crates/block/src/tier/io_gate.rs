@@ -224,12 +224,12 @@ mod relays_tests {
     use super::*;
     use crate::exchange::PartId;
     use crate::geometry::VolumeId;
-    use crate::join::Kind;
+    use crate::join::RequestKind;
 
     #[test]
     fn an_id_is_free_after_both_the_answer_and_the_release() {
         let mut relays = Relays::default();
-        let flush = Request { volume: VolumeId(0), kind: Kind::Flush, offset: 0, len: 0 };
+        let flush = Request { volume: VolumeId(0), kind: RequestKind::Flush, offset: 0, len: 0 };
         let [first, second] = [0, 1].map(|number| RequestId::new(PartId(0), number));
         relays.note(first, flush, None);
         relays.note(second, flush, None);

@@ -32,7 +32,7 @@ const PRICED_AT_ONCE: u32 = 16;
 
 /// The types of operations with separate times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum TimedOp {
     CacheRead,
     CacheWrite,
     BackingRead,
@@ -43,7 +43,7 @@ enum What {
 #[derive(Debug, Clone, Copy)]
 struct Begun {
     token: u64,
-    what: What,
+    timed: TimedOp,
     bytes: usize,
     at: Instant,
     /// It counts for the means.
@@ -90,7 +90,7 @@ pub(super) struct Timing {
     /// Operations until one is timed.
     skipped: u32,
     under_way: Vec<Begun>,
-    /// By [`What`].
+    /// By [`TimedOp`].
     sums: [Sum; 4],
     /// Of reads and of writes of the cache device.
     paces: [Pace; 2],
@@ -125,15 +125,17 @@ impl Timing {
 
     /// Notes the start of an operation.
     pub(super) fn begin(&mut self, device: DeviceId, token: u64, action: &Action) {
-        let (what, bytes) = match (device, action) {
-            (DeviceId::Cache, Action::Read(to)) => (What::CacheRead, to.len()),
-            (DeviceId::Cache, Action::Write { from, .. }) => (What::CacheWrite, from.len()),
-            (DeviceId::Backing(_), Action::Read(to)) => (What::BackingRead, to.len()),
-            (DeviceId::Backing(_), Action::Write { from, .. }) => (What::BackingWrite, from.len()),
+        let (timed, bytes) = match (device, action) {
+            (DeviceId::Cache, Action::Read(to)) => (TimedOp::CacheRead, to.len()),
+            (DeviceId::Cache, Action::Write { from, .. }) => (TimedOp::CacheWrite, from.len()),
+            (DeviceId::Backing(_), Action::Read(to)) => (TimedOp::BackingRead, to.len()),
+            (DeviceId::Backing(_), Action::Write { from, .. }) => {
+                (TimedOp::BackingWrite, from.len())
+            }
             _ => return,
         };
-        let is_read = what == What::BackingRead;
-        if !self.for_admission && !is_read && what != What::CacheWrite {
+        let is_read = timed == TimedOp::BackingRead;
+        if !self.for_admission && !is_read && timed != TimedOp::CacheWrite {
             return;
         }
         self.skipped += 1;
@@ -142,7 +144,7 @@ impl Timing {
             self.skipped = 0;
         }
         if sampled || is_read {
-            self.under_way.push(Begun { token, what, bytes, at: (self.clock)(), sampled });
+            self.under_way.push(Begun { token, timed, bytes, at: (self.clock)(), sampled });
         }
     }
 
@@ -155,9 +157,9 @@ impl Timing {
             return None;
         }
         let ns = (self.clock)().saturating_duration_since(begun.at).as_nanos() as f64;
-        match begun.what {
-            What::BackingRead => self.reads.add(begun.bytes as u64, ns),
-            What::CacheWrite => self.writes.add(begun.bytes as u64, ns),
+        match begun.timed {
+            TimedOp::BackingRead => self.reads.add(begun.bytes as u64, ns),
+            TimedOp::CacheWrite => self.writes.add(begun.bytes as u64, ns),
             _ => {}
         }
         if !self.for_admission {
@@ -167,7 +169,7 @@ impl Timing {
         if !begun.sampled {
             return None;
         }
-        let sum = &mut self.sums[begun.what as usize];
+        let sum = &mut self.sums[begun.timed as usize];
         sum.operations += 1;
         sum.bytes += begun.bytes as u64;
         sum.ns += ns;
@@ -177,15 +179,15 @@ impl Timing {
         }
         self.timed = 0;
         let sums = std::mem::take(&mut self.sums);
-        let mean = |what: What| sums[what as usize].mean_ns();
+        let mean = |timed: TimedOp| sums[timed as usize].mean_ns();
         let [reads, writes] = &mut self.paces;
-        let read = reads.after(sums[What::CacheRead as usize]);
-        let written = writes.after(sums[What::CacheWrite as usize]);
+        let read = reads.after(sums[TimedOp::CacheRead as usize]);
+        let written = writes.after(sums[TimedOp::CacheWrite as usize]);
         Some(News::Times(Times {
-            hit_ns: mean(What::CacheRead),
-            backing_read_ns: mean(What::BackingRead),
-            backing_write_ns: mean(What::BackingWrite),
-            insert_ns: mean(What::CacheWrite),
+            hit_ns: mean(TimedOp::CacheRead),
+            backing_read_ns: mean(TimedOp::BackingRead),
+            backing_write_ns: mean(TimedOp::BackingWrite),
+            insert_ns: mean(TimedOp::CacheWrite),
             write_cost: written
                 .zip(read.filter(|ns| *ns > 0.0))
                 .map(|(written, read)| written / read),

@@ -30,7 +30,7 @@ pub(super) struct Admin {
 
 /// The outcome of a command.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum AdminOutcome {
     /// It is done, with this result.
     Done(u64),
     /// It is done, with this data.
@@ -88,18 +88,18 @@ impl Admin {
         command: &Command,
         subsystem: &Subsystem,
         namespaces: &Namespaces,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<AdminOutcome, Status> {
         let controller = &self.lease.controller;
         if command.opcode() == admin::FABRICS {
             return match command.fabrics_type() {
-                fabrics::PROPERTY_GET => self.registers.get(command).map(Outcome::Done),
+                fabrics::PROPERTY_GET => self.registers.get(command).map(AdminOutcome::Done),
                 fabrics::PROPERTY_SET => {
                     let was_ready = self.registers.is_ready();
                     let shuts_down = self.registers.set(command, controller)?;
                     if was_ready && !self.registers.is_ready() {
                         self.reset();
                     }
-                    Ok(if shuts_down { Outcome::Flush } else { Outcome::Done(0) })
+                    Ok(if shuts_down { AdminOutcome::Flush } else { AdminOutcome::Done(0) })
                 }
                 fabrics::CONNECT => Err(Status::SEQUENCE_ERROR.final_()),
                 _ => Err(Status::INVALID_OPCODE.final_()),
@@ -111,15 +111,15 @@ impl Admin {
         match command.opcode() {
             admin::IDENTIFY => {
                 takes(command, IDENTIFY_BYTES)?;
-                identify(command, subsystem, controller, namespaces).map(Outcome::Data)
+                identify(command, subsystem, controller, namespaces).map(AdminOutcome::Data)
             }
-            admin::GET_LOG_PAGE => self.log(command, subsystem, namespaces).map(Outcome::Data),
-            admin::SET_FEATURES => self.features.set(command, controller).map(Outcome::Done),
-            admin::GET_FEATURES => self.features.get(command, controller).map(Outcome::Done),
-            admin::KEEP_ALIVE => Ok(Outcome::Done(0)),
-            admin::ABORT => Ok(Outcome::Done(1)), // it was not aborted
+            admin::GET_LOG_PAGE => self.log(command, subsystem, namespaces).map(AdminOutcome::Data),
+            admin::SET_FEATURES => self.features.set(command, controller).map(AdminOutcome::Done),
+            admin::GET_FEATURES => self.features.get(command, controller).map(AdminOutcome::Done),
+            admin::KEEP_ALIVE => Ok(AdminOutcome::Done(0)),
+            admin::ABORT => Ok(AdminOutcome::Done(1)), // it was not aborted
             admin::ASYNC_EVENT => match self.notices.wait(command.id()) {
-                true => Ok(Outcome::Held),
+                true => Ok(AdminOutcome::Held),
                 false => Err(Status::ASYNC_EVENT_LIMIT.final_()),
             },
             _ => Err(Status::INVALID_OPCODE.final_()),

@@ -18,11 +18,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use self::commands::List;
-use super::admin::{Admin, Outcome};
+use super::admin::{Admin, AdminOutcome};
 use super::authentication::{Authentication, Calculation, Failed};
 use super::io::{Namespaces, Pieces, Range};
 use super::message::{Incoming, Parameters, Sink, digest};
-use super::request::{Flight, Flights, Payload, Request};
+use super::request::{CommandState, Commands, Payload, Request};
 use super::subsystem::{QueueLease, Subsystem};
 use super::{IN_CAPSULE_MAX_BYTES, MESSAGE_MAX_BYTES};
 use crate::wire::pdu::{
@@ -168,7 +168,7 @@ pub struct Connection {
     /// The command that waits for a calculation.
     calculating: Option<(Command, Calculation)>,
     queue: Queue,
-    flights: Flights,
+    flights: Commands,
     /// Commands whose lists of ranges the host is asked for, one after another.
     lists: VecDeque<List>,
 }
@@ -193,7 +193,7 @@ impl Connection {
             calculates_elsewhere: false,
             calculating: None,
             queue: Queue { size: 0, head: 0, flow_control: true },
-            flights: Flights::default(),
+            flights: Commands::default(),
             lists: VecDeque::new(),
         }
     }
@@ -307,7 +307,7 @@ impl Connection {
 
     /// The payload of a request has a place. Asks for it, unless it is in the capsule.
     pub fn ready(&mut self, tag: u16, out: &mut Vec<u8>) {
-        let waits = |flight: &&mut Flight| flight.payload == Payload::Unasked;
+        let waits = |flight: &&mut CommandState| flight.payload == Payload::Unasked;
         let Some(flight) = self.flights.get(tag).filter(waits) else { return };
         flight.payload = Payload::Asked(flight.length);
         let ask = self.parameters.ready(flight.id, tag, flight.length);
@@ -502,7 +502,7 @@ impl Connection {
             return Ok(Some(self.refuse(command.id(), 0, invalid, out)));
         };
         message.resize(bytes, 0);
-        self.admin_answer(command, Ok(Outcome::Data(message)), out);
+        self.admin_answer(command, Ok(AdminOutcome::Data(message)), out);
         result.map_err(|Failed| Violation::NotAuthenticated)?;
         self.proved()?;
         Ok(Some(Event::Nothing))

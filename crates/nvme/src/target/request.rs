@@ -98,7 +98,7 @@ pub(super) enum Payload {
 
 /// The part of a command that its answer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Flight {
+pub(super) struct CommandState {
     /// The host's name for the command.
     pub(super) id: u16,
     /// The command returns the data of a read.
@@ -116,7 +116,7 @@ pub(super) struct Flight {
     pub(super) status: Status,
 }
 
-impl Flight {
+impl CommandState {
     pub(super) fn new(id: u16, length: u32) -> Self {
         Self {
             id,
@@ -131,7 +131,7 @@ impl Flight {
     }
 }
 
-impl Flight {
+impl CommandState {
     /// The status if a request failed.
     pub(super) fn status_of(&self, failure: Failure) -> Status {
         let status = match failure {
@@ -159,15 +159,15 @@ pub(super) enum NoPlace {
 
 /// All commands in flight.
 #[derive(Debug, Default)]
-pub(super) struct Flights {
-    places: Vec<Option<Flight>>,
+pub(super) struct Commands {
+    places: Vec<Option<CommandState>>,
     /// The identifiers of the commands in these places, [`NONE`] where there is none.
     ids: Vec<u32>,
     free: Vec<u16>,
     most: usize,
 }
 
-impl Flights {
+impl Commands {
     /// Makes room for so many commands, as they come.
     pub(super) fn new(most: usize) -> Self {
         Self { places: Vec::new(), ids: Vec::new(), free: Vec::new(), most }
@@ -177,7 +177,7 @@ impl Flights {
     ///
     /// # Errors
     /// When there is none for it.
-    pub(super) fn begin(&mut self, flight: Flight) -> Result<u16, NoPlace> {
+    pub(super) fn begin(&mut self, flight: CommandState) -> Result<u16, NoPlace> {
         let id = u32::from(flight.id);
         if self.has(flight.id) {
             return Err(NoPlace::SameId);
@@ -201,12 +201,12 @@ impl Flights {
     }
 
     /// Returns the command with this tag.
-    pub(super) fn get(&mut self, tag: u16) -> Option<&mut Flight> {
+    pub(super) fn get(&mut self, tag: u16) -> Option<&mut CommandState> {
         self.places.get_mut(usize::from(tag))?.as_mut()
     }
 
     /// Ends a command.
-    pub(super) fn end(&mut self, tag: u16) -> Option<Flight> {
+    pub(super) fn end(&mut self, tag: u16) -> Option<CommandState> {
         let flight = self.places.get_mut(usize::from(tag))?.take()?;
         self.ids[usize::from(tag)] = NONE;
         self.free.push(tag);

@@ -1,13 +1,13 @@
 //! Commands: from a capsule to requests or an answer.
 
 use super::{Connection, Event, Role, State, Violation, is_authentication};
-use crate::target::admin::{Admin, Outcome};
+use crate::target::admin::{Admin, AdminOutcome};
 use crate::target::authentication::Authentication;
 use crate::target::fabrics::{self, Connected, ConnectedQueue, Refused};
 use crate::target::io::{self, Pieces, Plan, Range};
 use crate::target::message::{Bytes, Incoming, Sink};
 use crate::target::request::{
-    Answer, Failure, Flight, Flights, NoPlace, Payload, Request, RequestKind,
+    Answer, CommandState, Commands, Failure, NoPlace, Payload, Request, RequestKind,
 };
 use crate::target::{IN_CAPSULE_MAX_BYTES, QUEUE_MAX};
 use crate::wire::{
@@ -48,7 +48,7 @@ impl Connection {
             _ if owes_proof => Err(Status::AUTHENTICATION_REQUIRED.final_()),
             Role::Admin(admin) => {
                 let outcome = admin.command(command, &self.subsystem, &self.namespaces);
-                if outcome == Ok(Outcome::Flush) {
+                if outcome == Ok(AdminOutcome::Flush) {
                     let pieces = Pieces::flush(self.namespaces.meant_by(ALL_NAMESPACES));
                     return self.flush(command.id(), pieces, data, out);
                 }
@@ -81,7 +81,7 @@ impl Connection {
         match plan {
             Plan::One { kind, range } => {
                 let (reads, length) = (kind == RequestKind::Read, range.bytes as u32);
-                let mut flight = Flight { reads, ..Flight::new(id, length) };
+                let mut flight = CommandState { reads, ..CommandState::new(id, length) };
                 if kind.only_reads() {
                     flight.fault = Status::UNRECOVERED_READ;
                 }
@@ -136,7 +136,7 @@ impl Connection {
         if data > 0 {
             return Ok(Some(self.refuse(id, 0, Status::INVALID_FIELD.final_(), out)));
         }
-        match self.flights.begin(Flight::new(id, 0)) {
+        match self.flights.begin(CommandState::new(id, 0)) {
             Ok(tag) => self.state = State::Issue(tag, pieces),
             Err(why) => return self.no_place(id, why, out).map(Some),
         }
@@ -211,7 +211,7 @@ impl Connection {
             Ok(pieces) => pieces,
             Err(status) => return Ok(Some(self.refuse(command.id(), 0, status, out))),
         };
-        match self.flights.begin(Flight::new(command.id(), 0)) {
+        match self.flights.begin(CommandState::new(command.id(), 0)) {
             Ok(tag) => self.state = State::Issue(tag, pieces),
             Err(why) => return self.no_place(command.id(), why, out).map(Some),
         }
@@ -241,7 +241,7 @@ impl Connection {
         self.queue.size = size;
         self.queue.head = 1 % size;
         self.queue.flow_control = flow_control;
-        self.flights = Flights::new(usize::from(size));
+        self.flights = Commands::new(usize::from(size));
         self.role = match queue {
             ConnectedQueue::Admin { lease, keep_alive_ms } => {
                 Role::Admin(Box::new(Admin::new(lease, self.address, keep_alive_ms)))
@@ -261,13 +261,13 @@ impl Connection {
     pub(super) fn admin_answer(
         &mut self,
         command: &Command,
-        outcome: Result<Outcome, Status>,
+        outcome: Result<AdminOutcome, Status>,
         out: &mut Vec<u8>,
     ) {
         let (result, data, status) = match outcome {
-            Ok(Outcome::Held | Outcome::Flush) => return self.tell_events(out),
-            Ok(Outcome::Done(result)) => (result, None, Status::SUCCESS),
-            Ok(Outcome::Data(data)) => (0, Some(data), Status::SUCCESS),
+            Ok(AdminOutcome::Held | AdminOutcome::Flush) => return self.tell_events(out),
+            Ok(AdminOutcome::Done(result)) => (result, None, Status::SUCCESS),
+            Ok(AdminOutcome::Data(data)) => (0, Some(data), Status::SUCCESS),
             Err(status) => (0, None, status),
         };
         if let Some(data) = data {
@@ -364,7 +364,8 @@ impl Connection {
         if bytes > IN_CAPSULE_MAX_BYTES {
             return Ok(Some(self.refuse(id, 0, Status::SGL_LENGTH_INVALID.final_(), out)));
         }
-        let flight = Flight { payload: Payload::Unasked, ..Flight::new(id, bytes as u32) };
+        let flight =
+            CommandState { payload: Payload::Unasked, ..CommandState::new(id, bytes as u32) };
         let tag = match self.flights.begin(flight) {
             Ok(tag) => tag,
             Err(why) => return self.no_place(id, why, out).map(Some),

@@ -21,14 +21,14 @@ use crate::order::{Order, Paging, Span};
 
 /// The unflushed sectors of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct Unflushed {
     sectors: BTreeSet<Place>,
     most: u64,
     /// There is a memory tier.
     has_tier: bool,
 }
 
-impl Held {
+impl Unflushed {
     /// Creates the state of a shard below this memory tier.
     pub(crate) fn new(memory: Memory) -> Self {
         let most = if let Memory::Holds { sectors } = memory { sectors } else { 0 };
@@ -212,8 +212,8 @@ mod tests {
     const VOLUME: VolumeId = VolumeId(1);
     const SPAN: Span = Span { buffer: BufferId::Scratch(ScratchId(1)), offset: 0, len: 4096 };
 
-    fn held(most: u64, runs: &[Sectors]) -> Held {
-        let mut held = Held::new(Memory::Holds { sectors: most });
+    fn held(most: u64, runs: &[Sectors]) -> Unflushed {
+        let mut held = Unflushed::new(Memory::Holds { sectors: most });
         for run in runs {
             assert!(held.hold(VOLUME, run.clone(), SPAN, &mut Vec::new()));
         }
@@ -226,7 +226,7 @@ mod tests {
         assert!(!held.hold(VOLUME, 8..9, SPAN, &mut Vec::new()));
         assert!(held.hold(VOLUME, 0..8, SPAN, &mut Vec::new()), "an overwrite takes no room");
         assert!(held.is_half_full() && held.len() == 8);
-        let mut nothing = Held::new(Memory::None);
+        let mut nothing = Unflushed::new(Memory::None);
         let mut orders = Vec::new();
         assert!(!nothing.hold(VOLUME, 0..1, SPAN, &mut orders));
         nothing.forget(VOLUME, 0..1, &mut orders);
