@@ -63,8 +63,8 @@ impl WakeUp {
         asleep
     }
 
-    /// Returns a descriptor that becomes readable at a wake-up; [`WakeUp::heard`] makes it unreadable
-    /// again.
+    /// Returns a descriptor that becomes readable at a wake-up; [`WakeUp::heard`] makes it
+    /// unreadable again.
     ///
     /// # Errors
     /// When the system is out of descriptors.

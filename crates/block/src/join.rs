@@ -316,8 +316,8 @@ pub(crate) struct Piece {
     pub(crate) stream: Option<u64>,
 }
 
-/// Longest range of a [`RequestKind::DirtyMap`]: its buffer takes 64 KiB, and a shard handles it in a
-/// short time.
+/// Longest range of a [`RequestKind::DirtyMap`]: its buffer takes 64 KiB, and a shard handles it in
+/// a short time.
 pub const MOST_MAPPED_BYTES: u64 = 256 << 20;
 
 /// The id of a request, chosen by the driver of the part it is submitted to. Ids are small and

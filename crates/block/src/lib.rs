@@ -5,9 +5,9 @@
 //! nothing and the tests over failing devices. [`Driver`] executes orders on real
 //! [`floe_device::Device`]s.
 //!
-//! An admission ([`AdmissionConfig`], `shard::offer`) is asked about each smallest block that is not
-//! cached; by default everything is admitted. A policy ([`Evict`], `mapping::directory`) chooses
-//! the blocks to evict; by default LRU.
+//! An admission ([`AdmissionConfig`], `shard::parts`) is asked about each smallest block that is
+//! not cached; by default everything is admitted. A policy ([`Evict`], `mapping::directory`)
+//! chooses the blocks to evict; by default LRU.
 //!
 //! Above the cache there may be a memory tier (`memory`). The shards keep it coherent: they
 //! order the insertion and removal of its pages.
