@@ -1,16 +1,16 @@
-//! Measuring caches in memory under a closed loop of clients.
+//! Measures caches in memory under a closed loop of clients.
 //!
 //! A number of clients (the MPL) share a few threads. Each client looks up the next key of the
-//! load; a hit goes on at once, and a miss parks its client until an emulated disk answers, while
-//! the thread runs its other clients: so 72 requests are in flight on two cores, as in the
-//! experiments that ask what a hit ratio is worth. [`Load`] is what they ask for, [`measure()`]
-//! warms caches up and runs them in turn, and [`capacity_for`] finds the capacity that gives a hit
-//! ratio. [`calibrate()`] measures what single operations take, for the model of all this.
+//! load. A hit goes on at once, and a miss parks its client until an emulated disk answers, while
+//! the thread runs its other clients. So 72 requests are in flight on two cores, as in the
+//! experiments that ask what a hit ratio is worth. [`Load`] holds the requests, [`measure()`] warms
+//! caches up and runs them in turn, and [`capacity_for`] finds the capacity for a hit ratio.
+//! [`calibrate()`] measures the times of single operations, for the queueing model of all this.
 //!
 //! [`Cache`] is Floe's own cache as a [`Subject`]; any cache with lookups can take part. The
 //! deciding parts are without clock and threads: the parked clients ([`Clients`]), the time of the
-//! next look at the clock ([`Looks`]), the end of the warm-up ([`WarmUp`]), the error of a median
-//! ([`Estimate`]).
+//! next reading of the clock ([`Looks`]), the end of the warm-up ([`WarmUp`]), the error of a
+//! median ([`Estimate`]).
 
 mod cache;
 mod calibrate;

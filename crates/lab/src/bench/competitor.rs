@@ -1,7 +1,7 @@
-//! A cache that takes part in a measurement: its warm-up, and its runs at a place of the load.
+//! A cache that takes part in a measurement: its warm-up, and its runs from a position in the load.
 //!
-//! Each run begins with a ramp that does not count, in which the processor's caches fill with what
-//! belongs to this cache and the clients spread over the disk.
+//! Each run begins with a ramp that does not count: the processor's caches fill with the data of
+//! this cache, and the clients' disk accesses spread over time.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -13,80 +13,81 @@ use super::subject::Subject;
 use super::warm_up::{EVERY, Run, Span, WarmUp, Watch, Window};
 use super::worker::{Board, Clock, Disk, Job, Tally};
 
-/// The use of a cache.
+/// Threads, clients and emulated disk that use a cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setup {
-    /// Threads of the operating system.
+    /// Number of operating-system threads.
     pub threads: usize,
-    /// Clients on all of them together; at least one each.
+    /// Number of clients on all threads together, at least one per thread.
     pub mpl: usize,
-    /// The disk that a miss waits for.
+    /// The emulated disk that serves misses.
     pub disk: Disk,
 }
 
-/// The number and the length of measurements.
+/// Number and length of the runs of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Plan {
-    /// The number of runs of each cache.
+    /// Number of runs of each cache.
     pub repetitions: usize,
-    /// For how long each time, without the ramp.
+    /// Seconds of each run, without the ramp.
     pub seconds: f64,
-    /// Longest time to warm a cache up for.
+    /// Longest warm-up of a cache in seconds.
     pub warm_up_seconds_max: f64,
-    /// True if all begin each repetition at the same place of the load.
+    /// True if all caches begin each repetition at the same position in the load.
     pub in_step: bool,
 }
 
-/// Share of a repetition's time that is spent on its ramp.
+/// Length of the ramp as a share of a repetition.
 const RAMP: f64 = 0.1;
 
-/// The ramp lasts for at least so many answers of the disk, but no longer than the repetition
-/// itself.
+/// Shortest ramp in mean disk latencies; the ramp is never longer than the repetition.
 const RAMP_DISKS: u64 = 20;
 
-/// So often a run must have been seen to advance, the first times perhaps by what did not count;
-/// and for so many times longer that is waited for.
+/// Number of observations in which a run must have advanced before it ends; the first may show
+/// operations from before the count began. A run that falls short is extended, at most [`PATIENCE`]
+/// times.
 const MOVES_MIN: u32 = 4;
 const PATIENCE: u32 = 100;
 
-/// Between two looks at whether a cache that plays on has come to a place.
+/// Interval at which a cache that plays on is checked for its position.
 const NEAR: Duration = Duration::from_micros(100);
 
-/// Windows that a repetition's time holds, in warming up, and the shortest and longest of them.
+/// Warm-up windows per length of a repetition. [`WINDOW_SECONDS`] limits their length.
 const WINDOWS: f64 = 10.0;
 const WINDOW_SECONDS: (f64, f64) = (0.002, 0.1);
 
-/// The warm-up of a cache.
+/// Result of a cache's warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Warmed {
-    /// Its duration in seconds.
+    /// Duration of the warm-up in seconds.
     pub seconds: f64,
-    /// True if the cache was warm in the end, false if the time was up.
+    /// True if the cache was warm at the end, false if the warm-up ran out of time.
     pub settled: bool,
 }
 
-/// A cache that takes part.
+/// A cache that takes part in a measurement.
 pub trait Competitor {
-    /// Runs it until it is warm, or for the longest time.
+    /// Runs the cache until it is warm, or until the longest warm-up of the plan is over.
     fn warm_up(&self, load: &Load, plan: &Plan) -> Warmed;
 
-    /// Returns its place in the load.
+    /// Returns the cache's position in the load.
     fn place(&self) -> Place;
 
-    /// Plays on to a place, uncounted, and goes there if it takes longer than `longest`.
+    /// Runs the cache, uncounted, up to a position in the load. After `longest`, the rest of the
+    /// load is skipped.
     fn play_on(&self, load: &Load, to: Place, longest: Duration);
 
-    /// Runs it for a time, after a ramp; a tally for each thread.
+    /// Runs the cache for `seconds` after a ramp. Returns the counters of each thread.
     fn run(&self, load: &Load, seconds: f64, clock_ns: u64) -> Vec<Tally>;
 
     /// Returns the observations of all runs.
     fn watch(&self) -> Watch;
 
-    /// Returns the fate of offers in all runs, where it has an admission.
+    /// Returns the counters of the admission policy over all runs; `None` without such a policy.
     fn admission(&self) -> Option<AdmissionStats>;
 }
 
-/// A cache, and how it is used.
+/// A cache with its threads, clients and disk.
 #[derive(Debug)]
 pub struct CacheCompetitor<S> {
     subject: S,
@@ -98,7 +99,7 @@ pub struct CacheCompetitor<S> {
 }
 
 impl<S: Subject> CacheCompetitor<S> {
-    /// An empty cache of so many entries.
+    /// Creates a competitor from an empty cache of `capacity` entries.
     ///
     /// # Panics
     /// Without threads, or with fewer clients than threads.
@@ -117,12 +118,12 @@ impl<S: Subject> CacheCompetitor<S> {
         }
     }
 
-    /// The same with so many rounds of arithmetic after each operation, if there is a disk.
+    /// Sets the rounds of arithmetic after each operation, which take effect only with a disk.
     pub(super) fn pausing(self, pause: u32) -> Self {
         Self { pause, ..self }
     }
 
-    /// Runs the threads while `conduct` says what they do.
+    /// Runs the threads until `conduct` returns, and returns the counters of each thread.
     fn play(
         &self,
         load: &Load,
@@ -163,8 +164,8 @@ impl<S: Subject> CacheCompetitor<S> {
         })
     }
 
-    /// Runs until warm, or the end of time; whether it is warm. One that freezes has to have tried
-    /// that, too, if `concluded`.
+    /// Runs the cache until it is warm or `end` has come, and returns whether it is warm. If
+    /// `concluded`, a cache that freezes entries must also have decided whether to.
     fn settle(
         &self,
         load: &Load,
@@ -193,7 +194,8 @@ impl<S: Subject> CacheCompetitor<S> {
         settled
     }
 
-    /// Plays on, uncounted, until a place or the end of time; whether it is there.
+    /// Runs the cache, uncounted, until it reaches `place` or `end` has come. Returns whether it
+    /// has reached the place.
     fn play_to(&self, load: &Load, disk: Disk, place: Place, end: Instant) -> bool {
         let there = || self.feed.place() >= place;
         if !there() {

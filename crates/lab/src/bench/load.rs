@@ -1,8 +1,8 @@
-//! The requests of the clients: the keys of a trace in a loop, some of them to be written.
+//! The requests of the clients: the keys of a trace in a loop, some of them as writes.
 //!
-//! A key and whether it is written share four bytes, so that reading the load costs little beside
-//! the fastest hit. All threads take from one place in turn, a chunk at a time, so that together
-//! they keep to the load's order.
+//! A key and its write flag share four bytes, so that reading the load costs little beside the
+//! fastest hit. All threads take chunks of operations from one shared position, so that together
+//! they keep to the order of the load.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,40 +10,40 @@ use floe_policy::mix;
 
 use crate::simulate::stream::Stream;
 
-/// Set in what is to be written.
+/// Bit that marks an operation as a write.
 const WRITE: u32 = 1 << 31;
 
-/// An operation of the load.
+/// An operation of the load: a key, and a flag that marks writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation(u32);
 
 impl Operation {
-    /// Its key, dense from 0.
+    /// Returns the key, numbered densely from 0.
     #[inline]
     pub fn key(self) -> u64 {
         u64::from(self.0 & !WRITE)
     }
 
-    /// Returns whether it writes.
+    /// Returns whether the operation is a write.
     #[inline]
     pub fn writes(self) -> bool {
         self.0 & WRITE != 0
     }
 }
 
-/// A place in a load: the chunks before it, those of earlier passes included.
+/// A position in a load: the number of chunks before it, those of earlier passes included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Place(u64);
 
-/// Why a trace cannot be a load.
+/// Errors of making a load from a trace.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LoadError {
-    /// More keys than there are numbers for.
+    /// The trace has more distinct keys than an operation can encode.
     #[error("the load has {0} keys; there may be up to {max}", max = WRITE)]
     TooManyKeys(usize),
 }
 
-/// The operations of a trace, to be gone through again and again.
+/// The operations of a trace, repeated pass after pass.
 #[derive(Debug)]
 pub struct Load {
     operations: Vec<Operation>,
@@ -52,8 +52,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// The operations of a trace; with a share given, so many of them at random write, and
-    /// otherwise those that write in the trace.
+    /// Creates a load from a trace. With `writes`, that share of the operations, drawn at random,
+    /// writes; otherwise those that write in the trace.
     ///
     /// # Errors
     /// When the trace has more than 2³¹ keys.
@@ -70,12 +70,12 @@ impl Load {
         Ok(Self { operations, keys: stream.distinct, order })
     }
 
-    /// Returns the number of operations before they begin again.
+    /// Returns the number of operations in a pass.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the load has no operations.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
@@ -90,26 +90,26 @@ impl Load {
         self.operations.len().div_ceil(CHUNK) as u64
     }
 
-    /// Returns where the next pass after a place begins.
+    /// Returns the beginning of the next pass after a position.
     pub(super) fn pass_after(&self, place: Place) -> Place {
         let chunks = self.chunks();
         Place((place.0 / chunks + 1) * chunks)
     }
 
-    /// The operations in the order of the trace.
+    /// Returns the operations in the order of the trace.
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
 }
 
-/// Hands the load out to threads.
+/// Hands out the operations of a load to threads, chunk by chunk.
 #[derive(Debug, Default)]
 pub struct Feed {
     next: AtomicU64,
 }
 
 impl Feed {
-    /// The next operations, at least one.
+    /// Returns the next chunk of operations, which has at least one.
     #[inline]
     pub fn next<'a>(&self, load: &'a Load) -> &'a [Operation] {
         let chunks = load.chunks();
@@ -119,32 +119,33 @@ impl Feed {
         &load.operations[from..(from + CHUNK).min(load.operations.len())]
     }
 
-    /// Returns the place up to which it has handed out.
+    /// Returns the position of the next chunk to hand out.
     pub(super) fn place(&self) -> Place {
         Place(self.next.load(Relaxed))
     }
 
-    /// Goes on at a place.
+    /// Continues from a position in the load.
     pub(super) fn go_to(&self, place: Place) {
         self.next.store(place.0, Relaxed);
     }
 }
 
-/// Operations that stay together, and that a thread takes at a time.
+/// Number of operations that a thread takes from the load at a time.
 pub(super) const CHUNK: usize = 512;
 
-/// The order of requests in a pass over a load.
+/// The order of operations in repeated passes over a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PassOrder {
-    /// All like the first.
+    /// Every pass follows the order of the trace.
     #[default]
     AsIs,
-    /// After the first by chunks drawn at random.
+    /// The first pass follows the trace; later ones consist of chunks drawn at random, with
+    /// repetition.
     Drawn,
 }
 
 impl PassOrder {
-    /// The chunk at a place of a pass, of `chunks` chunks.
+    /// Returns the number of the chunk at position `at` of a pass of `chunks` chunks.
     #[inline]
     pub fn chunk(self, pass: u64, at: u64, chunks: u64) -> u64 {
         match self {
@@ -156,7 +157,7 @@ impl PassOrder {
         }
     }
 
-    /// Where the operations of a pass lie in a load of so many.
+    /// Returns the indices of a pass's operations in a load of `operations` operations.
     pub fn places(self, pass: u64, operations: usize) -> Vec<usize> {
         let chunks = operations.div_ceil(CHUNK) as u64;
         let chunk = |at| {

@@ -1,12 +1,12 @@
-//! Measuring: caches are warmed up one after the other, and then run in turn, repetition after
+//! Measures caches: they are warmed up one after the other, and then run in turn, repetition after
 //! repetition.
 //!
-//! Machines wander: what runs beside makes all of a repetition slower, so two caches are compared
-//! pair by pair, on what they did right after each other, and the order within a pair changes with
+//! The speed of a machine varies: other work slows all runs of a repetition. So two caches are
+//! compared pair by pair, on runs right after each other, and the order within a pair changes with
 //! every repetition.
 //!
 //! Parts of a trace differ by more than caches do. Caches *in step* begin each repetition at the
-//! same place of the load: who is behind plays on until there, uncounted.
+//! same position in the load: those behind run up to it, uncounted.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -23,7 +23,8 @@ use super::worker::{Tally, reading_ns};
 use crate::simulate::objects::{Run, simulate};
 use crate::simulate::stream::Stream;
 
-/// So many times the length of a repetition is played on at most; then the rest is left out.
+/// Longest time that a cache plays on, in lengths of a repetition. After that, the rest of the way
+/// is skipped.
 const PLAY_ON: f64 = 4.0;
 
 /// The results of one repetition.
@@ -31,31 +32,31 @@ const PLAY_ON: f64 = 4.0;
 pub struct Repetition {
     /// Operations a second on all threads together.
     pub ops_per_second: f64,
-    /// Processor time of all threads for each operation.
+    /// Processor time of all threads per operation, in nanoseconds.
     pub cpu_ns_per_op: f64,
 }
 
 /// The results of one cache.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Its warm-up.
+    /// Result of the warm-up.
     pub warmed: Warmed,
-    /// Each repetition.
+    /// Results of each repetition.
     pub repetitions: Vec<Repetition>,
-    /// All repetitions and threads together.
+    /// Counters of all repetitions and threads together.
     pub total: Tally,
-    /// The time of reading the clock, which is subtracted from each latency.
+    /// Nanoseconds of reading the clock, which are subtracted from each latency.
     pub clock_ns: u64,
-    /// Its course, and the decisions of freezing.
+    /// Observations of the cache over time, and the decisions of the freeze controller.
     pub watch: Watch,
-    /// The fate of offers with those of the warm-up, where there is an admission.
+    /// Counters of the admission policy, warm-up included; `None` without such a policy.
     pub admission: Option<AdmissionStats>,
-    /// Caches that were built for this, one after the other, each with a hash seed of its own.
+    /// Number of caches built one after the other for these results, each with another hash seed.
     pub hash_seeds: usize,
 }
 
 impl Measured {
-    /// Adds the repetitions of a cache of the same settings that was built anew.
+    /// Adds the results of a cache with the same settings that was built anew.
     pub fn join(&mut self, later: Self) {
         let Warmed { seconds, settled } = later.warmed;
         self.warmed = Warmed {
@@ -77,18 +78,18 @@ impl Measured {
 /// The progress of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MeasureStep {
-    /// The cache of this number is being warmed up.
+    /// Warm-up of the cache at this index.
     WarmingUp(usize),
-    /// All play on to the same place of the load.
+    /// Caches that are behind run up to the same position in the load.
     PlayingOn,
-    /// Runs done, of how many.
+    /// Number of runs done, and of all runs.
     Run(usize, usize),
 }
 
 /// Measures caches against each other.
 ///
 /// # Panics
-/// When a cache does.
+/// When a cache panics.
 pub fn measure(
     load: &Load,
     competitors: &[Box<dyn Competitor>],
@@ -98,11 +99,11 @@ pub fn measure(
     measure_from(load, competitors, plan, 0, progress)
 }
 
-/// Measures caches against each other, after `first` repetitions with caches of the same settings:
-/// the order of turns goes on.
+/// Measures caches against each other after `first` earlier repetitions with caches of the same
+/// settings. The alternation of the order in which caches run continues.
 ///
 /// # Panics
-/// When a cache does.
+/// When a cache panics.
 pub fn measure_from(
     load: &Load,
     competitors: &[Box<dyn Competitor>],
@@ -150,7 +151,7 @@ pub fn measure_from(
     measured
 }
 
-/// Has all play on to the place of the one that is furthest.
+/// Runs all caches, uncounted, up to the position of the cache that is furthest in the load.
 fn play_level(load: &Load, competitors: &[Box<dyn Competitor>], longest: Duration) {
     let furthest = competitors.iter().map(|competitor| competitor.place()).max();
     for competitor in competitors {
@@ -171,30 +172,30 @@ impl Repetition {
     }
 }
 
-/// Frozen entries whose hit ratio is that far below the mean were chosen for a load that has moved
-/// on.
+/// Deficit of the hit ratio below the mean at which frozen entries count as outdated by a change of
+/// the load.
 const FEWER_HITS: f64 = 0.02;
 
-/// The sum of a phase's parts of a measurement, warming up included.
+/// Sums over all parts of a measurement in one phase of the freeze controller, warm-up included.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PhaseTime {
-    /// The phase, and that there were fewer hits than usual while entries were frozen.
+    /// Name of the phase, with ", fewer hits" where frozen entries hit less than usual.
     pub phase: String,
-    /// Time in it.
+    /// Seconds spent in the phase.
     pub seconds: f64,
-    /// Operations in it.
+    /// Number of operations in the phase.
     pub operations: f64,
-    /// Operations a second in it.
+    /// Operations a second in the phase.
     pub ops_per_second: f64,
-    /// Share of its lookups that hit.
+    /// Share of the phase's lookups that hit.
     pub hit_ratio: f64,
-    /// Share of its hits on frozen entries.
+    /// Share of the phase's hits that were on frozen entries.
     pub frozen_share: f64,
 }
 
 impl PhaseTime {
-    /// Sums what was seen up by phase, in the order in which phases first came. A look at the cache
-    /// counts for the phase at its end.
+    /// Sums samples by phase, in the order in which phases first occurred. A sample counts for the
+    /// phase at its end.
     pub fn of(samples: &[Sample]) -> Vec<PhaseTime> {
         let mut all: Vec<PhaseTime> = Vec::new();
         let done = |sample: &Sample| sample.ops_per_second * sample.span;
@@ -234,28 +235,28 @@ impl PhaseTime {
     }
 }
 
-/// The confidence that an interval has to reach.
+/// Least probability with which a confidence interval should hold the true median.
 const CONFIDENCE: f64 = 0.95;
 
-/// A median, and the interval that holds the true one.
+/// A median, and a confidence interval for the true median.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     /// The median of the measurements.
     pub median: f64,
-    /// Where the interval begins.
+    /// Lower end of the confidence interval.
     pub low: f64,
-    /// Where it ends.
+    /// Upper end of the confidence interval.
     pub high: f64,
-    /// The probability that it holds the true median: 0.95 or more, or less where the measurements
-    /// were too few for that.
+    /// The probability that the interval holds the true median: 0.95 or more, or less with too few
+    /// measurements.
     pub confidence: f64,
 }
 
 impl Estimate {
-    /// Of some measurements, in any order.
+    /// Estimates the median of measurements, given in any order.
     ///
     /// # Panics
-    /// Without any, or with one that is not a number.
+    /// Without measurements, or with one that is not a number.
     pub fn of(measurements: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = measurements.into_iter().collect();
         assert!(
@@ -274,10 +275,10 @@ impl Estimate {
         Self { median, low: sorted[cut], high: sorted[count - 1 - cut], confidence }
     }
 
-    /// Of the ratios of measurements to those made beside them.
+    /// Estimates the median ratio of measurements to those paired with them.
     ///
     /// # Panics
-    /// Where there are none, or the two are not equally many.
+    /// Without measurements, or where the two slices differ in length.
     pub fn of_ratios(measurements: &[f64], beside: &[f64]) -> Self {
         assert_eq!(measurements.len(), beside.len(), "ratios are of pairs");
         Self::of(measurements.iter().zip(beside).map(|(measurement, other)| measurement / other))
@@ -285,7 +286,7 @@ impl Estimate {
 }
 
 /// Returns the number of measurements to leave off at each end, and the probability that the rest
-/// surrounds the median.
+/// encloses the true median.
 fn cut(count: usize) -> (usize, f64) {
     // Each measurement is as likely below the median as above: the number of those below is
     // binomial.
@@ -304,41 +305,42 @@ fn cut(count: usize) -> (usize, f64) {
     best
 }
 
-/// Hit ratios this close to the one asked for are it.
+/// Distance to the target hit ratio at which a search ends.
 const CLOSE: f64 = 0.0005;
 
-/// A capacity, and the hit ratio there.
+/// A capacity, and the hit ratio of a cache of that capacity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Found {
-    /// Entries.
+    /// Capacity in entries.
     pub capacity: u64,
     /// Share of lookups that hit once the cache is warm.
     pub hit_ratio: f64,
 }
 
-/// The known hit ratios of a policy on a load, by capacity: searches add to it and begin from it.
+/// Known hit ratios of a policy on a load, by capacity. Searches start from these and add their
+/// own.
 pub type Curve = BTreeMap<u64, f64>;
 
-/// Finds the capacity for a hit ratio of a policy on a looped load: the nearest that it tries. A
-/// simulation of a million keys takes a second or two, and a search a handful of them.
+/// Finds the capacity at which a policy comes nearest to a hit ratio on a looped load. A simulation
+/// of a million keys takes a second or two, and a search needs a handful of them.
 pub fn capacity_for(hit_ratio: f64, policy: &Choice, load: &Looped, known: &mut Curve) -> Found {
     search(hit_ratio, load.before.distinct as u64, known, |capacity| {
         load.hit_ratio(policy, capacity)
     })
 }
 
-/// A load that follows itself.
+/// A load repeated in several passes, for simulations of its hit ratio.
 #[derive(Debug)]
 pub struct Looped {
     before: Stream,
     all: Stream,
 }
 
-/// Passes before the one that counts: one to fill the cache, and one more to settle.
+/// Passes before the counted one: one to fill the cache, and another to settle.
 const PASSES: u64 = 2;
 
 impl Looped {
-    /// Passes over a load.
+    /// Creates the passes over a load.
     pub fn new(stream: &Stream, order: PassOrder) -> Self {
         let requests = stream.keys.len();
         let mut places: Vec<usize> =
@@ -348,7 +350,7 @@ impl Looped {
         Self { before, all: stream.rearranged(places.iter().copied()) }
     }
 
-    /// The share of hits of a policy in the third pass.
+    /// Returns the hit ratio of a policy in the third pass.
     pub fn hit_ratio(&self, policy: &Choice, capacity: u64) -> f64 {
         let run = Run { policy: policy.clone(), size: capacity, admit: Vec::new() };
         let hits = |stream: &Stream| simulate("", stream, &run, None, &AtomicU64::new(0)).hits;
@@ -361,8 +363,8 @@ impl Looped {
     }
 }
 
-/// The capacity from 1 to `most` whose hit ratio is nearest to `target` among those that are known
-/// or tried.
+/// Returns the capacity from 1 to `most` with the hit ratio nearest to `target`, among known and
+/// tried capacities.
 pub fn search(
     target: f64,
     most: u64,

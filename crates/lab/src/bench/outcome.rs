@@ -1,4 +1,4 @@
-//! Results of a measured cache: the fields of `floe bench memory`.
+//! Results of a measured cache: the output fields of `floe bench memory`.
 
 use floe_memory::{AdmissionStats, FreezeStats};
 use hdrhistogram::Histogram;
@@ -9,135 +9,134 @@ use super::measure::{Estimate, Measured, PhaseTime, Repetition};
 use super::subject::{Freezing, Frozen};
 use super::warm_up::Decision;
 
-/// The cache that was measured.
+/// Settings of a measured cache, which its result lines repeat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
-    /// The policy with its parameters, and with the admission if there is one.
+    /// The eviction policy with its parameters, and with the admission policy if there is one.
     pub policy: String,
-    /// Independent parts of the cache.
+    /// Number of shards.
     pub shards: usize,
-    /// Entries the cache holds.
+    /// Capacity in entries.
     pub capacity: u64,
     /// Bytes of a value.
     pub value_bytes: usize,
     /// Distinct keys of the load.
     pub keys: usize,
-    /// The settings of freezing.
+    /// Settings for freezing hot entries.
     pub freezing: Freezing,
-    /// The use of the cache.
+    /// Threads, clients and emulated disk.
     pub setup: Setup,
 }
 
-/// A line of the result. Throughputs, processor times and ratios are medians of the repetitions,
-/// with the interval that holds the true median with `confidence`; latencies are those of all
-/// repetitions together.
+/// A result line for one cache. Throughputs, processor times and ratios are medians of the
+/// repetitions, with the interval that holds the true median with probability `confidence`.
+/// Latencies are those of all repetitions together.
 #[derive(Debug, Clone, Serialize)]
 pub struct BenchResult {
-    /// The library of the cache.
+    /// Name of the cache library.
     pub cache: &'static str,
-    /// The policy with its parameters, and with the admission if there is one.
+    /// The eviction policy with its parameters, and with the admission policy if there is one.
     pub policy: String,
-    /// The results of the admission, where there is one.
+    /// Counters of the admission policy; `None` without such a policy.
     #[serde(flatten)]
     pub admission: Option<Admitted>,
     /// True if the cache may freeze its hottest entries.
     pub frozen: bool,
-    /// The setting of freezing: `off`, `adaptive`, or the share of the entries that it always
-    /// freezes.
+    /// Setting of freezing: `off`, `adaptive`, or the fixed share of the entries to freeze.
     pub freezing: String,
-    /// Independent parts of the cache.
+    /// Number of shards.
     pub shards: usize,
-    /// Entries the cache holds.
+    /// Capacity in entries.
     pub capacity: u64,
     /// Distinct keys of the load.
     pub keys: usize,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// Threads of the operating system.
+    /// Number of operating-system threads.
     pub threads: usize,
-    /// Clients, and so the most requests in flight.
+    /// Number of clients, and so the most requests in flight.
     pub mpl: usize,
-    /// Mean time of the emulated disk.
+    /// Mean latency of the emulated disk in microseconds.
     pub disk_us: f64,
     /// Share of lookups that hit.
     pub hit_ratio: f64,
-    /// Share of the hits on frozen entries.
+    /// Share of the hits that were on frozen entries.
     pub frozen_share: f64,
     /// Share of the entries that were frozen, on average.
     pub frozen_ratio: f64,
-    /// The results of freezing, where the cache may freeze.
+    /// State of the freeze controller at the end; `None` where the cache does not freeze.
     #[serde(flatten)]
     pub freeze: Option<Freeze>,
-    /// Time and throughput by phase, where the cache freezes adaptively.
+    /// Time and throughput by phase of the freeze controller, where the cache freezes adaptively.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseTime>,
     /// Operations a second on all threads together.
     pub ops_per_second: f64,
-    /// Where its interval begins.
+    /// Lower end of the throughput's confidence interval.
     pub ops_per_second_low: f64,
-    /// Where its interval ends.
+    /// Upper end of the throughput's confidence interval.
     pub ops_per_second_high: f64,
-    /// The probability that the intervals hold the true medians.
+    /// Probability that each interval holds the true median.
     pub confidence: f64,
-    /// Throughput as a ratio to that of the first cache, which ran in turn with this one: the
-    /// median of the pairs.
+    /// Throughput relative to that of the first cache, which ran in turn with this one: the median
+    /// over the pairs of runs.
     #[serde(flatten)]
     pub ratio: Option<Ratio>,
-    /// Latency of a hit, half of them.
+    /// Median latency of a hit in nanoseconds.
     pub hit_ns_p50: Option<u64>,
-    /// Latency of a hit, all but the slowest hundredth.
+    /// 99th percentile of the latency of hits in nanoseconds.
     pub hit_ns_p99: Option<u64>,
-    /// Latency of a hit, all but the slowest thousandth.
+    /// 99.9th percentile of the latency of hits in nanoseconds.
     pub hit_ns_p999: Option<u64>,
-    /// Latency of a miss from before its lookup to after its fill, half of them.
+    /// Median latency of a miss in microseconds, from before its lookup to after its fill.
     pub miss_us_p50: Option<f64>,
-    /// Latency of a miss, all but the slowest hundredth.
+    /// 99th percentile of the latency of misses in microseconds.
     pub miss_us_p99: Option<f64>,
-    /// Latency of a write, where there were any.
+    /// Latency of writes; `None` without writes.
     #[serde(flatten)]
     pub write: Option<Write>,
-    /// The times that clients were really parked, where there is a disk.
+    /// Measured times that clients were parked; `None` without a disk.
     #[serde(flatten)]
     pub park: Option<Park>,
-    /// Processor time for each operation, precise waiting for the disk included.
+    /// Processor time per operation in nanoseconds, including busy waiting for the disk.
     pub cpu_ns_per_op: f64,
-    /// Where its interval begins.
+    /// Lower end of the confidence interval of the processor time.
     pub cpu_ns_per_op_low: f64,
-    /// Where its interval ends.
+    /// Upper end of the confidence interval of the processor time.
     pub cpu_ns_per_op_high: f64,
     /// Share of the threads' time in which all of their clients were parked.
     pub idle_share: f64,
-    /// Operations taken from the load. Clients that were parked when counting began or ended make
-    /// the difference to those done.
+    /// Operations taken from the load. This differs from `hits + misses + writes` by clients that
+    /// were parked when counting began or ended.
     pub operations: u64,
     /// Lookups that hit.
     pub hits: u64,
     /// Lookups that missed.
     pub misses: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Runs.
+    /// Number of measured runs.
     pub repetitions: usize,
-    /// Time that all runs took together.
+    /// Total duration of all runs in seconds.
     pub seconds: f64,
-    /// Time it took until the cache was warm.
+    /// Duration of the warm-up in seconds.
     pub warm_up_seconds: f64,
-    /// True if the cache was warm, false if time was up.
+    /// True if the cache was warm before the measurement, false if the warm-up ran out of time.
     pub settled: bool,
-    /// The time of reading the clock, which is subtracted from each latency.
+    /// Nanoseconds of reading the clock, which are subtracted from each latency.
     pub clock_ns: u64,
 }
 
-/// The fate of offers since the cache was made, with those of the warm-up.
+/// Counters of the admission policy since the cache was made, warm-up included.
 #[derive(Debug, Clone, Serialize)]
 pub struct Admitted {
-    /// The admission with its parameters.
+    /// The admission policy with its parameters.
     pub admission: String,
-    /// Entries that were offered.
+    /// Entries offered to the admission policy.
     pub offered: u64,
-    /// Those that were admitted.
+    /// Offered entries that were admitted.
     pub admitted: u64,
-    /// Those that were not.
+    /// Offered entries that were declined.
     pub bypassed: u64,
 }
 
@@ -148,85 +147,87 @@ impl Admitted {
     }
 }
 
-/// The last state of the controller. Latencies are of what was measured last, by the cache itself.
+/// State of the freeze controller at the end. Latencies are the last ones that the cache itself
+/// measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct Freeze {
-    /// Its phase.
+    /// Current phase of the controller.
     pub phase: &'static str,
-    /// The share of the entries to be frozen that it learned; 0 when freezing does not pay.
+    /// Share of the entries to freeze, as the controller learned it; 0 when freezing does not pay.
     pub learned_ratio: f64,
-    /// Of a hit on a frozen entry.
+    /// Nanoseconds of a hit on a frozen entry.
     pub frozen_ns: Option<f64>,
-    /// Of a hit on another.
+    /// Nanoseconds of a hit on an entry that is not frozen.
     pub dynamic_ns: Option<f64>,
-    /// Of a miss.
+    /// Nanoseconds of a miss.
     pub miss_ns: Option<f64>,
-    /// Of a request while nothing is frozen.
+    /// Nanoseconds of a request while no entry is frozen.
     pub baseline_ns: Option<f64>,
-    /// Of a request while the frozen index serves.
+    /// Nanoseconds of a request while the frozen index is in use.
     pub freezing_ns: Option<f64>,
-    /// The time to build the index.
+    /// Seconds of the last construction of the frozen index.
     pub construction_seconds: f64,
-    /// When it is built anew, by its age.
+    /// Age in seconds at which the frozen index is built anew.
     pub lifetime_seconds: f64,
-    /// The number of times that learning came to an end.
+    /// Number of times that the controller finished learning.
     pub learned: u64,
-    /// The number of times that an index was published.
+    /// Number of frozen indexes published.
     pub constructed: u64,
-    /// Of these, those that took the place of another.
+    /// Number of frozen indexes that replaced one with the same ratio.
     pub refreshed: u64,
-    /// The number of times that freezing did not pay.
+    /// Number of times that the controller gave up freezing because it did not pay.
     pub given_up: u64,
 }
 
-/// A decision of the freeze controller: a line of its own.
+/// A decision of the freeze controller, as a result line.
 #[derive(Debug, Clone, Serialize)]
 pub struct Decided {
-    /// The number of the decision, from 0.
+    /// Number of the decision, counted from 0.
     pub decision: usize,
-    /// The library of the cache.
+    /// Name of the cache library.
     pub cache: &'static str,
-    /// The policy with its parameters.
+    /// The eviction policy with its parameters.
     pub policy: String,
-    /// `adaptive`, or the share of the entries that it always freezes.
+    /// Setting of freezing: `adaptive`, or the fixed share of the entries to freeze.
     pub freezing: String,
-    /// Entries the cache holds.
+    /// Capacity in entries.
     pub capacity: u64,
-    /// Threads of the operating system.
+    /// Number of operating-system threads.
     pub threads: usize,
-    /// Mean time of the emulated disk.
+    /// Mean latency of the emulated disk in microseconds.
     pub disk_us: f64,
-    /// Time since the cache was made.
+    /// Seconds from the creation of the cache to the decision.
     pub at_seconds: f64,
-    /// Time of its own runs.
+    /// Seconds that this cache had run by the decision, without the turns of other caches.
     pub run_seconds: f64,
-    /// The phase that began.
+    /// The phase that began with the decision.
     pub phase: &'static str,
-    /// Why.
+    /// The controller's reason for the decision.
     pub reason: String,
-    /// Its knowledge then, a look later at the latest.
+    /// Measurements of the controller when the decision was observed, up to one sampling interval
+    /// later.
     #[serde(flatten)]
     pub known: Known,
 }
 
-/// The knowledge of the controller.
+/// Measurements of the freeze controller at the time of a decision.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Known {
-    /// The share of the entries to be frozen that it learned.
+    /// Share of the entries to freeze, as the controller learned it.
     pub learned_ratio: f64,
-    /// Of a hit on a frozen entry.
+    /// Nanoseconds of a hit on a frozen entry.
     pub frozen_ns: Option<f64>,
-    /// Of a hit on another.
+    /// Nanoseconds of a hit on an entry that is not frozen.
     pub dynamic_ns: Option<f64>,
-    /// Of a miss.
+    /// Nanoseconds of a miss.
     pub miss_ns: Option<f64>,
-    /// Of a request while nothing is frozen.
+    /// Nanoseconds of a request while no entry is frozen.
     pub baseline_ns: Option<f64>,
-    /// Of a request while the frozen index serves.
+    /// Nanoseconds of a request while the frozen index is in use.
     pub freezing_ns: Option<f64>,
 }
 
-/// The decisions of a cache's controller.
+/// Returns the decisions of a cache's freeze controller.
 pub fn decided(identity: &Identity, measured: &Measured) -> Vec<Decided> {
     let of = |(number, seen): (usize, &Decision)| Decided {
         decision: number,
@@ -272,45 +273,46 @@ impl Freeze {
     }
 }
 
-/// A cache against the first one.
+/// Throughput and processor time of a cache relative to the first one.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Ratio {
-    /// Throughput over throughput of the first.
+    /// Throughput divided by that of the first cache.
     pub ratio: f64,
-    /// Where its interval begins.
+    /// Lower end of the confidence interval of `ratio`.
     pub ratio_low: f64,
-    /// Where its interval ends.
+    /// Upper end of the confidence interval of `ratio`.
     pub ratio_high: f64,
-    /// Processor time an operation over that of the first.
+    /// Processor time per operation divided by that of the first cache.
     pub cpu_ratio: f64,
-    /// Where its interval begins.
+    /// Lower end of the confidence interval of `cpu_ratio`.
     pub cpu_ratio_low: f64,
-    /// Where its interval ends.
+    /// Upper end of the confidence interval of `cpu_ratio`.
     pub cpu_ratio_high: f64,
 }
 
 /// Latency of writes.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Write {
-    /// Half of them.
+    /// Median latency of a write in nanoseconds.
     pub write_ns_p50: u64,
-    /// All but the slowest hundredth.
+    /// 99th percentile of the latency of writes in nanoseconds.
     pub write_ns_p99: u64,
 }
 
-/// The times that clients were parked.
+/// Times that clients were parked, from their miss until they resumed.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Park {
-    /// The mean.
+    /// Mean time parked, in microseconds.
     pub park_us_mean: f64,
-    /// Half of them.
+    /// Median time parked, in microseconds.
     pub park_us_p50: f64,
-    /// All but the longest hundredth.
+    /// 99th percentile of the time parked, in microseconds.
     pub park_us_p99: f64,
 }
 
 impl BenchResult {
-    /// Makes the results of one of Floe's caches, beside those of the one that ran first.
+    /// Creates the result line of a Floe cache. Its ratios are to `first`, the cache that ran
+    /// first.
     pub fn new(identity: &Identity, measured: &Measured, first: Option<&Measured>) -> Self {
         let ops_per_second = Estimate::of(each(measured, |repetition| repetition.ops_per_second));
         let cpu_ns_per_op = Estimate::of(each(measured, |repetition| repetition.cpu_ns_per_op));

@@ -1,4 +1,4 @@
-//! The interface of a measured cache, and the settings of freezing.
+//! The interface of a measured cache, and the settings for freezing hot entries.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,13 +10,13 @@ use floe_memory::{AdmissionStats, FreezeStats};
 ///
 /// An entry's value follows from its key, so that a subject can check what it finds.
 pub trait Subject: Sync {
-    /// Looks up a key and reads its value; whether it was there.
+    /// Looks up a key and reads its value. Returns whether the key was cached.
     fn lookup(&self, key: u64) -> bool;
 
-    /// Takes in a key that was not there when it was looked up.
+    /// Inserts a key after a lookup that missed.
     fn fill(&self, key: u64);
 
-    /// Writes a key, there or not.
+    /// Writes a key, cached or not.
     fn update(&self, key: u64);
 
     /// Returns the results of freezing so far, where the subject freezes.
@@ -24,76 +24,76 @@ pub trait Subject: Sync {
         None
     }
 
-    /// Returns the fate of offers so far, where the subject has an admission.
+    /// Returns the counters of the admission policy; `None` without such a policy.
     fn admission(&self) -> Option<AdmissionStats> {
         None
     }
 
-    /// Has what it has found out about its load be found out anew; entries stay.
+    /// Discards everything that the subject has learned about its load; entries stay.
     fn forget(&self) {}
 }
 
-/// A subject's report of freezing.
+/// Counters of a subject that freezes entries.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Freezes {
-    /// Hits since it was made.
+    /// Hits since the subject was made.
     pub hits: u64,
-    /// Of these, those on frozen entries.
+    /// Hits on frozen entries since the subject was made.
     pub frozen_hits: u64,
-    /// Entries now.
+    /// Current number of entries.
     pub entries: u64,
-    /// Of these, the frozen ones.
+    /// Current number of frozen entries.
     pub frozen: u64,
-    /// The statistics of the controller.
+    /// Statistics of the freeze controller.
     pub stats: FreezeStats,
 }
 
 /// The part of a cache to freeze. Parses from `off`, `adaptive` or a share of the entries, and
-/// prints as that.
+/// prints in the same notation.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Frozen {
-    /// Nothing.
+    /// Freezes nothing.
     #[default]
     Off,
-    /// The share that the cache finds best.
+    /// Freezes the share of the entries that the cache finds best.
     Adaptive,
-    /// Always this share of the entries.
+    /// Always freezes this share of the entries.
     Fixed(f64),
-    /// This share, found by the index of everything and not by one of their own: shows what the
-    /// frozen index is worth.
+    /// Freezes this share of the entries without an index of their own: lookups use the main index.
+    /// The comparison shows the value of the frozen index.
     WithoutIndex(f64),
 }
 
-/// When what is frozen is chosen anew. Parses from `drift`, a number of constructions as `20x`, or
-/// seconds as `1.5`.
+/// The time after which frozen entries are chosen anew. Parses from `drift`, a number of
+/// constructions as `20x`, or seconds as `1.5`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Lifetime {
-    /// When that is cheapest, by the measured drift.
+    /// Chooses anew when that is cheapest, by the measured drift of the load.
     #[default]
     Drift,
-    /// After so many times what the construction took.
+    /// Chooses anew after this multiple of the time that construction took.
     Constructions(f64),
-    /// After this time.
+    /// Chooses anew after this time.
     Fixed(Duration),
 }
 
-/// The settings of freezing.
+/// Settings for freezing hot entries.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Freezing {
     /// The part to freeze.
     pub frozen: Frozen,
-    /// For how long.
+    /// Time after which frozen entries are chosen anew.
     pub lifetime: Lifetime,
 }
 
-/// The shortest lifetime where it is a number of constructions: the cache itself would not go below
-/// a second.
+/// Shortest lifetime given as a number of constructions. The cache itself would not go below a
+/// second.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// Lifetimes of more seconds than that are mistakes.
+/// Lifetime in seconds above which a setting is refused as a mistake.
 const LONGEST_SECONDS: f64 = 1e6;
 
 impl Freezing {
-    /// As the cache wants it; `None` if it is not to freeze.
+    /// Returns the cache's own settings for freezing; `None` if it does not freeze.
     pub fn options(&self) -> Option<floe_memory::Freezing> {
         let options = match self.frozen {
             Frozen::Off => return None,

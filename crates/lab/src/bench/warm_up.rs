@@ -1,10 +1,10 @@
-//! When a cache is warm: its hit ratio and throughput no longer drift.
+//! Detects when a cache is warm: its hit ratio and throughput no longer drift.
 //!
 //! Ten windows are compared, the earlier five with the later five: hit ratio and throughput must
 //! agree up to a small bound, or up to chance. The windows must be long enough, because a large
-//! cache settles so slowly that it looks steady for a while. After a first pass over the load, in
-//! five of them the cache takes in as many entries as it holds, or gets requests for all there is.
-//! Each holds enough operations that chance hides no drift. The caller's limit of time ends loads
+//! cache settles so slowly that it looks steady for a while. After a first pass over the load, five
+//! windows together hold as many misses as the cache has entries, or a whole pass. Each holds
+//! enough operations that chance hides no drift. The caller's time limit ends the warm-up for loads
 //! and machines that never settle.
 
 use std::collections::VecDeque;
@@ -17,34 +17,34 @@ use super::subject::Freezes;
 /// Windows in each of the two halves that are compared.
 const HALF: usize = 5;
 
-/// Hit ratios this close are the same.
+/// Largest difference of hit ratios that count as equal.
 const HIT_RATIO_BOUND: f64 = 0.002;
 
-/// Throughputs this close, as a share, are the same.
+/// Largest relative difference of throughputs that count as equal.
 const THROUGHPUT_BOUND: f64 = 0.03;
 
-/// Differences of so many standard errors are chance.
+/// Largest difference, in standard errors, that is attributed to chance.
 const CHANCE: f64 = 2.0;
 
-/// Operations in a window, so that chance makes hit ratios of five differ by hardly more than the
-/// bound.
+/// Fewest operations in a window. With five windows, chance then changes hit ratios by hardly more
+/// than [`HIT_RATIO_BOUND`].
 const LEAST: u64 = 50_000;
 
-/// The events in a window of time.
+/// Counts of a cache's operations in a window of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Window {
     /// Lookups that hit.
     pub hits: u64,
     /// Lookups that missed.
     pub misses: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Its length.
+    /// Length of the window in seconds.
     pub seconds: f64,
 }
 
 impl Window {
-    /// Lookups and writes.
+    /// Returns the number of lookups and writes.
     pub fn operations(&self) -> u64 {
         self.hits + self.misses + self.writes
     }
@@ -54,26 +54,27 @@ impl Window {
     }
 }
 
-/// The least length of a window: the fills or the operations, whichever come first, but not fewer
-/// than the least.
+/// The least contents of a warm-up window: at least `least` operations, and either `fills` misses
+/// or `operations` operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Entries taken in after a miss.
+    /// Number of misses that complete a window.
     pub fills: u64,
-    /// Operations that do instead.
+    /// Number of operations that complete a window with fewer misses.
     pub operations: u64,
-    /// Operations there have to be in any case.
+    /// Fewest operations in any window.
     pub least: u64,
-    /// Operations before the first window: in the first pass over a load keys come that never came
-    /// before, and never will again.
+    /// Operations to skip before the first window. The first pass over a load has more misses than
+    /// later ones, because each key comes for the first time.
     pub first: u64,
 }
 
 impl Span {
-    /// Anything at all.
+    /// Requirements that any window with an operation meets.
     pub const ANY: Self = Self { fills: 0, operations: 0, least: 1, first: 0 };
 
-    /// For a cache of so many entries on a load of so many operations.
+    /// Returns the requirements for a cache of `capacity` entries on a load of `operations`
+    /// operations.
     pub fn of(capacity: u64, operations: u64) -> Self {
         let half = HALF as u64;
         Self {
@@ -90,7 +91,7 @@ impl Span {
     }
 }
 
-/// Watches a cache become warm.
+/// Decides from successive windows whether a cache is warm.
 #[derive(Debug, Clone)]
 pub struct WarmUp {
     span: Span,
@@ -100,12 +101,12 @@ pub struct WarmUp {
 }
 
 impl WarmUp {
-    /// With windows that hold at least so much.
+    /// Creates a detector whose windows hold at least `span`.
     pub fn new(span: Span) -> Self {
         Self { span, open: Window::default(), windows: VecDeque::with_capacity(2 * HALF) }
     }
 
-    /// Some time has passed, a window or a part of one; whether the cache is warm now.
+    /// Adds the counts of some time, a window or a part of one. Returns whether the cache is warm.
     pub fn add(&mut self, part: Window) -> bool {
         if self.span.first > 0 {
             self.span.first = self.span.first.saturating_sub(part.operations());
@@ -147,7 +148,7 @@ impl WarmUp {
     }
 }
 
-/// The hit ratio, and of how many lookups.
+/// Returns the hit ratio of windows, and their number of lookups.
 fn hit_ratio<'a>(windows: impl Iterator<Item = &'a Window>) -> (f64, f64) {
     let (hits, lookups) = windows.fold((0, 0), |(hits, lookups), window| {
         (hits + window.hits, lookups + window.hits + window.misses)
@@ -155,7 +156,7 @@ fn hit_ratio<'a>(windows: impl Iterator<Item = &'a Window>) -> (f64, f64) {
     (hits as f64 / lookups.max(1) as f64, lookups as f64)
 }
 
-/// The mean throughput of windows, and their variance.
+/// Returns the mean throughput of windows and its variance between them.
 fn throughput<'a>(windows: impl Iterator<Item = &'a Window> + Clone) -> (f64, f64) {
     let count = windows.clone().count() as f64;
     let mean = windows.clone().map(Window::throughput).sum::<f64>() / count;
@@ -163,71 +164,71 @@ fn throughput<'a>(windows: impl Iterator<Item = &'a Window> + Clone) -> (f64, f6
     (mean, squares / (count - 1.0))
 }
 
-/// Between two looks at a cache that is being measured.
+/// Interval at which a cache is observed during a measurement.
 pub(super) const EVERY: Duration = Duration::from_millis(20);
 
-/// The observation of a cache since the one before.
+/// Observation of a cache over a short interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// Time of the cache's own runs until now, warming up included.
+    /// Seconds that this cache had run by the end of the interval, warm-up included.
     pub seconds: f64,
-    /// Its length in seconds.
+    /// Length of the interval in seconds.
     pub span: f64,
-    /// Operations a second.
+    /// Operations a second in the interval.
     pub ops_per_second: f64,
-    /// Share of lookups that hit.
+    /// Share of the interval's lookups that hit.
     pub hit_ratio: f64,
-    /// Share of hits on frozen entries.
+    /// Share of the interval's hits that were on frozen entries.
     pub frozen_share: f64,
-    /// Share of the entries that are frozen.
+    /// Share of the entries that are frozen at the end of the interval.
     pub frozen_ratio: f64,
-    /// The phase of the controller, where there is one.
+    /// Phase of the freeze controller; `None` without one.
     pub phase: Option<Phase>,
 }
 
-/// A decision of the freeze controller, and what it knew.
+/// A decision of the freeze controller, and its statistics at that time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// Time of the cache's own runs when it was seen.
+    /// Seconds that this cache had run when the decision was observed.
     pub seconds: f64,
-    /// The decision.
+    /// The decision, with its time, phase and reason.
     pub decision: FreezeDecision,
-    /// The statistics then, without the decisions.
+    /// Statistics of the controller at that time, without its list of decisions.
     pub stats: FreezeStats,
 }
 
-/// All that was seen of a cache.
+/// All observations of a cache.
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
-    /// From look to look.
+    /// Observations in order, one per interval.
     pub samples: Vec<Sample>,
-    /// All decisions, oldest first.
+    /// Decisions of the freeze controller, oldest first.
     pub decisions: Vec<Decision>,
-    /// The last report of freezing, where the cache freezes.
+    /// Last counters of freezing; `None` where the cache does not freeze.
     pub freezes: Option<Freezes>,
-    /// Hits, and those on frozen entries, while it was measured.
+    /// Hits, and hits on frozen entries, in counted parts of the runs.
     pub measured_hits: (u64, u64),
-    /// Shares of frozen entries while it was measured, summed up, and how many.
+    /// Sum of `frozen_ratio` over the samples in counted parts of the runs, and their number.
     measured_ratio: (f64, u64),
-    /// The length of the runs that are over.
+    /// Total duration of completed runs.
     ran: Duration,
-    /// True if the controller has come to a conclusion.
+    /// True once the freeze controller has decided to freeze or not to.
     has_concluded: bool,
 }
 
 impl Watch {
-    /// A run begins.
+    /// Starts to observe a run.
     pub(super) fn begin(&mut self, freezes: Option<Freezes>) -> Run<'_> {
         let now = Instant::now();
         Run { watch: self, began: now, at: now, done: [0; 3], freezes, is_counting: false }
     }
 
-    /// Forgets the conclusion, which no longer holds.
+    /// Resets `has_concluded`, because the controller learns anew.
     pub(super) fn forget(&mut self) {
         self.has_concluded = false;
     }
 
-    /// Adds what was seen of a cache that ran after this one.
+    /// Appends the observations of a cache that ran after this one.
     pub(super) fn join(&mut self, mut later: Self) {
         let ran = self.ran.as_secs_f64();
         later.samples.iter_mut().for_each(|sample| sample.seconds += ran);
@@ -243,18 +244,18 @@ impl Watch {
         self.has_concluded = later.has_concluded;
     }
 
-    /// Share of hits on frozen entries while it was measured.
+    /// Returns the share of hits on frozen entries while operations counted.
     pub fn frozen_share(&self) -> f64 {
         self.measured_hits.1 as f64 / self.measured_hits.0.max(1) as f64
     }
 
-    /// Mean share of frozen entries while it was measured.
+    /// Returns the mean share of frozen entries while operations counted.
     pub fn frozen_ratio(&self) -> f64 {
         self.measured_ratio.0 / self.measured_ratio.1.max(1) as f64
     }
 }
 
-/// A run that is being watched.
+/// A run under observation.
 pub(super) struct Run<'a> {
     watch: &'a mut Watch,
     began: Instant,
@@ -265,19 +266,19 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// From here on it is measured.
+    /// Ends the ramp: observations count from now on.
     pub(super) fn count(&mut self) {
         self.is_counting = true;
     }
 
-    /// Returns whether measuring can begin: a cache that freezes has tried it, and freezes or lets
-    /// it be.
+    /// Returns whether measuring can begin: a cache that freezes entries must have tried to, and
+    /// have decided for or against it.
     pub(super) fn has_concluded(&self) -> bool {
         self.watch.has_concluded || self.freezes.is_none()
     }
 
-    /// Takes in the progress of the run: its hits, misses and writes, and the state of freezing.
-    /// Returns whether there was anything new.
+    /// Records an observation: hits, misses and writes of the run so far, and the counters of
+    /// freezing. Returns whether the run has advanced.
     pub(super) fn look(&mut self, done: [u64; 3], freezes: Option<Freezes>) -> bool {
         let now = Instant::now();
         let span = (now - self.at).as_secs_f64();
@@ -351,7 +352,7 @@ mod tests {
         Window { hits, misses: lookups as u64 - hits, writes: 0, seconds: 0.1 }
     }
 
-    /// The window after which the cache was warm.
+    /// Returns the index of the window after which the cache was warm.
     fn warm_after(span: Span, windows: impl Iterator<Item = Window>) -> Option<usize> {
         let mut warm_up = WarmUp::new(span);
         windows.take(1000).position(|window| warm_up.add(window)).map(|at| at + 1)

@@ -1,9 +1,9 @@
-//! The loop on one thread: the clients of [`Clients`] at work on a subject, as fast as they can.
+//! The loop of one thread: the clients of [`Clients`] use a subject as fast as they can.
 //!
-//! Between two looks at the clock there is nothing but the subject and the load: latencies are
-//! sampled, 1 in 100 at random distances, and whether to go on is asked once a chunk of the load.
-//! Where misses park their clients, the clock is read once a miss, when it begins, and else when
-//! [`Looks`] expects a client to be due.
+//! Between two readings of the clock there is nothing but the subject and the load. Latencies are
+//! sampled, 1 in 100 at random distances, and the command to stop is checked once per chunk of the
+//! load. Where misses park their clients, the clock is read once per miss, when it begins, and else
+//! when [`Looks`] expects a client to be due.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -20,35 +20,35 @@ use rustix::time::{ClockId, clock_gettime};
 use super::load::{CHUNK, Feed, Load, Operation};
 use super::subject::Subject;
 
-/// One of so many operations is timed.
+/// Mean number of operations per timed operation.
 pub const SAMPLED: usize = 100;
 
-/// Threads run, and nothing counts yet.
+/// Phase in which threads run without counting.
 const RAMP: u8 = 0;
-/// The flag of phases in which operations count.
+/// Phase in which operations count.
 const COUNT: u8 = 1;
-/// Threads stop.
+/// Phase in which threads stop.
 const STOP: u8 = 2;
 
-/// Between two looks at whether all threads count: they do after a chunk of the load, or a part of
-/// a sleep.
+/// Interval at which threads are checked for having begun to count, which they do after a chunk of
+/// the load or a part of a sleep.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
-/// The board on which threads read their task and report their progress.
+/// State shared by the threads of a run: its phase, and the progress of each thread.
 #[derive(Debug)]
 pub(super) struct Board {
     phase: AtomicU8,
     counters: Vec<Counter>,
 }
 
-/// The operations of a thread since it began, on cache lines of its own.
+/// Counters of a thread since it began, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Counter {
     hits: AtomicU64,
     misses: AtomicU64,
     writes: AtomicU64,
-    /// The phase that the thread has seen.
+    /// The phase that the thread has entered.
     phase: AtomicU8,
 }
 
@@ -60,8 +60,8 @@ impl Board {
         Self { phase: AtomicU8::new(RAMP), counters }
     }
 
-    /// From now on it counts. Returns when every thread knows: one that the machine keeps waiting
-    /// would else count for less than the time that follows, or not at all.
+    /// Begins the counted phase, and returns when every thread has entered it. Otherwise a thread
+    /// that the machine delays would count for less than the run's time, or not at all.
     pub(super) fn count(&self) {
         self.phase.store(COUNT, Relaxed);
         while self.counters.iter().any(|counter| counter.phase.load(Relaxed) == RAMP) {
@@ -69,12 +69,12 @@ impl Board {
         }
     }
 
-    /// The threads end soon.
+    /// Tells the threads to stop, without waiting for them.
     pub(super) fn stop(&self) {
         self.phase.store(STOP, Relaxed);
     }
 
-    /// Hits, misses and writes of all threads so far.
+    /// Returns the hits, misses and writes of all threads so far.
     pub(super) fn so_far(&self) -> [u64; 3] {
         self.counters.iter().fold([0; 3], |[hits, misses, writes], counter| {
             let [h, m, w] =
@@ -87,17 +87,17 @@ impl Board {
 /// The latency of the emulated disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Disk {
-    /// The mean time, in nanoseconds; with 0 there is no disk, and no client is ever parked.
+    /// Mean latency in nanoseconds; 0 for no disk, so that no client is ever parked.
     pub mean_ns: u64,
-    /// True if times are exponentially distributed instead of all equal.
+    /// True for exponentially distributed latencies, false for constant ones.
     pub exponential: bool,
 }
 
 impl Disk {
-    /// No disk.
+    /// No disk: misses are filled at once.
     pub const NONE: Self = Self { mean_ns: 0, exponential: false };
 
-    /// Draws the time of one access.
+    /// Draws the latency of an access in nanoseconds.
     fn draw_ns(self, random: &mut impl Rng) -> u64 {
         let Self { mean_ns, exponential } = self;
         if exponential {
@@ -109,29 +109,29 @@ impl Disk {
     }
 }
 
-/// The task of a thread.
+/// Everything that a thread needs for a run.
 pub(super) struct Job<'a, S> {
     pub(super) subject: &'a S,
     pub(super) load: &'a Load,
     pub(super) feed: &'a Feed,
     pub(super) board: &'a Board,
-    /// The number of this thread.
+    /// Index of the thread.
     pub(super) thread: usize,
-    /// The number of its clients.
+    /// Number of clients of the thread.
     pub(super) clients: usize,
     pub(super) disk: Disk,
     pub(super) clock: Clock,
-    /// The time that reading the clock adds to a latency.
+    /// Nanoseconds of reading the clock, which are subtracted from each latency.
     pub(super) reading_ns: u64,
-    /// True if there are more threads than processors.
+    /// True if there are more threads than processors, so that waiting threads yield.
     pub(super) yielding: bool,
-    /// With a disk, rounds of arithmetic after each operation, before anything else happens; 0 for
-    /// none.
+    /// Rounds of arithmetic after each operation, before anything else happens; 0 for none. Takes
+    /// effect only with a disk.
     pub(super) pause: u32,
 }
 
 impl<S: Subject> Job<'_, S> {
-    /// Works until it is told to stop.
+    /// Runs the clients until the board says to stop, and returns the thread's counters.
     pub(super) fn work(self) -> Tally {
         let mut worker = Worker {
             clients: Clients::new(self.clients),
@@ -163,24 +163,24 @@ struct Worker<'a, S> {
     looks: Looks,
     random: SmallRng,
     tally: Tally,
-    /// Hits, misses and writes before what the tally counts.
+    /// Hits, misses and writes from before the counted phase.
     done: [u64; 3],
     until_sample: usize,
-    /// Operations taken from the feed and not done yet.
+    /// Operations taken from the feed and not yet done.
     rest: &'a [Operation],
     phase: u8,
     began_ns: u64,
     cpu_began_ns: u64,
 }
 
-/// A lookup that found nothing.
+/// A lookup that missed.
 struct Miss {
     key: u64,
     began_ns: Option<u64>,
 }
 
 impl<S: Subject> Worker<'_, S> {
-    /// Tells how far it is, and whether to go on.
+    /// Publishes the thread's progress, enters the current phase, and returns whether to go on.
     fn goes_on(&mut self) -> bool {
         let counter = &self.job.board.counters[self.job.thread];
         let [hits, misses, writes] = self.done;
@@ -211,7 +211,8 @@ impl<S: Subject> Worker<'_, S> {
         self.job.board.counters[self.job.thread].phase.store(phase, Relaxed);
     }
 
-    /// Every client goes on at once, so they need not be told apart.
+    /// Runs without a disk: every client resumes at once, so that clients need not be
+    /// distinguished.
     fn without_disk(&mut self) {
         while self.goes_on() {
             let mut left = CHUNK as u32;
@@ -256,8 +257,8 @@ impl<S: Subject> Worker<'_, S> {
         }
     }
 
-    /// Resumes the clients to which the disk has answered by a look at the clock, and returns the
-    /// time then. Clients not seen to be due are parked: their wait for other due clients is the
+    /// Resumes the clients whose disk access had completed at `look_ns`, and returns the current
+    /// time. Clients count as parked until they resume: waiting for other due clients is the
     /// processor's doing, not the disk's.
     fn answer(&mut self, look_ns: u64) -> u64 {
         let mut has_answered = false;
@@ -273,7 +274,8 @@ impl<S: Subject> Worker<'_, S> {
         if has_answered { self.job.clock.now() } else { look_ns }
     }
 
-    /// Up to so many operations, ended by a miss; how many there were.
+    /// Runs up to `most` operations, until the first miss. Returns how many were done, and the
+    /// miss.
     #[inline]
     fn burst(&mut self, most: u32) -> (u32, Option<Miss>) {
         let mut left = most as usize;
@@ -299,7 +301,8 @@ impl<S: Subject> Worker<'_, S> {
         (most, None)
     }
 
-    /// Operations, up to the first that misses, and nothing else; how many, that one included.
+    /// Runs operations without timing, up to the first miss. Returns how many were done, the
+    /// missing lookup included.
     #[inline]
     fn untimed(&mut self, operations: &[Operation]) -> (usize, Option<Miss>) {
         let subject = self.job.subject;
@@ -321,7 +324,8 @@ impl<S: Subject> Worker<'_, S> {
         (done, missed)
     }
 
-    /// An operation on the clock.
+    /// Runs an operation and records its latency; returns a miss, whose latency is recorded after
+    /// the fill.
     #[cold]
     fn timed(&mut self, operation: Operation) -> Option<Miss> {
         // From half to one and a half of the mean distance, so that no rhythm of the load is met.
@@ -338,7 +342,7 @@ impl<S: Subject> Worker<'_, S> {
         missed.map(|Miss { key, .. }| Miss { key, began_ns: Some(began_ns) })
     }
 
-    /// The end of a miss, if it is one that is timed.
+    /// Records the latency of a miss that began at `began_ns`, if it is timed.
     #[inline]
     fn record_miss(&mut self, began_ns: Option<u64>) {
         if let Some(began_ns) = began_ns {
@@ -349,7 +353,7 @@ impl<S: Subject> Worker<'_, S> {
 }
 
 impl<S> Drop for Worker<'_, S> {
-    /// No thread may wait for one that has ended, also by a panic of its subject.
+    /// Marks the thread as stopped, so that none waits for it, even after a panic of its subject.
     fn drop(&mut self) {
         self.job.board.counters[self.job.thread].phase.store(STOP, Relaxed);
     }
@@ -358,44 +362,44 @@ impl<S> Drop for Worker<'_, S> {
 /// A client that waits for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parked {
-    /// The key it waits for.
+    /// The key that the client waits for.
     pub key: u64,
-    /// When it began to.
+    /// Time in nanoseconds at which the client was parked.
     pub since_ns: u64,
-    /// When the disk will have answered.
+    /// Time in nanoseconds at which the disk access completes.
     pub due_ns: u64,
-    /// When its lookup began, if its miss is one whose latency is looked at.
+    /// Time in nanoseconds at which the lookup began; `None` if the miss is not timed.
     pub began_ns: Option<u64>,
 }
 
-/// The clients of a thread.
+/// The clients of a thread, ready or parked.
 #[derive(Debug, Clone)]
 pub struct Clients {
     ready: usize,
-    /// Those due first in front.
+    /// Parked clients, ordered by due time.
     parked: VecDeque<Parked>,
 }
 
 impl Clients {
-    /// So many clients, all of which can go on.
+    /// Creates `count` clients, all of them ready.
     pub fn new(count: usize) -> Self {
         Self { ready: count, parked: VecDeque::with_capacity(count) }
     }
 
-    /// Returns the number of clients that can go on.
+    /// Returns the number of clients that are ready.
     pub fn ready(&self) -> usize {
         self.ready
     }
 
-    /// Returns the time of the disk's next answer, if any client waits for it.
+    /// Returns the time of the next disk completion; `None` if no client is parked.
     pub fn next_due(&self) -> Option<u64> {
         self.parked.front().map(|parked| parked.due_ns)
     }
 
-    /// A client that could go on waits from now.
+    /// Parks one of the ready clients.
     ///
     /// # Panics
-    /// When none could.
+    /// When no client is ready.
     pub fn park(&mut self, parked: Parked) {
         self.ready = self.ready.checked_sub(1).expect("only a client that could go on can miss");
         // Where the disk's times are equal, the newest client is due last and passes none.
@@ -404,7 +408,7 @@ impl Clients {
         self.parked.insert(self.parked.len() - after, parked);
     }
 
-    /// A client whose disk has answered by now; it can go on.
+    /// Resumes the first client whose disk access has completed by `now_ns`, and returns it.
     pub fn wake(&mut self, now_ns: u64) -> Option<Parked> {
         if self.next_due()? > now_ns {
             return None;
@@ -414,39 +418,40 @@ impl Clients {
     }
 }
 
-/// A sleep may end so much too late; what is left is waited for by looking at the clock.
+/// Longest delay, in nanoseconds, with which a sleep may end. Sleeps end that much early, and the
+/// rest is waited for by reading the clock.
 const OVERSLEEP_NS: u64 = 100_000;
 
-/// Shorter sleeps are not worth the call.
+/// Nanoseconds below which a sleep is not worth the system call.
 const NAP_NS: u64 = 50_000;
 
-/// The longest sleep, so that other waiting clients are checked now and then.
+/// Longest sleep in nanoseconds, so that the command to stop is checked now and then.
 const SLEEP_NS_MAX: u64 = 5_000_000;
 
-/// Readings from which the cost of one is taken.
+/// Number of readings from which the cost of reading the clock is taken.
 const READINGS: usize = 10_001;
 
-/// A clock.
+/// A monotonic clock that counts nanoseconds from its creation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     start: Instant,
 }
 
 impl Clock {
-    /// One that begins now.
     pub(super) fn new() -> Self {
         Self { start: Instant::now() }
     }
 
-    /// Nanoseconds since it began.
+    /// Returns the nanoseconds since the clock was created.
     #[inline]
     pub(super) fn now(self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Waits for a moment, and returns the time it is then. It sleeps for a part of a long wait, at
-    /// most some milliseconds, and the caller waits again. A short wait is precise, by reading the
-    /// clock again and again. With `yielding` other threads get the processor between two reads.
+    /// Waits until `due_ns`, or for a part of a long wait, and returns the current time. A long
+    /// wait sleeps for some milliseconds at most, and the caller waits again. A short wait is
+    /// precise, by reading the clock again and again; with `yielding`, other threads get the
+    /// processor in between.
     pub(super) fn wait_towards(self, due_ns: u64, yielding: bool) -> u64 {
         let mut now = self.now();
         let left_ns = due_ns.saturating_sub(now);
@@ -466,7 +471,8 @@ impl Clock {
     }
 }
 
-/// Returns the time that one reading of the clock adds to a time between two: the median of many.
+/// Returns the nanoseconds that reading the clock adds to a measured time: the median of many
+/// readings.
 pub(super) fn reading_ns() -> u64 {
     let clock = Clock::new();
     let mut times: Vec<u64> = (0..READINGS)
@@ -478,29 +484,30 @@ pub(super) fn reading_ns() -> u64 {
     *times.select_nth_unstable(READINGS / 2).1
 }
 
-/// Processor time that the calling thread has used.
+/// Returns the processor time of the calling thread in nanoseconds.
 pub(super) fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Fewest lookups between two looks: what the clock costs is shared by so many.
+/// Fewest lookups between two readings of the clock, so that they share its cost.
 const FEWEST: u32 = 4;
 
-/// Most lookups between two looks, so that a thread is heard of now and then.
+/// Most lookups between two readings of the clock, so that a thread reports its progress now and
+/// then.
 const MOST: u32 = 1024;
 
-/// A lookup is taken for this long before any was timed.
+/// Estimated nanoseconds of a lookup before any was timed.
 const FIRST_GUESS_NS: f64 = 50.0;
 
-/// The share of the estimate that each observation replaces.
+/// Weight of a new observation in the moving average of the lookup time.
 const WEIGHT: f64 = 1.0 / 16.0;
 
-/// An observation counts for at most this many times the estimate: a thread that was stopped for a
-/// while has not become slow.
+/// Largest observation, as a multiple of the estimate. A thread that was interrupted for a while
+/// has not become slow.
 const SURPRISE: f64 = 4.0;
 
-/// Chooses when to look.
+/// Chooses the number of lookups between two readings of the clock.
 #[derive(Debug, Clone)]
 pub struct Looks {
     lookup_ns: f64,
@@ -513,8 +520,8 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// Returns the number of lookups before the next look at the clock, when a client is due at a
-    /// moment.
+    /// Returns the number of lookups before the next reading of the clock, when the next client is
+    /// due at `due_ns`.
     pub fn lookups(&self, now_ns: u64, due_ns: Option<u64>) -> u32 {
         due_ns.map_or(MOST, |due| {
             ((due.saturating_sub(now_ns)) as f64 / self.lookup_ns)
@@ -522,7 +529,7 @@ impl Looks {
         })
     }
 
-    /// So many lookups took so long.
+    /// Updates the estimate of the lookup time: `lookups` lookups took `took_ns`.
     pub fn observe(&mut self, lookups: u32, took_ns: u64) {
         if lookups > 0 {
             let each = (took_ns as f64 / f64::from(lookups)).min(SURPRISE * self.lookup_ns);
@@ -531,34 +538,34 @@ impl Looks {
     }
 }
 
-/// Longest time kept apart, in nanoseconds: a minute.
+/// Longest latency that histograms distinguish: a minute, in nanoseconds.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Counts and times of a thread, or of several together.
+/// Counters and latencies of a thread, or of several together.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    /// Operations taken from the load. Those whose clients were still parked at the end are neither
-    /// hits nor misses.
+    /// Operations taken from the load. Those of clients that were still parked at the end are
+    /// neither hits nor misses.
     pub taken: u64,
     /// Lookups that hit.
     pub hits: u64,
-    /// Lookups that missed, and whose entries were brought in.
+    /// Lookups that missed and whose entries were filled.
     pub misses: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Latency of sampled hits.
+    /// Latencies of sampled hits in nanoseconds.
     pub hit_ns: Histogram<u64>,
-    /// Latency of sampled misses, from before the lookup to after the fill.
+    /// Latencies of sampled misses in nanoseconds, from before the lookup to after the fill.
     pub miss_ns: Histogram<u64>,
-    /// Latency of sampled writes.
+    /// Latencies of sampled writes in nanoseconds.
     pub write_ns: Histogram<u64>,
-    /// The time that each parked client was parked.
+    /// Times that clients were parked, in nanoseconds.
     pub park_ns: Histogram<u64>,
-    /// Time in which all clients of the thread were parked.
+    /// Nanoseconds in which all clients of the thread were parked.
     pub idle_ns: u64,
-    /// Time the thread ran.
+    /// Wall-clock time of the thread in nanoseconds.
     pub wall_ns: u64,
-    /// Processor time it used, waiting precisely included.
+    /// Processor time of the thread in nanoseconds, including busy waiting.
     pub cpu_ns: u64,
 }
 
@@ -583,17 +590,17 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Operations done.
+    /// Returns the number of operations done.
     pub fn operations(&self) -> u64 {
         self.hits + self.misses + self.writes
     }
 
-    /// Share of lookups that hit; 0 without any.
+    /// Returns the share of lookups that hit; 0 without lookups.
     pub fn hit_ratio(&self) -> f64 {
         self.hits as f64 / (self.hits + self.misses).max(1) as f64
     }
 
-    /// Adds another one's counts and times.
+    /// Adds the counters and latencies of another thread or run.
     pub fn add(&mut self, other: &Tally) {
         self.taken += other.taken;
         self.hits += other.hits;
@@ -612,7 +619,7 @@ impl Tally {
         }
     }
 
-    /// Forgets everything.
+    /// Resets all counters and latencies.
     pub(super) fn clear(&mut self) {
         let Self { hit_ns, miss_ns, write_ns, park_ns, .. } = self;
         for histogram in [hit_ns, miss_ns, write_ns, park_ns] {
@@ -708,8 +715,8 @@ mod clients_tests {
 mod look_tests {
     use super::*;
 
-    /// The looks it takes until something due is seen, and how late that is, when lookups take so
-    /// long.
+    /// Returns the number of clock readings until a due client is seen, and the delay in
+    /// nanoseconds, if a lookup takes `lookup_ns`.
     fn until_seen(looks: &mut Looks, due_ns: u64, lookup_ns: u64) -> (u32, u64) {
         let (mut now, mut count) = (0, 0);
         while now < due_ns {
