@@ -1,4 +1,4 @@
-//! The builder describes a cache before it is made.
+//! [`Builder`]: the settings of a cache before it is made.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
@@ -29,9 +29,9 @@ use crate::sync::{Arc, Weak};
 /// Builds a cache with settings that differ from the defaults. [`Cache::builder`] makes one.
 ///
 /// A cache needs a limit: a [`capacity`](Self::capacity), a
-/// [`weight_capacity`](Self::weight_capacity) with a [`weigher`](Self::weigher), or both. All else
-/// has a default. Each method takes the builder and returns it, and [`build`](Self::build) makes
-/// the cache.
+/// [`weight_capacity`](Self::weight_capacity) with a [`weigher`](Self::weigher), or both. Every
+/// other setting has a default. Each method takes the builder and returns it, and
+/// [`build`](Self::build) makes the cache.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -102,8 +102,8 @@ impl<K, V> Default for Builder<K, V> {
 }
 
 impl<K, V, P, S> Builder<K, V, P, S> {
-    /// Sets the limit of entries. With 0 the cache is off: it holds nothing, and still loads. At
-    /// most 2³¹ − 1.
+    /// Sets the limit of entries, at most 2³¹ − 1. With 0 the cache is off: it holds nothing, but
+    /// still loads.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -115,8 +115,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { entries: Some(entries), ..self }
     }
 
-    /// Sets the limit of weight, in the unit of the [`weigher`](Self::weigher), which it needs. It
-    /// may be combined with a [`capacity`](Self::capacity): the cache then keeps both limits.
+    /// Sets the limit of weight, in the unit of the [`weigher`](Self::weigher), which it requires.
+    /// It may be combined with a [`capacity`](Self::capacity): the cache then keeps both limits.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -150,16 +150,16 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// soon after it has left.
     ///
     /// The call comes from the thread that made the entry leave, or from the library's thread that
-    /// removes expired entries. It comes outside of locks, and in no order that is promised between
-    /// threads. The listener may use the cache. It is not called for the entries that a cache has
-    /// when it is dropped.
+    /// removes expired entries. It runs outside of locks. The order of calls on different threads
+    /// is not defined. The listener may use the cache. It is not called for the entries that a
+    /// cache still has when it is dropped.
     ///
-    /// A listener may insert again, so that more entries leave, of which it is told. Calls beyond
-    /// the fourth within each other come after the outer one has returned, so a chain of any length
-    /// takes little stack. A listener that always inserts again never ends.
+    /// A listener may insert again, so that more entries leave and it is called for those, too.
+    /// Calls nested more than four deep run after the outer one has returned, so a chain of any
+    /// length takes little stack. A listener that always inserts again never ends.
     ///
-    /// If the listener panics, so does the call that made the entry leave, after that has done its
-    /// work and the listener has got the other entries that left.
+    /// If the listener panics, the call that made the entry leave panics, too. Before that, it
+    /// completes its work and calls the listener for the other entries that left.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -184,8 +184,9 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { listener: Some(Box::new(listen)), ..self }
     }
 
-    /// Sets the hasher of keys. Any hasher will do, because its result is mixed once more; but with
-    /// a predictable one, such as an identity, an attacker that chooses keys can make lookups slow.
+    /// Sets the hasher of keys. Any hasher will do, because the cache mixes its result once more.
+    /// With a predictable one, such as an identity, an attacker that chooses keys can make lookups
+    /// slow.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -230,13 +231,15 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         }
     }
 
-    /// Sets the time after its insertion at which an entry expires: at that time or up to 25 ms
-    /// later. It is not found from then on, and freed within a second or two, by a thread of the
-    /// library's; where the system has no thread to give, by inserting threads. A value that guards
-    /// keep then is freed as soon after the last of them.
+    /// Sets the time after its insertion at which an entry expires, exact to 25 ms: an entry may
+    /// expire that much later.
     ///
-    /// Times of more than 62 days end up to 6 s late. Those of more than 174 years are for ever,
-    /// such as [`Duration::MAX`].
+    /// Lookups do not find an expired entry. A thread of the library frees it within a second or
+    /// two; where the system cannot start a thread, inserting threads do. A value that guards keep
+    /// is freed as soon after the last guard is dropped.
+    ///
+    /// Times of more than 62 days end up to 6 s late. Those of more than 174 years, such as
+    /// [`Duration::MAX`], mean that the entry never expires.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -257,9 +260,9 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { live: Some(time), ..self }
     }
 
-    /// Sets the time after its last use at which an entry expires, as
-    /// [`time_to_live`](Self::time_to_live) otherwise. Every hit of such an entry reads the coarse
-    /// time, and one a tick writes it.
+    /// Sets the time after its last use at which an entry expires. Otherwise it works as
+    /// [`time_to_live`](Self::time_to_live). Every hit of such an entry reads the coarse time, and
+    /// one hit a tick writes it.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -284,12 +287,14 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { idle: Some(time), ..self }
     }
 
-    /// Sets the time before the end of an entry's time to live in which it is refreshed: the first
-    /// [load](Cache::get_or_insert_with) that asks for it then loads, while others go on with the
-    /// old value, and nobody waits for an entry that is asked for often enough. If that fails, its
-    /// caller gets the old value, too, and the next one tries. `get` and its sisters load nothing.
+    /// Sets the time before the end of an entry's time to live from which the entry is refreshed.
     ///
-    /// To have the load run elsewhere, use
+    /// The first [load](Cache::get_or_insert_with) that asks for the entry in that time loads it
+    /// anew, while other callers get the old value. So no caller waits for an entry that is
+    /// requested often enough. If the refresh fails, its caller gets the old value, too, and the
+    /// next caller tries again. `get` and other plain lookups load nothing.
+    ///
+    /// To run the refresh elsewhere, use
     /// [`Loads::get_in_background`](crate::Loads::get_in_background).
     ///
     /// ```
@@ -314,18 +319,18 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { ahead: Some(time), ..self }
     }
 
-    /// Sets the number of parts of the cache, each with a lock and an order of its own, that hits
-    /// of FIFO-like policies never take: a power of two. By default four a core, more (up to 1024)
-    /// where they would have more than 32,768 entries, and fewer where they would have less than
-    /// 256. An insertion takes longest where its shard grows or sweeps all its entries: under a
-    /// millisecond with 32,768. A cache that has no limit but one of weight is taken
-    /// to hold entries of 4096, so it has a shard for each 1 MiB at most; where that is far from
-    /// the truth, give the number of shards. With one, a cache decides exactly as `floe simulate`
-    /// says.
+    /// Sets the number of shards, a power of two. A shard is a part of the cache with its own lock
+    /// and policy order; hits of FIFO-like policies never take the lock.
     ///
-    /// Shards have equal shares of the limits. All shards make room alike for an entry that weighs
-    /// a sixteenth of a share or more, and take one lock each for it: most entries should be
-    /// lighter.
+    /// The default is four shards a core. There are more (up to 1024) where a shard would have more
+    /// than 32,768 entries, and fewer where it would have less than 256. An insertion takes longest
+    /// where its shard grows or sweeps all its entries: under a millisecond with 32,768. A cache
+    /// with a limit of weight only is assumed to hold entries of weight 4096, so it has at most one
+    /// shard for each 1 MiB. Where that is far from the truth, set the number of shards. With one
+    /// shard, a cache decides exactly as `floe simulate` says.
+    ///
+    /// Shards have equal shares of the limits. For an entry that weighs a sixteenth of a share or
+    /// more, all shards make room alike, at one lock each. Most entries should be lighter.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -337,14 +342,14 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { shards: Some(shards), ..self }
     }
 
-    /// Sets the clock by which entries expire: the system's by default. A [manual](Clock::manual)
-    /// one is for tests.
+    /// Sets the clock by which entries expire. The default is the system's; a
+    /// [manual](Clock::manual) one is for tests.
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock, ..self }
     }
 
-    /// Has the cache freeze its hottest entries as long as that makes it faster: see [`Freezing`].
-    /// A thread of the library decides, one for all caches of the process.
+    /// Makes the cache freeze its hottest entries as long as that makes it faster: see
+    /// [`Freezing`]. One thread of the library decides for all caches of the process.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -358,13 +363,13 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { freezing: Some(freezing), ..self }
     }
 
-    /// Sets the function that is asked before an entry is freed.
+    /// Sets the check that runs before an entry is freed.
     pub(crate) fn keep_check(self, keep_check: KeepCheck<K, V>) -> Self {
         Self { keep_check: Some(keep_check), ..self }
     }
 
-    /// Sets the eviction policy by its type, for which the code of hits is compiled. All policies
-    /// are in [`policy`](crate::policy). Each shard gets a copy of the one given.
+    /// Sets the eviction policy by its type; the code of hits is compiled for that type. All
+    /// policies are in [`policy`](crate::policy). Each shard gets a copy of the given one.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -381,7 +386,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         self.policy_over(|_| policy)
     }
 
-    /// Sets the policy to one made of the present one.
+    /// Replaces the policy by one that `make` builds from it.
     pub(crate) fn policy_over<P2>(self, make: impl FnOnce(P) -> P2) -> Builder<K, V, P2, S> {
         let Self {
             entries,
@@ -417,9 +422,12 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         }
     }
 
-    /// Sets the eviction policy by name, with parameters if need be: `lru`, `slru:segments=2`, as
-    /// `floe simulate` takes them. This changes the cache's type to
-    /// [`Cache<K, V, AnyPolicy>`](crate::Cache), whatever the name; a field or argument names that.
+    /// Sets the eviction policy by name, with optional parameters as in `floe simulate`: `lru`,
+    /// `slru:segments=2`. The cache's type becomes [`Cache<K, V, AnyPolicy>`](crate::Cache),
+    /// whatever the name, for use in fields and arguments.
+    ///
+    /// # Errors
+    /// When there is no such policy or parameter; the error lists the valid ones.
     ///
     /// # Errors
     /// When there is no such policy or parameter; the error names those that there are.
@@ -436,26 +444,27 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Ok(self.policy::<AnyPolicy>(policy))
     }
 
-    /// Sets the admission, which decides whether a new key comes in. Without one every key does, at
-    /// no cost. Each shard gets a copy of the one given.
+    /// Sets the admission, which decides whether a new key comes in. Without one every key is
+    /// admitted, at no cost. Each shard gets a copy of the given one.
     ///
     /// A rejected key is not kept: `insert` returns, the value is dropped, and the
-    /// [listener](Self::listener) is told with [`Cause::Bypassed`](crate::Cause::Bypassed).
-    /// `get_or_insert_with` and its sisters return the loaded value all the same, to all waiting
-    /// callers. A value inserted under a key that is there replaces the other without a question,
-    /// and pinned entries always come in.
+    /// [listener](Self::listener) is called with [`Cause::Bypassed`](crate::Cause::Bypassed).
+    /// `get_or_insert_with` and other loads still return the loaded value to all waiting callers.
+    /// The admission is not asked about a value that replaces the value of a present key, nor about
+    /// pinned entries.
     ///
-    /// - [`Duel`](floe_policy::admission::Duel) compares with the victim, so it needs a policy that
-    ///   [names](floe_policy::Eviction::victim) it: fifo, lru, relaxed-lru, prob-lru, clock, slru,
-    ///   2q, s3-fifo, sieve, lfu, qdlp, qd-clock. With others it admits everything.
-    /// - An admission hears of hits in LRU-like orders, with each promotion. Of hits that change no
-    ///   order (those of FIFO-like policies, and on frozen entries) it only gets the count. So with
-    ///   a FIFO-like policy `duel` compares how often keys were *inserted*, and `small-bypass` does
-    ///   not see keys that are only hit.
-    /// - [`Obp`](floe_policy::admission::Obp) keeps insertions and removals to a share of lookups
-    ///   with `get` and its sisters; an insertion looks nothing up. While it forbids evictions
-    ///   ([`Orders::hold`](floe_policy::admission::Orders::hold)), it rejects all keys that would
-    ///   need one.
+    /// - [`Duel`](floe_policy::admission::Duel) compares a new key with the victim, so it needs a
+    ///   policy that [names](floe_policy::Eviction::victim) the victim: fifo, lru, relaxed-lru,
+    ///   prob-lru, clock, slru, 2q, s3-fifo, sieve, lfu, qdlp, qd-clock. With others it admits
+    ///   everything.
+    /// - An admission sees the hits of LRU-like policies, with each promotion. Of hits that change
+    ///   no order (those of FIFO-like policies, and on frozen entries) it only gets the count. So
+    ///   with a FIFO-like policy `duel` compares how often keys were *inserted*, and `small-bypass`
+    ///   does not see keys that are only hit.
+    /// - [`Obp`](floe_policy::admission::Obp) limits insertions and removals to a share of the
+    ///   lookups by `get` and similar methods; an insertion is no lookup. While it forbids
+    ///   evictions ([`Orders::hold`](floe_policy::admission::Orders::hold)), it rejects all keys
+    ///   that would need one.
     /// - Admissions that need the position of blocks (`sequential`), or that fetch admitted blocks
     ///   (`fussy`), are refused when the cache is built.
     ///
@@ -484,9 +493,12 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { admission: Some(Box::new(admission)), ..self }
     }
 
-    /// Sets the admission by name, with parameters if need be, and with `+` between several that
-    /// have to agree: `obp:target=0.2`, `second-access + obp`, as `floe simulate --admit` takes
-    /// them. See [`admission`](Self::admission).
+    /// Sets the admission by name, with optional parameters as in `floe simulate --admit`:
+    /// `obp:target=0.2`. Several names joined by `+` must all admit a key: `second-access + obp`.
+    /// See [`admission`](Self::admission).
+    ///
+    /// # Errors
+    /// When there is no such admission or parameter; the error lists the valid ones.
     ///
     /// # Errors
     /// When there is no such admission or parameter; the error names those that there are.
@@ -506,25 +518,26 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     }
 }
 
-/// Entries that a shard is to have at least. Smaller shards decide worse which leave: on the traces
-/// of docs/results/policies.md 256 mean 0.03 % more misses than 1024 do, and 128 0.07 %. In fewer
-/// shards, threads that replace values meet more often.
+/// Fewest entries of a shard by default. Smaller shards choose victims worse: on the traces of
+/// docs/results/policies.md shards of 256 have 0.03 % more misses than shards of 1024, and shards
+/// of 128 have 0.07 % more. With fewer shards, threads that replace values contend more often.
 const SHARE_MIN: u64 = 160;
 
-/// Entries that a shard is to have at least where their number is estimated from their weight.
+/// Fewest entries of a shard by default, where the number of entries is estimated from the limit of
+/// weight.
 const SHARE_MIN_BY_WEIGHT: u64 = 256;
 
-/// Most entries of a shard by default: an insertion that makes a shard grow, or sweep all of its
+/// Most entries of a shard by default. An insertion that makes a shard grow, or sweep all of its
 /// entries, takes time in proportion to them.
 const SHARE_MAX: u64 = 1 << 15;
 
-/// Most shards by default that a large capacity alone makes.
+/// Most shards that a large capacity alone makes by default.
 const SHARDS_FOR_CAPACITY: u64 = 1 << 10;
 
-/// The weight of an entry, as far as the number of shards depends on it, where no limit of entries
-/// tells: a page. A cache of heavier entries still has dozens a shard.
+/// Assumed weight of an entry where no limit of entries is set: a page. It only determines the
+/// default number of shards. A cache of heavier entries still has dozens a shard.
 const WEIGHT_ASSUMED: u64 = 4096;
-/// Shards for each core, so that threads seldom meet at one.
+/// Default number of shards for each core, so that threads seldom contend for one.
 const SHARDS_PER_CORE: usize = 4;
 
 impl<K, V, P, S> Builder<K, V, P, S>
@@ -535,6 +548,9 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Makes the cache.
+    ///
+    /// # Panics
+    /// When the settings are invalid; [`try_build`](Self::try_build) returns the error instead.
     ///
     /// # Panics
     /// When no cache can have these settings; [`try_build`](Self::try_build) returns the error
@@ -549,7 +565,7 @@ where
         self.try_build().unwrap_or_else(|error| panic!("no such cache: {error}"))
     }
 
-    /// Makes the cache, or returns the reason why no cache can have these settings.
+    /// Makes the cache, or returns the reason why the settings are invalid.
     ///
     /// # Errors
     /// See [`BuildError`].
@@ -669,39 +685,40 @@ where
     }
 }
 
-/// Most shards: sixteen bits of the hash can choose one.
+/// Most shards of a cache: sixteen bits of the hash choose the shard.
 pub(crate) const SHARDS_MAX: usize = 1 << 16;
 
-/// The reason why no cache can have the settings of a [`Builder`](crate::Builder).
+/// The reason why the settings of a [`Builder`](crate::Builder) are invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// There is no limit: neither of entries nor of weight.
+    /// No limit is set, neither of entries nor of weight.
     NoLimit,
     /// The limit of entries is 2³¹ or more.
     TooManyEntries(usize),
-    /// There is a limit of weight, and no weigher.
+    /// A limit of weight is set without a weigher.
     NoWeigher,
     /// The number of shards is not a power of two, or too large.
     Shards(usize),
-    /// A time to live, to idle or to refresh is 0.
+    /// A time to live, time to idle or refresh time is 0; the value names the setting.
     ZeroTime(&'static str),
-    /// There is a time to refresh without a time to live, or beside a time to idle.
+    /// A refresh time is set without a time to live, or together with a time to idle.
     RefreshAhead,
-    /// Freezing needs a thread of the library's, and the system gives none: its reason.
+    /// Freezing needs a thread of the library, and the system cannot start one; the value is the
+    /// system's error.
     Thread(String),
-    /// The policy needs to know what a cache does not.
+    /// The policy needs information that a cache in memory does not have.
     Policy {
-        /// The policy.
+        /// Name of the policy.
         policy: &'static str,
-        /// The missing knowledge.
+        /// The missing information.
         needs: &'static str,
     },
-    /// The admission needs what a cache in memory does not have.
+    /// The admission needs an operation that a cache in memory does not have.
     Admission {
-        /// The admission.
+        /// Name of the admission.
         admission: String,
-        /// The operation that a cache in memory does not have.
+        /// The missing operation.
         needs: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! The cache, as its users see it.
+//! The public type [`Cache`], its methods and its iterator.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
@@ -22,18 +22,18 @@ use crate::user_code::FirstPanic;
 
 /// A concurrent cache from keys to values, with a limit of entries, of weight, or of both.
 ///
-/// [`new`](Self::new) makes a cache of so many entries, [`builder`](Self::builder) one with other
-/// limits and settings. When it is full, the policy `P` chooses the entries to evict:
+/// [`new`](Self::new) makes a cache with a limit of entries, [`builder`](Self::builder) one with
+/// other limits and settings. When it is full, the policy `P` chooses the entries to evict:
 /// [`QdClock`] by default. `S` hashes keys.
 ///
 /// - [`get`](Self::get) looks a key up. The guard that it returns keeps the value in memory.
 /// - [`insert`](Self::insert) puts a value under a key, [`remove`](Self::remove) takes one out.
-/// - [`get_or_insert_with`](Self::get_or_insert_with) looks a key up and loads its value where it
-///   is absent: one load a key, however many threads ask.
+/// - [`get_or_insert_with`](Self::get_or_insert_with) looks a key up and loads the value if it is
+///   absent. A key has one load at a time, however many threads ask for it.
 ///
 /// All methods take `&self`, and any thread may call them at any time. A clone is another handle to
-/// the same cache, and cheap. The values are dropped with the last handle; where entries expire or
-/// freeze, perhaps a moment later, by a thread of the library's.
+/// the same cache, and cheap. The values are dropped with the last handle. Where entries expire or
+/// freeze, a thread of the library may drop them a moment later.
 ///
 /// Keys are compared while a part of the cache is locked: an [`Eq`] that uses the same cache
 /// deadlocks.
@@ -190,8 +190,8 @@ where
         found
     }
 
-    /// Returns true if a key is there. No hit is counted, the policy does not learn of it, and it
-    /// does not delay the expiry of an entry with a time to idle.
+    /// Returns true if the cache has an entry with this key. It counts no hit, does not tell the
+    /// policy, and does not delay the expiry of an entry with a time to idle.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -207,8 +207,8 @@ where
         self.peek(key).is_some()
     }
 
-    /// Looks a key up without a trace: no hit is counted, the policy does not learn of it, and it
-    /// does not delay the expiry of an entry with a time to idle. Slower than [`get`](Self::get).
+    /// Looks a key up without a trace: it counts no hit, does not tell the policy, and does not
+    /// delay the expiry of an entry with a time to idle. Slower than [`get`](Self::get).
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -226,12 +226,13 @@ where
         Some(Ref::new(found.entry, Keep::new(found.cell)))
     }
 
-    /// Inserts a value under a key, and replaces the value that is there, if any. A full cache
+    /// Inserts a value under a key, in place of the value that the key had, if any. A full cache
     /// evicts the entries that its policy chooses.
     ///
-    /// The value does not come in, and is dropped, in three cases. It weighs more than the cache
-    /// may hold; then the key's old entry leaves, too. Only pinned entries could make room for it.
-    /// Or the [admission](crate::Builder::admission), if there is one, rejects the new key.
+    /// The value is dropped instead in three cases:
+    /// - It weighs more than the cache may hold. The key's old entry is removed, too.
+    /// - Only pinned entries could make room for it.
+    /// - The [admission](crate::Builder::admission), if there is one, rejects the new key.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -247,8 +248,8 @@ where
         change::usually(&self.inner, hash, &mut key, &mut value);
     }
 
-    /// Inserts a value as [`insert`](Self::insert) does, with options of its own: a time at which
-    /// it expires, or a pin, which keeps it from being evicted.
+    /// Inserts a value as [`insert`](Self::insert) does, with options for this entry: a time at
+    /// which it expires, or a pin, which keeps it from being evicted.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -268,8 +269,8 @@ where
         change::unusually(&self.inner, hash, &mut key, &mut value, options);
     }
 
-    /// Removes a key and returns a guard for the value that it had; `None` if the key is absent. A
-    /// load of the key that is under way will not enter the cache.
+    /// Removes a key and returns a guard for its value; `None` if the key is absent. A load of the
+    /// key that is under way will not enter the cache.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -305,10 +306,12 @@ where
         })
     }
 
-    /// Returns an iterator over the entries, in no particular order. It yields an entry that stays
-    /// in the cache meanwhile once; one that comes or leaves meanwhile once or never. It takes a
-    /// lock for each entry, holds none in between, rests for a moment after each 1,024 so that
-    /// writers get on, and counts no hits.
+    /// Returns an iterator over the entries, in no particular order.
+    ///
+    /// It yields each entry that stays in the cache throughout exactly once, and each entry that
+    /// comes or leaves meanwhile at most once. It takes a lock for each entry and holds none in
+    /// between. It counts no hits. After each 1,024 entries it pauses for a moment, to let writers
+    /// proceed.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -321,8 +324,7 @@ where
         Iter::new(&self.inner)
     }
 
-    /// Returns the number of entries. It includes entries that have expired and were not removed
-    /// yet.
+    /// Returns the number of entries, including entries that have expired and were not removed yet.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -334,7 +336,7 @@ where
         self.inner.shards.iter().map(|shard| shard.owner().room.held().entries as usize).sum()
     }
 
-    /// Returns true if there is no entry.
+    /// Returns true if the cache has no entries.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -358,8 +360,9 @@ where
         self.inner.stats()
     }
 
-    /// Looks a key up for a guard that may travel between threads and outlive the cache. Takes a
-    /// lock, unlike [`get`](Self::get). A guard becomes such a one by [`Ref::hold`].
+    /// Looks a key up and returns a guard that may travel between threads and outlive the cache.
+    /// Takes a lock, unlike [`get`](Self::get). [`Ref::hold`] turns an ordinary guard into such a
+    /// one.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -377,8 +380,8 @@ where
         Some(hold_kept(inner, &found.entry.value, &Keep::new(found.cell)))
     }
 
-    /// Removes all entries, pinned ones too. Entries that other threads insert meanwhile may stay.
-    /// The results of loads under way will not enter the cache.
+    /// Removes all entries, including pinned ones. Entries that other threads insert meanwhile may
+    /// stay. The results of loads under way will not enter the cache.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -398,8 +401,8 @@ where
         panic.raise();
     }
 
-    /// Sets the limit of entries while the cache is used. It may be lower or higher than before, or
-    /// the first one.
+    /// Changes the limit of entries while the cache is in use. The new limit may be lower or higher
+    /// than the old one, or the first one of a cache that had only a limit of weight.
     ///
     /// Entries beyond a lower limit are evicted before this returns; pinned entries stay, however
     /// many they are. The policy keeps what it has learned. Memory reserved for entries is not
@@ -424,8 +427,8 @@ where
         self.resized();
     }
 
-    /// Sets the limit of weight while the cache is used; see [`resize`](Self::resize). The unit is
-    /// that of the [weigher](crate::Builder::weigher).
+    /// Changes the limit of weight while the cache is in use; see [`resize`](Self::resize). The
+    /// unit is that of the [weigher](crate::Builder::weigher).
     ///
     /// # Panics
     /// When the cache has no weigher.
@@ -460,14 +463,11 @@ where
     }
 
     /// Freezes a share of the entries, from 0 to 1: those that the policy would keep longest. Until
-    /// the cache is [thawed](Self::thaw) or frozen again, these are not evicted, and hits on them
-    /// go through an index without locks and marks.
+    /// the cache is [thawed](Self::thaw) or frozen again, frozen entries are not evicted. Hits on
+    /// them use an index without locks and without marks for the policy.
     ///
     /// Frozen entries can be replaced and removed, and expire, as others do. With a share of 1 no
     /// new key comes in. Pinned entries, and those with a time to idle, are not frozen.
-    ///
-    /// This suits caches that are filled once, and experiments. A cache made with
-    /// [`freezing`](crate::Builder::freezing) freezes and thaws by itself.
     ///
     /// # Panics
     /// When the share is not between 0 and 1.
@@ -517,8 +517,8 @@ where
         self.set_pinned(key, true)
     }
 
-    /// Lets a pinned entry be evicted again; the policy takes it for a new one. Returns false if
-    /// the key is absent.
+    /// Unpins an entry, so that it can be evicted again. The policy treats it as a new entry.
+    /// Returns false if the key is absent.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -557,12 +557,13 @@ where
     }
 
     /// Removes expired entries, and drops all entries that have left the cache and that no guard
-    /// keeps, before it returns. Within a listener or a destructor it may leave that to the outer
-    /// call of the cache.
+    /// keeps. Inside a listener or a destructor, the enclosing call of the cache may do the
+    /// dropping later.
     ///
-    /// Without this call, entries that left are dropped in batches. So many without guards wait at
-    /// most: 1/16 of the capacity, or 32 a shard if that is more, 64 where keys and values need no
-    /// drop. Where only weight is limited, these are 512 a shard, and 1/16 of the weight.
+    /// Without this call, entries that have left are dropped in batches. Up to 1/16 of the capacity
+    /// may wait without a guard, or 32 entries a shard if that is more, or 64 where keys and values
+    /// need no drop. With a limit of weight only, up to 512 entries a shard and 1/16 of the weight
+    /// may wait.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -607,8 +608,8 @@ impl<K, V, P: Replacement, S> fmt::Debug for Cache<K, V, P, S> {
 }
 
 impl<V> Ref<'_, V> {
-    /// Turns the guard into one that may travel between threads and outlive the cache. Looks
-    /// nothing up, so it works for a value that has left the cache, too. Takes a lock.
+    /// Turns the guard into one that may travel between threads and outlive the cache. It needs no
+    /// lookup, so it also works for a value that has left the cache. Takes a lock.
     ///
     /// # Panics
     /// When the guard is not of this cache.
@@ -638,7 +639,7 @@ impl<V> Ref<'_, V> {
     }
 }
 
-/// Holds a value whose entry a cell of the cache's keeps meanwhile.
+/// Makes a [`Held`] of a value whose entry `keep` protects during the call.
 fn hold_kept<K, V, P: Replacement, S>(
     inner: &Inner<K, V, P, S>,
     value: &V,
@@ -652,11 +653,11 @@ pub struct Iter<'a, K, V, P: Replacement, S> {
     inner: &'a Inner<K, V, P, S>,
     shard: usize,
     slot: u32,
-    /// Entries until the next rest.
+    /// Entries until the iterator next pauses for writers.
     left: u32,
 }
 
-/// Entries between two rests.
+/// Entries that an iterator yields between two pauses.
 const ENTRIES_PER_REST: u32 = 1024;
 
 impl<'a, K, V, P: Replacement, S> Iter<'a, K, V, P, S> {

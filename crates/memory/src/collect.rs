@@ -1,4 +1,4 @@
-//! Caches as collections: made of entries, and extended by them.
+//! Conversions between caches and collections of entries.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -17,8 +17,8 @@ where
     }
 }
 
-/// A cache with room for as many entries as come, and one at least. Of several with the same key
-/// the last stays.
+/// Creates a cache from entries, with a capacity of as many entries as the iterator yields, but at
+/// least one. Of entries with the same key the last one stays.
 ///
 /// ```
 /// # use floe_memory as floe;

@@ -2,8 +2,9 @@
 //! loads of absent keys.
 //!
 //! The caller's code runs outside of locks and may use the cache. A change that depends on a value
-//! is made under the lock of the shard if the key still has that value, and decided anew otherwise.
-//! A guard for the old value keeps its memory, so no other value can have its address.
+//! is applied under the lock of the shard if the key still has that value; otherwise the caller's
+//! code decides again. A guard keeps the old value's memory, so no other value can have its
+//! address.
 
 use std::borrow::Borrow;
 use std::convert::Infallible;
@@ -47,11 +48,17 @@ where
     /// or inserted, or the cache cleared, while it is loaded, the loaded value may be out of date
     /// and does not enter the cache.
     ///
-    /// Loads may ask for other keys, and each other's: where a wait would close a circle of loads
-    /// that wait for each other, its caller loads by itself and does not wait. This covers threads
-    /// and futures, in any number of caches. A thread that has polled a load's future does not
-    /// block on that either. It is not noticed, and waits for ever, when a load has another thread
-    /// or task ask for its key and waits for that.
+    /// Loads may ask for other keys, and for each other's. Where a wait would close a cycle of
+    /// loads that wait for each other, the caller loads by itself and does not wait. This covers
+    /// threads and futures, in any number of caches. A thread that has polled a load's future does
+    /// not block on that load either. One deadlock is not detected: a load that has another thread
+    /// or task ask for its own key, and waits for that.
+    ///
+    /// # Errors
+    /// The error of `load`, for the caller that ran it.
+    ///
+    /// # Panics
+    /// When `load` asks for its own key, which would never end, and when `load` panics.
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
@@ -80,12 +87,18 @@ where
         Loader::of(self).load(Borrowed::new(key), || load().map(plain), &Sharing::none())
     }
 
-    /// Does as [`get_or_insert_with`](Self::get_or_insert_with), but callers that wait for a
+    /// Loads as [`get_or_insert_with`](Self::get_or_insert_with) does, but callers that wait for a
     /// failing load get its error, too. A source that does not answer is asked once for all of
     /// them. Later callers ask again: errors are not kept.
     ///
-    /// Waiting callers with another error type than the loading one try for themselves, as do those
-    /// that wait for a load that panics.
+    /// A waiting caller whose error type differs from the loading caller's loads by itself. So do
+    /// callers that wait for a load that panics.
+    ///
+    /// # Errors
+    /// The error of the caller's own `load`, or of the load for which the caller waited.
+    ///
+    /// # Panics
+    /// As `get_or_insert_with`.
     ///
     /// # Errors
     /// The error of `load`, be it the caller's or that for which it waited.
@@ -116,8 +129,8 @@ where
         )
     }
 
-    /// Looks a key up and makes its value if it is absent, by a function that cannot fail.
-    /// Otherwise as [`get_or_insert_with`](Self::get_or_insert_with).
+    /// Looks a key up and makes its value if it is absent, by a function that cannot fail. It
+    /// otherwise works as [`get_or_insert_with`](Self::get_or_insert_with).
     ///
     /// # Panics
     /// As `get_or_insert_with`.
@@ -140,11 +153,17 @@ where
     }
 
     /// Looks a key up and, if it is absent, awaits `load` for its value. A key has one load at a
-    /// time: other callers await that load. It needs no runtime. When the loading caller's future
-    /// is dropped, the next waiting caller loads.
+    /// time: other callers await that load. It needs no particular runtime. When the loading
+    /// caller's future is dropped, the next waiting caller loads.
     ///
     /// The guard belongs to the thread that polled last; to hold a value across an `await`, clone
     /// it or [`hold`](Self::hold) it.
+    ///
+    /// # Errors
+    /// The error of `load`, for the caller that ran it.
+    ///
+    /// # Panics
+    /// When `load` asks for its own key while it is polled, which would never end.
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
@@ -182,11 +201,11 @@ where
             .await
     }
 
-    /// Does as [`get_or_insert_async`](Self::get_or_insert_async), but callers that wait for a
-    /// failing load get its error, too; see [`try_get_with`](Self::try_get_with).
+    /// Loads as [`get_or_insert_async`](Self::get_or_insert_async) does, but callers that wait for
+    /// a failing load get its error, too; see [`try_get_with`](Self::try_get_with).
     ///
     /// # Errors
-    /// The error of `load`, be it the caller's or that for which it waited.
+    /// The error of the caller's own `load`, or of the load for which the caller waited.
     ///
     /// # Panics
     /// As `get_or_insert_async`.
@@ -209,8 +228,9 @@ where
             .await
     }
 
-    /// Does as [`get_or_insert_async`](Self::get_or_insert_async), and returns a clone of the value
-    /// in place of a guard. It may be kept across an `await`. Large values are best in an `Arc`.
+    /// Loads as [`get_or_insert_async`](Self::get_or_insert_async) does, and returns a clone of the
+    /// value instead of a guard. The clone may be kept across an `await`. Large values are best in
+    /// an `Arc`.
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
@@ -230,9 +250,10 @@ where
         self.get_or_insert_async(key, load).await.map(|value| V::clone(&value))
     }
 
-    /// Takes a key, whose value is made if it is absent: for keys that cannot be cloned, and for
-    /// callers that have one anyway. [`get_with`](Self::get_with) and others make a
-    /// key of a borrowed one, and only where the value is not there.
+    /// Takes a key, to return its value or to make one if it is absent. This is for keys that
+    /// cannot be cloned, and for callers that own one anyway. Methods such as
+    /// [`get_with`](Self::get_with) make a key from a borrowed one, and only where the value is
+    /// absent.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -247,8 +268,8 @@ where
         KeyEntry::new(self, Owned::new(key))
     }
 
-    /// Returns [`Loads`]: loads with options, such as the lifetime of the value, the time to wait
-    /// for the load of another caller, or the place where a refresh runs.
+    /// Returns [`Loads`]: loads with options, such as the lifetime of the value, a limit on the
+    /// wait for another caller's load, or the place where a refresh runs.
     pub fn loads(&self) -> Loads<'_, K, V, P, S> {
         Loads::of(self)
     }
@@ -257,9 +278,13 @@ where
     /// each key, in the order of `keys`.
     ///
     /// `load` gets the absent keys. It returns their values in the same order, with `None` for a
-    /// key that the source does not have; a shorter list means `None` for the rest. Keys that
-    /// another caller loads already are waited for, after this call's own load. `load` is called
-    /// again only where the load of another caller fails.
+    /// key that the source does not have; a shorter list means `None` for the rest. For keys that
+    /// another caller loads already, the call waits after its own load. `load` is called again only
+    /// where the load of another caller fails.
+    ///
+    /// # Errors
+    /// The error of `load`, unless all its keys have values already and were only to be
+    /// [refreshed](crate::Builder::refresh_ahead).
     ///
     /// # Errors
     /// The error of `load`, unless all that it was to bring was to
@@ -399,7 +424,7 @@ where
     ///
     /// The closure runs outside of locks, and again if another thread changes the key meanwhile: no
     /// change is lost. The guard has the new value even where the cache does not take it. The entry
-    /// expires as one that is [inserted](Self::insert), and is not pinned.
+    /// expires like an [inserted](Self::insert) one, and is not pinned.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -479,8 +504,8 @@ where
     /// `None` if nothing was removed. The closure runs outside of locks, and again if another
     /// thread changes the key meanwhile.
     ///
-    /// A load of the key that is under way will not enter the cache, whatever the closure says: it
-    /// was not asked about what that brings.
+    /// A load of the key that is under way will not enter the cache, whatever the closure returns:
+    /// the closure has not seen the loaded value.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -507,12 +532,12 @@ where
 
     /// Keeps the entries for which a closure returns true, and removes all others.
     ///
-    /// The closure sees each entry that was there before and still is; it may miss entries that
-    /// other threads insert meanwhile, which stay. It runs outside of locks. Each entry that is
-    /// removed costs two locks, each that stays one.
+    /// The closure sees each entry that was in the cache before the call and still is. It may miss
+    /// entries that other threads insert meanwhile; these stay. It runs outside of locks. Removing
+    /// an entry takes two locks, keeping one takes one.
     ///
-    /// Loads that are under way when it begins will not enter the cache: the closure was not asked
-    /// about what they bring.
+    /// Loads that are under way when the call begins will not enter the cache: the closure has not
+    /// seen their values.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -533,11 +558,11 @@ where
     }
 }
 
-/// Inserts an entry if `decide` agrees to the one that is there under its key. `guard` is filled as
-/// that of a [candidate](crate::entry::Candidate).
+/// Inserts an entry if `decide` accepts the entry that the key has. `guard` is filled like that of
+/// a [candidate](crate::entry::Candidate).
 ///
 /// # Errors
-/// Key and value, if it does not agree.
+/// Returns key and value if `decide` refuses.
 pub(crate) fn place<K, V, P, S>(
     cache: &Cache<K, V, P, S>,
     (key, value): (K, V),
@@ -570,8 +595,8 @@ where
     Ok(())
 }
 
-/// Removes a key's entry if it still has this value, which a guard of the caller's keeps, and has
-/// not expired.
+/// Removes a key's entry if it still has this value and has not expired. A guard of the caller's
+/// must keep the value.
 pub(crate) fn take_out<K, V, P, S, Q>(cache: &Cache<K, V, P, S>, key: &Q, value: &V) -> bool
 where
     K: Hash + Eq + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! A key with its value, as it lies in memory, and when it expires.
+//! Entries as they lie in memory: a key, a value, and a head with slot and expiry.
 
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
@@ -8,28 +8,29 @@ use crate::hazard::Cell;
 use crate::index::KeyHash;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The slot of an entry, whether it is frozen, and when it expires: 16 bytes beside the key, so
-/// that a hit that compares the key has them.
+/// The slot of an entry, its frozen mark, and its expiry: 16 bytes next to the key, so that a hit
+/// that compares the key reads them with it.
 #[derive(Debug)]
 pub(crate) struct Head {
-    /// The lower half is a [`State`]'s. The upper one is the [`Moment`] at which the entry expires
-    /// if it is not used again.
+    /// The bits of a [`State`] in the lower half. The upper half is the [`Moment`] at which the
+    /// entry expires unless it is used again.
     state: AtomicU64,
-    /// When it expires even if it is.
+    /// Latest expiry of the entry, however often it is used.
     last: Moment,
-    /// A [`Span`]: how long it may go unused; none is for ever. With [`AHEAD`], how long before
-    /// `last` a load refreshes it, and it may go unused for ever.
+    /// The [`Span`] for which the entry may go unused; none means for ever. With [`AHEAD`] set, the
+    /// span before `last` in which a load refreshes the entry, which then may go unused for ever.
     idle: u32,
 }
 
-/// Of a span, none of which is so long: one before the end.
+/// Mark in [`Head::idle`] that the span is a refresh time before the end. No span is long enough to
+/// set this bit.
 const AHEAD: u32 = 1 << 31;
-/// Of a state: the entry is frozen.
+/// Bit of a [`State`] that marks a frozen entry.
 const FROZEN: u64 = 1 << 31;
-/// The position of the time in a state.
+/// Position of the expiry in a [`State`], in bits.
 const NEXT_SHIFT: u32 = 32;
 
-/// The slot of an entry, whether it is frozen, and whether it expires, at one moment.
+/// Snapshot of an entry's slot, frozen mark and next expiry, read by one load.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct State(u64);
 
@@ -40,7 +41,7 @@ impl State {
         (self.0 & (FROZEN - 1)) as u32
     }
 
-    /// Returns whether the entry is neither frozen nor expires: most are such.
+    /// Returns true if the entry is neither frozen nor able to expire, as most are.
     #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
         self.0 < FROZEN
@@ -50,7 +51,7 @@ impl State {
         self.0 & FROZEN != 0
     }
 
-    /// Returns when the entry expires if it is not used again.
+    /// Returns the moment at which the entry expires unless it is used again.
     #[inline(always)]
     fn next(self) -> Moment {
         Moment((self.0 >> NEXT_SHIFT) as u32)
@@ -58,12 +59,13 @@ impl State {
 }
 
 impl Head {
-    /// Of an entry that does not expire.
+    /// Creates the head of an entry that does not expire.
     pub(crate) fn never() -> Self {
         Self { state: AtomicU64::new(0), last: Moment::NEVER, idle: 0 }
     }
 
-    /// Of an entry made now. Spans are at most the [longest](crate::clock::LONGEST) ones.
+    /// Creates the head of an entry inserted now. Spans must not exceed
+    /// [`LONGEST`](crate::clock::LONGEST).
     pub(crate) fn new(now: Ticks, live: Option<Ticks>, unused: Option<Unused<Ticks>>) -> Self {
         let last = live.map_or(Moment::NEVER, |live| Moment::after(now, live));
         let idle = match unused {
@@ -77,8 +79,8 @@ impl Head {
         head
     }
 
-    /// Returns a head with the same times for a slot, or `u32::MAX` for an entry without one: then
-    /// it is as frozen.
+    /// Returns a head with this expiry for a slot. `u32::MAX` stands for an entry without a slot,
+    /// which then counts as frozen.
     #[inline(always)]
     pub(crate) fn at(&self, slot: u32) -> Self {
         let next = u64::from(self.state().next().0) << NEXT_SHIFT;
@@ -92,7 +94,7 @@ impl Head {
         State(self.state.load(Ordering::Relaxed))
     }
 
-    /// For the owner.
+    /// Sets or clears the frozen mark. Only the owner of the entry calls this.
     pub(crate) fn set_frozen(&self, frozen: bool) {
         if frozen {
             self.state.fetch_or(FROZEN, Ordering::Relaxed); // as above
@@ -101,23 +103,23 @@ impl Head {
         }
     }
 
-    /// Returns whether there is anything to look at: false for most caches, and then no clock is.
+    /// Returns true if the entry can expire. Most caches have no such entries, and then never read
+    /// a clock.
     #[inline(always)]
     pub(crate) fn is_set(&self) -> bool {
         self.state().next().is_set()
     }
 
-    /// Returns whether it expires when it is not used.
+    /// Returns true if the entry expires when it goes unused for a time.
     pub(crate) fn goes_idle(&self) -> bool {
         self.idle != 0 && self.idle & AHEAD == 0
     }
 
-    /// The span of time that `idle` tells.
     fn span(&self) -> Span {
         Span::of_bits(self.idle & !AHEAD)
     }
 
-    /// Returns whether a load is to refresh it.
+    /// Returns true if a load should refresh the entry now.
     pub(crate) fn is_due(&self, clock: &Clock) -> bool {
         self.idle & AHEAD != 0
             && self.last.left(clock.now()).is_some_and(|left| left <= self.span().ticks().0)
@@ -128,17 +130,18 @@ impl Head {
         self.state().next().has_come(now)
     }
 
-    /// [`has_expired`](Self::has_expired) now. Looks at the time only if that matters.
+    /// Returns true if the entry has expired. Reads the clock only if the entry can expire.
     pub(crate) fn is_over(&self, clock: &Clock) -> bool {
         self.is_set() && self.has_expired(clock.now())
     }
 
-    /// Returns the ticks until it expires without further use; none if it has.
+    /// Returns the ticks until the entry expires without further use; `None` if it has expired.
     pub(crate) fn left(&self, now: Ticks) -> Option<u64> {
         self.state().next().left(now)
     }
 
-    /// Returns the ticks until it expires even if it is used, and what else it was made with.
+    /// Returns the ticks until the entry expires even if it is used, and its time to idle or
+    /// refresh time.
     #[cfg(feature = "serde")]
     pub(crate) fn spans(&self, now: Ticks) -> (Option<u64>, Option<Unused<u64>>) {
         let Ticks(span) = self.span().ticks();
@@ -150,7 +153,7 @@ impl Head {
         (self.last.left(now), unused)
     }
 
-    /// Notes a use. Writes at most once a tick.
+    /// Records a use of the entry, which defers its expiry. Writes at most once a tick.
     #[inline]
     pub(crate) fn used(&self, now: Ticks) {
         if !self.goes_idle() {
@@ -168,16 +171,16 @@ impl Head {
     }
 }
 
-/// The meaning of an entry's second span of time. An entry has one of the two.
+/// The second time of an entry: a time to idle or a refresh time. An entry has at most one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unused<T> {
-    /// It expires when it was not used for so long.
+    /// The entry expires after going unused for this time.
     Expires(T),
-    /// A load refreshes it from so long before its end.
+    /// A load refreshes the entry from this time before its end.
     Refreshes(T),
 }
 
-/// An entry. It does not change once readers can see it, but for its head.
+/// A key and value of the cache. Only the head changes once readers can see the entry.
 #[derive(Debug)]
 #[repr(C)] // what every hit reads comes first, in one line more often than not
 pub(crate) struct Entry<K, V> {
@@ -187,21 +190,21 @@ pub(crate) struct Entry<K, V> {
 }
 
 impl<K, V> Entry<K, V> {
-    /// An entry that is in no cache.
+    /// Creates an entry that is in no cache.
     pub(crate) fn alone(key: K, value: V) -> Self {
         Self { head: Head::never().at(u32::MAX), key, value }
     }
 
-    /// Its number in the policy's order, below 2³¹.
+    /// Returns the entry's number in the policy's order, below 2³¹.
     #[inline(always)]
     pub(crate) fn slot(&self) -> u32 {
         self.head.state().slot()
     }
 }
 
-/// A key and a value on their way in. They stay where the caller has them until they have their
-/// place: values can be large. If they get none, they are dropped with this: by a caller that has
-/// no lock then, as they are the user's.
+/// A key and a value on their way into the cache. Because values can be large, they stay in the
+/// caller's memory until their place is found. If they get none, they are dropped with this. The
+/// dropping caller must hold no lock, as this runs code of the user.
 #[derive(Debug)]
 pub(crate) struct Unplaced<'a, K, V> {
     pub(crate) hash: KeyHash,
@@ -211,7 +214,7 @@ pub(crate) struct Unplaced<'a, K, V> {
 }
 
 impl<'a, K, V> Unplaced<'a, K, V> {
-    /// Takes over key and value; the caller neither uses nor drops them any more.
+    /// Takes over key and value; the caller must neither use nor drop them any more.
     #[inline(always)]
     pub(crate) fn new(
         hash: KeyHash,
@@ -230,10 +233,10 @@ impl<'a, K, V> Unplaced<'a, K, V> {
         self.value
     }
 
-    /// Moves into memory for an entry, which gets a head.
+    /// Moves key and value to the memory of an entry, with the given head.
     ///
     /// # Safety
-    /// It may be written and holds no entry. Called once.
+    /// `entry` must be valid for writes and hold no entry. This may be called once only.
     #[inline(always)]
     pub(crate) unsafe fn write(&mut self, head: Head, entry: *mut Entry<K, V>) {
         self.is_placed = true;
@@ -246,7 +249,7 @@ impl<'a, K, V> Unplaced<'a, K, V> {
         }
     }
 
-    /// Gives key and value back to the caller, who has them where they were.
+    /// Returns ownership of key and value to the caller, in whose memory they still are.
     pub(crate) fn hand_back(mut self) {
         debug_assert!(!self.is_placed, "they have moved");
         self.is_placed = true;
@@ -266,28 +269,30 @@ impl<K, V> Drop for Unplaced<'_, K, V> {
     }
 }
 
-/// An entry that is to come in. Its key and value are dropped with this if they get no place.
+/// An entry to be inserted. Its key and value are dropped with this if they get no place.
 #[derive(Debug)]
 pub(crate) struct Candidate<'a, K, V> {
     pub(crate) unplaced: Unplaced<'a, K, V>,
     pub(crate) weight: u32,
     pub(crate) expiry: Head,
-    /// The earliest time at which it can expire, in microseconds of the system's clock, where a
-    /// sweep is needed.
+    /// Earliest time at which the entry can expire, in microseconds of the system's clock. `None`
+    /// if no sweep is needed.
     pub(crate) due: Option<NonZeroU64>,
     pub(crate) pinned: bool,
-    /// No admission is to be asked about it: one has admitted it, or it succeeds another.
+    /// True if no admission is to be asked: one has admitted the entry already, or it replaces
+    /// another.
     pub(crate) is_admitted: bool,
-    /// Does not replace an entry that is there: that is newer.
+    /// True if a present entry stays, because it is newer than this one.
     pub(crate) yields: bool,
-    /// Is a newer value of what is there, and pinned if that is.
+    /// True if this is a refreshed value of a present entry. It then takes over that entry's pin.
     pub(crate) refreshes: bool,
-    /// Is filled with the address of the entry before others can see it, to keep it for the caller.
+    /// Cell to fill with the entry's address before others can see the entry, to keep it for the
+    /// caller.
     pub(crate) guard: Option<&'a Cell>,
 }
 
 impl<'a, K, V> Candidate<'a, K, V> {
-    /// Of weight 1, which never expires.
+    /// Creates a candidate of weight 1 that never expires.
     #[inline(always)]
     pub(crate) fn new(unplaced: Unplaced<'a, K, V>) -> Self {
         Self {
@@ -303,15 +308,15 @@ impl<'a, K, V> Candidate<'a, K, V> {
         }
     }
 
-    /// Gives key and value back to the caller, who has them where they were.
+    /// Returns ownership of key and value to the caller, in whose memory they still are.
     pub(crate) fn hand_back(self) {
         self.unplaced.hand_back();
     }
 
-    /// Moves into memory for an entry.
+    /// Moves the candidate to the memory of an entry.
     ///
     /// # Safety
-    /// It may be written and holds no entry. Called once.
+    /// `entry` must be valid for writes and hold no entry. This may be called once only.
     pub(crate) unsafe fn write(&mut self, slot: u32, entry: *mut Entry<K, V>) {
         // SAFETY: as the caller says.
         unsafe { self.unplaced.write(self.expiry.at(slot), entry) };

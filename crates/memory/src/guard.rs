@@ -1,4 +1,4 @@
-//! Values in a cache, looked at in place.
+//! Guards: references to values in a cache that keep their entries in memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,35 +11,34 @@ use crate::hazard::Cell;
 use crate::records::Hold;
 use crate::sync::Ordering;
 
-/// A cell that keeps an entry as long as this is there.
+/// Ownership of a hazard cell, which keeps the entry that it names in memory until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Keep<'a>(&'a Cell);
 
 impl<'a> Keep<'a> {
-    /// Takes over a cell that names an entry.
+    /// Takes ownership of a cell that names an entry.
     #[inline(always)]
     pub(crate) fn new(cell: &'a Cell) -> Self {
         Self(cell)
     }
 
-    /// Makes the cell name an entry, which is kept from then on if it cannot have been
-    /// taken out before, and nothing of the cell's earlier target.
+    /// Makes the cell name the entry at `address`, and releases the cell's earlier target. The
+    /// entry is kept from then on, provided that it cannot have been removed before.
     #[inline(always)]
     pub(crate) fn name(&self, address: usize) {
         self.0.store(address, Ordering::Release); // as in `drop`; and see `Record::looked_at`
     }
 
-    /// The cell.
     pub(crate) fn cell(&self) -> &'a Cell {
         self.0
     }
 
-    /// The address that it names.
+    /// Returns the address of the entry that the cell names.
     pub(crate) fn address(&self) -> usize {
         self.0.load(Ordering::Relaxed) // this thread wrote it, or the one it came from
     }
 
-    /// Hands the cell on, filled.
+    /// Gives up ownership of the cell, which still names its entry.
     #[inline(always)]
     pub(crate) fn into_cell(self) -> &'a Cell {
         let cell = self.0;
@@ -56,8 +55,8 @@ impl Drop for Keep<'_> {
     }
 }
 
-/// An entry that a reader has found, kept by a cell. Two words, which functions return in
-/// registers.
+/// An entry that a reader has found, and the cell that keeps it. Two words, so functions return it
+/// in registers.
 pub(crate) struct Found<'a, K, V> {
     pub(crate) entry: &'a Entry<K, V>,
     pub(crate) cell: &'a Cell,
@@ -66,13 +65,13 @@ pub(crate) struct Found<'a, K, V> {
 /// A guard for a value in a cache: derefs to the value and keeps it in memory, even after its entry
 /// has left the cache.
 ///
-/// It keeps nothing else, no thread waits for it, and it touches no reference count. It belongs to
-/// the thread that made it. [`hold`](Self::hold) makes a [`Held`] of it, which may go to other
-/// threads and outlive the cache.
+/// It keeps nothing else in memory, makes no thread wait, and touches no reference count. It
+/// belongs to the thread that made it. [`hold`](Self::hold) turns it into a [`Held`], which may go
+/// to other threads and outlive the cache.
 ///
 /// A guard gives the value by reference only, also when its entry has left the cache. Guards are
-/// not counted, so none knows whether it is the last: to find out takes a barrier for all threads
-/// and a look at the guards of each. For an owned value, clone it, or keep values in an
+/// not counted, so a guard cannot tell whether it is the last one: that would take a barrier for
+/// all threads and a scan of the guards of each. For an owned value, clone it, or keep values in an
 /// [`Arc`](std::sync::Arc).
 ///
 /// ```
@@ -98,7 +97,7 @@ pub(crate) struct Found<'a, K, V> {
 pub struct Ref<'a, V> {
     value: &'a V,
     keep: Keep<'a>,
-    /// The cell belongs to a thread.
+    /// Makes the guard `!Send`, as the cell belongs to a thread.
     not_send: PhantomData<*const ()>,
 }
 
@@ -110,7 +109,7 @@ impl<'a, V> Ref<'a, V> {
 }
 
 impl<'a, V> Ref<'a, V> {
-    /// The value, and the cell that keeps its entry.
+    /// Returns the value, and the cell that keeps its entry.
     pub(crate) fn into_parts(self) -> (&'a V, Keep<'a>) {
         (self.value, self.keep)
     }
@@ -145,8 +144,8 @@ impl<V: fmt::Display> fmt::Display for Ref<'_, V> {
 }
 
 /// A guard for an entry of a cache, with its key and its value, as
-/// [`Cache::iter`](crate::Cache::iter) yields them. As a [`Ref`], it keeps them in memory and
-/// belongs to its thread.
+/// [`Cache::iter`](crate::Cache::iter) yields them. Like a [`Ref`], it keeps the entry in memory
+/// and belongs to its thread.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -171,18 +170,18 @@ impl<'a, K, V> Item<'a, K, V> {
         Self { entry, _keep: keep, not_send: PhantomData }
     }
 
-    /// The times of the entry.
+    /// Returns the head of the entry, which has its expiry.
     #[cfg(feature = "serde")]
     pub(crate) fn expiry(&self) -> &crate::entry::Head {
         &self.entry.head
     }
 
-    /// The key.
+    /// Returns the key of the entry.
     pub fn key(&self) -> &K {
         &self.entry.key
     }
 
-    /// The value.
+    /// Returns the value of the entry.
     pub fn value(&self) -> &V {
         &self.entry.value
     }
@@ -198,9 +197,9 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Item<'_, K, V> {
 /// [`Cache::hold`](crate::Cache::hold) and [`Ref::hold`] make one. Making and dropping one takes a
 /// lock.
 ///
-/// It keeps its entry, not the cache. When the cache is dropped, all other entries are, and their
-/// memory goes back to the system but for the pages with held entries. The last `Held` of an entry
-/// then drops that.
+/// It keeps its entry, not the cache. When the cache is dropped, it drops all other entries and
+/// returns their memory to the system, except the pages with held entries. The last `Held` of an
+/// entry then drops that entry.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -226,7 +225,7 @@ impl<V: RefUnwindSafe> UnwindSafe for Held<V> {}
 impl<V: RefUnwindSafe> RefUnwindSafe for Held<V> {}
 
 impl<V> Held<V> {
-    /// Of a value whose entry is held.
+    /// Creates a guard for the value of an entry that `hold` keeps.
     pub(crate) fn new(value: NonNull<V>, hold: Hold) -> Self {
         Self { value, _hold: hold }
     }

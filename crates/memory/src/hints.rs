@@ -1,24 +1,26 @@
-//! Large pages for large memory: a lookup in a large cache is three or four addresses all over it,
-//! and with pages of 4 KiB each of them costs a walk through the page tables on top.
+//! Hints to the operating system and the processor about memory.
+//!
+//! A lookup in a large cache touches three or four addresses all over it. With pages of 4 KiB each
+//! of them also costs a walk through the page tables, which large pages avoid.
 
 use std::ops::Range;
 
-/// Bytes from which on it is worth asking.
+/// Size of memory, in bytes, from which asking for large pages is worthwhile.
 const WORTHWHILE_BYTES: usize = 2 << 20;
 
-/// Asks for large pages where the system leaves that to programs. Only a hint: it changes no
-/// contents.
+/// Asks for large pages where the system leaves that choice to programs. This is only a hint and
+/// changes no contents.
 pub(crate) fn prefer<T>(memory: *mut T, bytes: usize) {
     if bytes >= WORTHWHILE_BYTES {
         system::prefer(memory.cast(), bytes);
     }
 }
 
-/// Gives the pages of some memory back to the system, but for those of what is `kept`, in order.
-/// Returns how many bytes that were.
+/// Gives the pages of a memory range back to the system, except those that overlap the sorted
+/// ranges `kept`. Returns the number of bytes given back.
 ///
 /// # Safety
-/// The memory is the caller's, and none of its contents are needed but those of `kept`.
+/// The caller must own the memory and need none of its contents but those of `kept`.
 pub(crate) unsafe fn give_back(memory: Range<usize>, kept: &[Range<usize>]) -> usize {
     let first = kept.partition_point(|kept| kept.end <= memory.start);
     let (mut begin, mut given) = (memory.start, 0);
@@ -40,8 +42,10 @@ pub(crate) unsafe fn give_back(memory: Range<usize>, kept: &[Range<usize>]) -> u
 mod system {
     use rustix::mm::{Advice, madvise};
 
+    /// Gives whole pages back to the system, and returns the number of bytes.
+    ///
     /// # Safety
-    /// The contents of the memory are not needed any more.
+    /// The contents of the memory must not be needed any more.
     pub(super) unsafe fn give_back(memory: *mut u8, bytes: usize) -> usize {
         // SAFETY: the caller says so.
         unsafe { advise(memory, bytes, Advice::LinuxDontNeed) }
@@ -52,10 +56,10 @@ mod system {
         unsafe { advise(memory, bytes, Advice::LinuxHugepage) };
     }
 
-    /// Returns for how many bytes the advice was taken.
+    /// Calls `madvise` for a memory range, and returns the number of bytes for which it succeeded.
     ///
     /// # Safety
-    /// The memory is the caller's, and may be treated as the advice says.
+    /// The caller must own the memory and allow what the advice does to its contents.
     unsafe fn advise(memory: *mut u8, bytes: usize, advice: Advice) -> usize {
         // Not from the auxiliary vector: valgrind hides a part of that from its programs.
         // SAFETY: reads a constant of the system's.
@@ -78,7 +82,7 @@ mod system {
     }
 }
 
-/// Asks for the cache line at an address.
+/// Prefetches the cache line at an address.
 #[inline(always)]
 pub(crate) fn line<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -99,7 +103,7 @@ pub(crate) fn line<T>(address: *const T) {
     let _ = address;
 }
 
-/// Asks for the cache line at an address, which is to be written.
+/// Prefetches the cache line at an address for writing.
 #[inline(always)]
 pub(crate) fn line_to_write<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -125,7 +129,7 @@ pub(crate) fn line_to_write<T>(address: *const T) {
     let _ = address;
 }
 
-/// Asks for the lines of a value at an address, or the first ones if it is large.
+/// Prefetches the cache lines of a value, or the first ones if the value is large.
 #[inline(always)]
 pub(crate) fn span<T>(address: *const T) {
     for at in (0..size_of::<T>().min(4 * 64)).step_by(64) {

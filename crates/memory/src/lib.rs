@@ -60,7 +60,8 @@ pub use snapshot::Snapshot;
 pub use stats::Cause;
 pub use stats::{AdmissionStats, Stats};
 
-/// For counting what hits write: where the calling thread has its own record in a cache.
+/// Returns the address range of the calling thread's hazard record in a cache. For tests that count
+/// what hits write.
 #[doc(hidden)]
 pub fn own_record<K, V, P: policy::Replacement, S>(
     cache: &Cache<K, V, P, S>,
@@ -69,56 +70,56 @@ pub fn own_record<K, V, P: policy::Replacement, S>(
     record..record + size_of::<hazard::Record>()
 }
 
-/// For tests of what freeing and guards cost: records of threads, cells and holds that were looked
-/// at since the cache was made.
+/// Returns the number of thread records, cells and holds that were examined since the cache was
+/// made. For tests of the cost of reclamation and guards.
 #[doc(hidden)]
 pub fn visited<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> u64 {
     cache.inner.threads.records.visited()
 }
 
-/// For tests of how long reclaimers hold up others: the most records, cells, holds and entries that
-/// were looked at under one lock since the cache was made.
+/// Returns the most records, cells, holds and entries that were examined under one lock since the
+/// cache was made. For tests of how long reclamation blocks other threads.
 #[doc(hidden)]
 pub fn visited_at_once<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> u64 {
     cache.inner.threads.records.visited_at_once()
 }
 
-/// For tests of what caches in which nothing is due cost: how often a thread of the library's woke
-/// up.
+/// Returns how often the library's threads have woken up. For tests of the cost of idle caches.
 #[doc(hidden)]
 pub fn wake_ups() -> u64 {
     maintenance::wake_ups()
 }
 
-/// For tests of systems that have no thread to give: from now on, or no longer, none can be
-/// started.
+/// Makes every later start of a thread fail, or lets threads start again. For tests of systems
+/// without a free thread.
 #[doc(hidden)]
 pub fn without_threads(without: bool) {
     maintenance::without_threads(without);
 }
 
-/// For tests: hides frozen entries from readers, which then find them like all others, or shows
-/// them again. The controller of freezing does that to measure the worth of the frozen index.
+/// Hides frozen entries from the index lookup of readers, or shows them again. For tests.
+/// Readers find hidden frozen entries by the ordinary lookup. The controller of freezing uses this
+/// to measure the worth of the frozen index.
 #[doc(hidden)]
 pub fn bypass<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>, bypass: bool) {
     cache.inner.frozen.publish(&cache.inner.frozen.freezer(), !bypass);
 }
 
-/// For tests of what hits do where the system has no barrier for whole processes: from now on they
-/// fence.
+/// Makes hits use a memory fence from now on, as on systems without a barrier for whole processes.
+/// For tests.
 #[doc(hidden)]
 pub fn without_membarrier() {
     barrier::without_membarrier();
 }
 
-/// Returns whether hits do without a memory fence here: on Linux from 4.14, unless a sandbox
-/// forbids `membarrier(2)`. Elsewhere each hit passes one, which about doubles its time and changes
-/// nothing else.
+/// Returns true if hits do without a memory fence on this system: on Linux from 4.14, unless a
+/// sandbox forbids `membarrier(2)`. On other systems each hit executes a fence, which about doubles
+/// its time and changes nothing else.
 ///
-/// A sandbox should allow the call, or be there before the first cache. If one forbids it later,
-/// hits fence from then on, and frozen entries are looked up like others. As long as a thread that
-/// used a cache before does not use it again, what leaves that cache is freed by threads that wait
-/// 5 ms for each batch.
+/// A sandbox should allow the call, or be set up before the first cache is made. If one forbids it
+/// later, hits use a fence from then on, and frozen entries are found by the ordinary lookup.
+/// Entries that leave a cache are then freed by threads that wait 5 ms for each batch, until every
+/// thread that used the cache before has used it again.
 ///
 /// ```
 /// # use floe_memory as floe;

@@ -1,14 +1,10 @@
-//! The lifetimes of entries: the clock, how long an entry lives, and the sweeps of those that have
-//! expired.
+//! Lifetimes of entries: the clock, the expiry of an entry, and the sweeps that remove expired
+//! ones.
 //!
-//! # Sweeps
-//!
-//! Maintenance of one cache: its number in their list, and when it is to be swept.
-//!
-//! A thread that inserts an entry that expires says so after it has come in. Most expire later than
-//! something else that is in, and then that is a look at a number. A sweep forgets the number
-//! before it looks at the first shard: so it either sees an entry, under the shard's lock, or the
-//! inserting thread sees that the number was forgotten, and asks for a sweep anew.
+//! A thread that inserts an expiring entry requests a sweep afterwards. Most entries expire later
+//! than another one in the cache; then this only reads the time of the next sweep. A sweep resets
+//! that time before it visits the first shard. So either the sweep sees the entry under the shard's
+//! lock, or the inserting thread sees the reset and requests another sweep.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -19,15 +15,14 @@ use crate::options::InsertOptions;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 use crate::{fork, maintenance};
 
-/// Decides when the entries of a cache expire.
+/// The rules by which the entries of a cache expire, and the schedule of its sweeps.
 pub(crate) struct Lifetimes {
     clock: Clock,
-    /// An entry lives so long, unless its insertion says otherwise.
+    /// Default time to live of an entry; options of the insertion take precedence.
     live: Option<Duration>,
-    /// An unused entry lives so long, or a load refreshes it so long before its end, unless its
-    /// insertion says otherwise.
+    /// Default time to idle or refresh time of an entry; options of the insertion take precedence.
     unused: Option<Unused<Duration>>,
-    /// Entries can expire, so that a thread has to sweep them.
+    /// True once an entry can expire, so that a thread has to sweep the cache.
     can_expire: AtomicBool,
     /// The cache's schedule with the maintenance threads.
     upkeep: Upkeep,
@@ -52,13 +47,13 @@ impl Lifetimes {
         &self.upkeep
     }
 
-    /// Returns whether any entry can expire.
+    /// Returns true if any entry can expire.
     pub(crate) fn can_expire(&self) -> bool {
         // Set before the caller could know of an entry that expires.
         self.can_expire.load(Ordering::Relaxed)
     }
 
-    /// Returns whether an entry whose expiry is set is still to be had; notes its use if so.
+    /// Returns true if an entry that can expire has not done so, and then records its use.
     #[cold]
     pub(crate) fn is_alive(&self, expiry: &Head) -> bool {
         let now = self.clock.now();
@@ -69,8 +64,8 @@ impl Lifetimes {
         alive
     }
 
-    /// Returns the expiry of an entry made now with these options, if it expires, and the time of
-    /// the sweep for it.
+    /// Returns the head of an entry inserted now with these options, and the time of the sweep for
+    /// it. Returns `None` if the entry does not expire.
     #[inline(always)]
     pub(crate) fn expiry(
         &self,
@@ -85,8 +80,7 @@ impl Lifetimes {
         if expires { self.expiry_of(cache, live, unused) } else { None }
     }
 
-    /// Has the library's threads look after the cache from now on, if there are any or one can be
-    /// started.
+    /// Registers the cache with the maintenance threads, and starts one if none runs.
     pub(crate) fn keep_house(
         &self,
         cache: &Arc<impl Sweep + 'static>,
@@ -96,7 +90,7 @@ impl Lifetimes {
         maintenance::start()
     }
 
-    /// Does what is due, where the library has no thread for that and still cannot start one.
+    /// Sweeps the cache if a sweep is due and no maintenance thread can be started.
     #[cold]
     fn sweep_without_threads(&self, cache: &Arc<impl Sweep + 'static>) {
         if maintenance::start().is_err() && self.upkeep.is_due(Clock::system_us()) {
@@ -104,7 +98,8 @@ impl Lifetimes {
         }
     }
 
-    /// When an entry expires that does, and not for ever. Starts maintenance with the first.
+    /// Returns the head of an entry with an expiry, and the time of the sweep for it; `None` if its
+    /// times are for ever. Registers the cache for maintenance at the first such entry.
     #[cold]
     fn expiry_of(
         &self,
@@ -132,8 +127,8 @@ impl Lifetimes {
     }
 }
 
-/// The times of an entry in ticks. Those beyond the [longest](LONGEST) that can be told are for
-/// ever, which is none.
+/// Converts the times of an entry to ticks. Times beyond [`LONGEST`] mean for ever, and become
+/// `None`.
 fn in_ticks(
     live: Option<Duration>,
     unused: Option<Unused<Duration>>,
@@ -160,29 +155,29 @@ fn as_sweep(cache: &Arc<impl Sweep + 'static>) -> Weak<dyn Sweep> {
     cache
 }
 
-/// Between two sweeps of a cache.
+/// Shortest time between two sweeps of a cache, in microseconds.
 const PAUSE_US: u64 = 1_000_000;
-/// No sweep is asked for.
+/// Value of [`Upkeep::sweep_at`] while no sweep is requested.
 const NEVER: u64 = u64::MAX;
 
-/// Times are those of the system's clock, in microseconds.
+/// A cache's schedule of maintenance. Times are microseconds of the system's clock.
 #[derive(Debug)]
 pub(crate) struct Upkeep {
-    /// In the list; 0 when it is not there.
+    /// Number of the cache in the list of the maintenance threads; 0 while it is not registered.
     number: AtomicU64,
-    /// When the next sweep is.
+    /// Time of the next sweep, or [`NEVER`].
     sweep_at: AtomicU64,
-    /// Before that there is none, as one has just been.
+    /// Earliest time of the next sweep, a pause after the last one.
     pause_to: AtomicU64,
-    /// Requests of threads that the last tick has seen.
+    /// Requests of threads counted by the last tick.
     requests_seen: AtomicU64,
-    /// True if something that left waits to be freed, for which the library's threads come next
-    /// unless it is time to sweep.
+    /// True if removed entries wait to be freed. The maintenance threads then only free them at
+    /// their next visit, unless a sweep is due.
     reclaims: AtomicBool,
 }
 
 impl Upkeep {
-    /// Of a cache that is not in the list.
+    /// Creates the schedule of a cache that is not registered.
     pub(crate) fn new() -> Self {
         Self {
             number: AtomicU64::new(0),
@@ -193,13 +188,13 @@ impl Upkeep {
         }
     }
 
-    /// Returns whether it is in the list.
+    /// Returns true if the cache is registered with the maintenance threads.
     #[inline(always)]
     pub(crate) fn is_kept(&self) -> bool {
         self.number.load(Ordering::Relaxed) != 0 // only ever becomes so
     }
 
-    /// Puts the cache into the list.
+    /// Registers the cache with the maintenance threads.
     pub(crate) fn keep(&self, cache: Weak<dyn Sweep>, ticks: bool) {
         fork::prepare();
         let number = maintenance::register(cache, ticks);
@@ -212,7 +207,7 @@ impl Upkeep {
         }
     }
 
-    /// Takes it out of the list, for the end.
+    /// Removes the cache from the maintenance threads when it is dropped.
     pub(crate) fn forget(&self) {
         let number = self.number.swap(0, Ordering::Relaxed); // nobody else is left
         if number != 0 {
@@ -220,14 +215,14 @@ impl Upkeep {
         }
     }
 
-    /// Is dropped when an entry has come in that can expire at a time, even if a listener panics
-    /// then.
+    /// Returns a value that requests a sweep when it is dropped, even if a listener panics. `at` is
+    /// the earliest expiry of the inserted entry.
     #[inline]
     pub(crate) fn asks(&self, at: NonZeroU64) -> Asks<'_> {
         Asks(self, at)
     }
 
-    /// An entry has come in that can expire at a time.
+    /// Requests a sweep for an inserted entry that can expire at a time.
     #[inline]
     fn expires_at(&self, at: NonZeroU64) {
         // Relaxed: numbers. A sweep resets them before it takes a shard's lock, so a thread with
@@ -248,49 +243,51 @@ impl Upkeep {
         }
     }
 
-    /// Returns whether threads have made requests since the last tick.
+    /// Returns true if threads have made requests since the last tick.
     pub(crate) fn sees_more(&self, requests: u64) -> bool {
         // a number that only ticks look at
         self.requests_seen.swap(requests, Ordering::Relaxed) != requests
     }
 
-    /// Returns whether it is time to sweep.
+    /// Returns true if a sweep is due.
     pub(crate) fn is_due(&self, now: u64) -> bool {
         self.sweep_at.load(Ordering::Relaxed) <= now // a number
     }
 
-    /// When the next sweep is, if one is asked for.
+    /// Returns the time of the next sweep; `None` if none is requested.
     pub(crate) fn next_sweep(&self) -> Option<u64> {
         Some(self.sweep_at.load(Ordering::Relaxed)).filter(|&at| at != NEVER) // a number
     }
 
-    /// Returns whether a thread that comes to the cache is to sweep it, or only to free what waits.
+    /// Returns true if a maintenance thread is to sweep the cache, false if it is only to free
+    /// removed entries.
     pub(crate) fn is_to_sweep(&self, now: u64) -> bool {
         // A mark that only such threads look at. A child of a process that forked during a sweep
         // finds it cleared, and so sweeps.
         !self.reclaims.swap(false, Ordering::Relaxed) || self.is_due(now)
     }
 
-    /// Something that left still waits to be freed, as guards keep it. Says when to look again.
+    /// Records that guards still keep removed entries, and returns the time of the next attempt to
+    /// free them.
     pub(crate) fn reclaim_again(&self, now: u64) -> u64 {
         self.reclaims.store(true, Ordering::Relaxed); // as above
         now + PAUSE_US
     }
 
-    /// A sweep begins.
+    /// Resets the time of the next sweep before a sweep begins.
     pub(crate) fn begin_sweep(&self, now: u64) {
         self.pause_to.store(now + PAUSE_US, Ordering::Relaxed); // as in `expires_at`
         self.sweep_at.store(NEVER, Ordering::Relaxed); // as above
     }
 
-    /// A sweep has ended, and something is left that expires at a time.
+    /// Schedules the next sweep after one has ended and left an entry that expires at a time.
     pub(crate) fn end_sweep(&self, at: u64) {
         let at = at.max(self.pause_to.load(Ordering::Relaxed)); // as in `expires_at`
         self.sweep_at.fetch_min(at, Ordering::Relaxed); // as above
     }
 }
 
-/// Reports, when dropped, an entry that can expire at a time.
+/// Requests a sweep when dropped, for an inserted entry that can expire at the given time.
 pub(crate) struct Asks<'a>(&'a Upkeep, NonZeroU64);
 
 impl Drop for Asks<'_> {

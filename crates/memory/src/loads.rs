@@ -1,4 +1,4 @@
-//! Loads with options: the lifetime of what is loaded, a time to wait, a refresh elsewhere.
+//! Loads with options: the lifetime of the loaded value, a limit on waiting, a refresh elsewhere.
 
 use std::borrow::Borrow;
 use std::convert::Infallible;
@@ -16,8 +16,8 @@ use crate::guard::Ref;
 use crate::loader::{Asked, Borrowed, LoadError, Loader, Lookup, Sharing, failed, plain, polled};
 use crate::options::InsertOptions;
 
-/// A key whose value is looked up, and made if it is not there: of [`Cache::entry`] and
-/// [`Loads::entry_ref`](crate::Loads::entry_ref). `A` is the key as it was given.
+/// A key whose value is looked up, and made if it is absent, as [`Cache::entry`] and
+/// [`Loads::entry_ref`](crate::Loads::entry_ref) return it. `A` is the owned or borrowed key.
 #[must_use = "nothing is looked up before one of its methods"]
 pub struct KeyEntry<'a, K, V, P: Replacement, S, A> {
     cache: &'a Cache<K, V, P, S>,
@@ -36,7 +36,7 @@ where
         Self { cache, key }
     }
 
-    /// The value that is there, or else this one, which comes in.
+    /// Returns the key's value; if it is absent, inserts and returns `value`.
     ///
     /// # Panics
     /// As [`Cache::get_or_insert_with`].
@@ -44,7 +44,7 @@ where
         self.or_insert_with(|| value)
     }
 
-    /// The value that is there, or else the default one, which comes in.
+    /// Returns the key's value; if it is absent, inserts and returns the default value.
     ///
     /// # Panics
     /// As [`Cache::get_or_insert_with`].
@@ -55,7 +55,8 @@ where
         self.or_insert_with(V::default)
     }
 
-    /// The value that is there, or else what this makes: see [`Cache::get_with`].
+    /// Returns the key's value; if it is absent, inserts and returns the result of `make`. See
+    /// [`Cache::get_with`].
     ///
     /// # Panics
     /// As [`Cache::get_or_insert_with`].
@@ -66,7 +67,8 @@ where
         }
     }
 
-    /// The value that is there, or else what this loads: see [`Cache::get_or_insert_with`].
+    /// Returns the key's value; if it is absent, inserts and returns the result of `load`. See
+    /// [`Cache::get_or_insert_with`].
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
@@ -80,7 +82,8 @@ where
         Loader::of(self.cache).load(self.key, || load().map(plain), &Sharing::none())
     }
 
-    /// The value that is there, or else what this loads: see [`Cache::get_or_insert_async`].
+    /// Returns the key's value; if it is absent, awaits `load`, then inserts and returns its
+    /// result. See [`Cache::get_or_insert_async`].
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
@@ -102,17 +105,17 @@ impl<K, V, P: Replacement, S, A> fmt::Debug for KeyEntry<'_, K, V, P, S, A> {
     }
 }
 
-/// A refresh to be run on a thread, as [`Loads::get_in_background`] hands it out. If it is dropped
-/// instead, the refresh fails, and a later load tries again.
+/// A refresh to be run on a thread, as [`Loads::get_in_background`] hands it out. If the job is
+/// dropped instead, the refresh fails, and a later load tries again.
 pub type RefreshJob = Box<dyn FnOnce() + Send>;
 
-/// A refresh to be run by a runtime, as [`Loads::get_in_background_async`] hands it out. If it is
-/// dropped before its end, the refresh fails, and a later load tries again.
+/// A refresh to be run by a runtime, as [`Loads::get_in_background_async`] hands it out. If the
+/// task is dropped before its end, the refresh fails, and a later load tries again.
 pub type RefreshTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Loads with options: the lifetime of what is loaded, a time to wait, or a refresh elsewhere.
-/// [`Cache::loads`] returns it. As with [`Cache::get_or_insert_with`], a key has one load at a
-/// time.
+/// Loads with options: the lifetime of the loaded value, a limit on waiting, or a refresh
+/// elsewhere. [`Cache::loads`] returns it. As with [`Cache::get_or_insert_with`], a key has one
+/// load at a time.
 pub struct Loads<'a, K, V, P: Replacement, S> {
     cache: &'a Cache<K, V, P, S>,
 }
@@ -143,7 +146,7 @@ where
     }
 
     /// Looks a key up and loads an absent value as [`Cache::get_or_insert_with`] does. The load
-    /// returns [`InsertOptions`] with its value: the time to live, for one, or a pin.
+    /// returns [`InsertOptions`] with its value, such as a time to live or a pin.
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
@@ -183,9 +186,11 @@ where
         Loader::of(self.cache).load(Borrowed::new(key), load, &Sharing::none())
     }
 
-    /// Does as [`Cache::entry`] with a borrowed key, of which the cache's own is made only if the
-    /// value is absent. It is made by way of the owned form: a `String` of `str`, and an `Arc<str>`
-    /// or `Box<str>` of that. [`Cache::get_with`] does not take such keys, since it infers the type
+    /// Takes a borrowed key, as [`Cache::entry`] takes an owned one. The cache's own key is made
+    /// only if the value is absent.
+    ///
+    /// The key is made by way of the owned form: a `String` from `str`, and an `Arc<str>` or
+    /// `Box<str>` from that. [`Cache::get_with`] does not take such keys, since it infers the type
     /// of keys from their borrowed form.
     ///
     /// ```
@@ -203,7 +208,7 @@ where
         KeyEntry::new(self.cache, Borrowed::new(key))
     }
 
-    /// Does as [`get`](Self::get) with a load that is a future; see
+    /// Loads as [`get`](Self::get) does, with a load that is a future; see
     /// [`Cache::get_or_insert_async`].
     ///
     /// # Errors
@@ -223,9 +228,9 @@ where
         Loader::of(self.cache).load_async(Borrowed::new(key), load, Sharing::none()).await
     }
 
-    /// Does as [`get`](Self::get), but waits for the load of another caller no longer than a time.
-    /// The time does not bound a load of its own. For a future, have the runtime drop it after a
-    /// time: it gives up its turn.
+    /// Loads as [`get`](Self::get) does, but waits for the load of another caller no longer than a
+    /// given time. The time does not limit the caller's own load. To limit a future, have the
+    /// runtime drop it: another waiting caller then loads.
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it, or [`LoadError::TimedOut`].
@@ -265,9 +270,10 @@ where
         Loader::of(self.cache).load_until(Borrowed::new(key), until, load, &Sharing::none())
     }
 
-    /// Does as [`get`](Self::get), but hands a [refresh](crate::Builder::refresh_ahead) to `spawn`,
-    /// to be run elsewhere, and returns the old value at once. A value that is absent is loaded by
-    /// this call. The error of a refresh is dropped, and [counted](crate::Stats::failed_loads).
+    /// Loads as [`get`](Self::get) does, but hands a [refresh](crate::Builder::refresh_ahead) to
+    /// `spawn`, to be run elsewhere, and returns the old value at once. This call itself loads a
+    /// value that is absent. The error of a refresh is dropped, and
+    /// [counted](crate::Stats::failed_loads).
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
@@ -329,8 +335,8 @@ where
         }
     }
 
-    /// Does as [`get_in_background`](Self::get_in_background) with a load that is a future. `spawn`
-    /// is `tokio::spawn`, for one.
+    /// Loads as [`get_in_background`](Self::get_in_background) does, with a load that is a future.
+    /// `spawn` may be `tokio::spawn`, for example.
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.

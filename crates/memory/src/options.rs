@@ -1,11 +1,11 @@
-//! Options of one entry, beside its key and value.
+//! [`InsertOptions`]: expiry, refresh and pin of a single entry.
 
 use std::time::Duration;
 
 use crate::entry::Unused;
 
 /// Options of one entry, for [`Cache::insert_with`](crate::Cache::insert_with): the times at which
-/// it expires and is refreshed, and a pin. The cache's settings hold where an option is not given.
+/// it expires and is refreshed, and a pin. The cache's settings apply where an option is not given.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -25,38 +25,40 @@ pub struct InsertOptions {
 }
 
 impl InsertOptions {
-    /// Makes options that change nothing: the entry is as the cache's others.
+    /// Creates options that change nothing: the cache's settings apply to the entry.
     pub const fn new() -> Self {
         Self { live: None, unused: None, pinned: false }
     }
 
-    /// Sets the time after the insertion at which the entry expires, used or not, in place of the
-    /// cache's [time to live](crate::Builder::time_to_live). Less than a tick of 5 ms counts as
-    /// one, and more than 174 years, such as [`Duration::MAX`], as for ever.
+    /// Sets the time after the insertion at which the entry expires, whether it is used or not.
+    /// Replaces the cache's [time to live](crate::Builder::time_to_live). Less than a tick of 5 ms
+    /// counts as one tick. More than 174 years, such as [`Duration::MAX`], mean that it never
+    /// expires.
     pub const fn time_to_live(self, time: Duration) -> Self {
         Self { live: Some(time), ..self }
     }
 
-    /// Sets the time after the last use at which the entry expires, in place of the cache's [time
-    /// to idle](crate::Builder::time_to_idle). Less than a tick of 5 ms counts as one, and more
-    /// than 174 years as for ever. An entry has this or is [refreshed](Self::refresh_ahead): the
-    /// one said last counts.
+    /// Sets the time after the last use at which the entry expires. Replaces the cache's [time to
+    /// idle](crate::Builder::time_to_idle). Less than a tick of 5 ms counts as one tick; more than
+    /// 174 years mean that it never expires. An entry has either this time or a
+    /// [refresh](Self::refresh_ahead) time: the option given last counts.
     pub const fn time_to_idle(self, time: Duration) -> Self {
         Self { unused: Some(Unused::Expires(time)), ..self }
     }
 
-    /// Sets the time before the end of the time to live in which the entry is refreshed: the first
-    /// load that asks for it then loads anew, while others get the old value. It takes the place of
-    /// the cache's [`refresh_ahead`](crate::Builder::refresh_ahead) or time to idle. It does
-    /// nothing for an entry without a time to live. Less than a tick of 5 ms counts as one.
+    /// Sets the time before the end of the time to live from which the entry is refreshed. The
+    /// first load that asks for the entry then loads it anew, while other callers get the old
+    /// value. Replaces the cache's [`refresh_ahead`](crate::Builder::refresh_ahead) or time to
+    /// idle. It has no effect on an entry without a time to live. Less than a tick of 5 ms counts
+    /// as one tick.
     pub const fn refresh_ahead(self, time: Duration) -> Self {
         Self { unused: Some(Unused::Refreshes(time)), ..self }
     }
 
-    /// Sets HTTP's `max-age` and `stale-while-revalidate`: the entry is fresh for one time, and
-    /// then stale for another. Loads get a stale value, too, and the first of them refreshes it.
-    /// This is short for a time to live of both times and a [refresh](Self::refresh_ahead) in the
-    /// second.
+    /// Sets HTTP's `max-age` and `stale-while-revalidate`: the entry is fresh for the first time,
+    /// and then stale for the second. Loads get a stale value, too, and the first of them refreshes
+    /// it. This is short for a time to live of both times together and a
+    /// [refresh](Self::refresh_ahead) in the second.
     ///
     /// ```
     /// # use floe_memory as floe;

@@ -1,8 +1,8 @@
-//! Snapshots: the entries of a cache in any format of `serde`, for a warm start of another.
+//! Snapshots: the entries of a cache in any format of `serde`, for a warm start of another cache.
 //!
-//! A snapshot is a tuple: the version of its form, the time at which it was written, and a sequence
-//! of entries. An entry is a tuple of key, value, and three times in milliseconds: left to live,
-//! time to idle, and before the end to be refreshed. Each of the times may be absent.
+//! A snapshot is a tuple: the version of its format, the time at which it was written, and a
+//! sequence of entries. An entry is a tuple of key, value, and three optional times in
+//! milliseconds: remaining time to live, time to idle, and refresh time before the end.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
@@ -20,7 +20,7 @@ use crate::entry::Unused;
 use crate::guard::Item;
 use crate::options::InsertOptions;
 
-/// The form that is written, and read.
+/// Version of the snapshot format that is written and accepted.
 const VERSION: u32 = 1;
 
 /// Key, value, and the times of an entry in milliseconds.
@@ -29,10 +29,10 @@ type Stored<K, V> = (K, V, Option<u64>, Option<u64>, Option<u64>);
 /// A snapshot of a cache's entries: serialized by any format of `serde`, and read back for a warm
 /// start. Needs the feature `serde`.
 ///
-/// Entries keep what is left of their time; the time between writing and reading counts, by the
-/// system's date. Whatever the policy has learned is not written, nor what is pinned or frozen.
-/// While a snapshot is written, all entries stay in memory, and the cache is used as ever: it has
-/// the entries that were in all the while, and perhaps others.
+/// Entries keep their remaining time to live; the time between writing and reading counts, by the
+/// system's date. The policy's state, pins and the frozen marks are not written. While a snapshot
+/// is written, all entries stay in memory, and the cache remains usable. The snapshot has all
+/// entries that were in the cache throughout, and perhaps others.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -70,13 +70,13 @@ where
         Self { cache }
     }
 
-    /// Inserts the entries of a snapshot, as they are read. Those that have expired since, and keys
-    /// that the cache has, are left out: what is there is newer. Returns how many were inserted;
-    /// the policy may have evicted some of them again.
+    /// Inserts the entries of a snapshot as they are read. Entries that have expired since, and
+    /// keys that the cache has already, are left out: a present value is newer. Returns the number
+    /// of entries inserted; the policy may have evicted some of them again.
     ///
     /// # Errors
-    /// When what is read is no snapshot of such keys and values, or of another version. The entries
-    /// before the error are in.
+    /// When the input is no snapshot with such keys and values, or has another version. The entries
+    /// before the error stay inserted.
     pub fn restore<'de, D: Deserializer<'de>>(&self, from: D) -> Result<u64, D::Error>
     where
         K: Deserialize<'de>,
@@ -85,7 +85,7 @@ where
         from.deserialize_tuple(3, Whole(self.cache))
     }
 
-    /// Inserts what was read, unless it has expired. Says whether it came in.
+    /// Inserts an entry that was read, unless it has expired. Returns true if the cache took it.
     fn put(&self, stored: Stored<K, V>, elapsed_ms: u64) -> bool {
         let (key, value, live, idle, ahead) = stored;
         let mut options = InsertOptions::new();
@@ -112,7 +112,7 @@ fn unix_ms() -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The milliseconds of some ticks.
+/// Converts ticks to milliseconds.
 fn ms(ticks: u64) -> u64 {
     ticks * TICK_US / 1000
 }
@@ -152,7 +152,7 @@ impl<K: Serialize, V: Serialize> Serialize for Entries<'_, K, V> {
     }
 }
 
-/// Reads a snapshot into a cache.
+/// Visitor that reads a whole snapshot into a cache.
 struct Whole<'a, K, V, P: Replacement, S>(&'a Cache<K, V, P, S>);
 
 impl<'de, K, V, P, S> Visitor<'de> for Whole<'_, K, V, P, S>
@@ -183,7 +183,8 @@ where
     }
 }
 
-/// Reads the entries of a snapshot that was written so many milliseconds ago.
+/// Visitor that reads the entries of a snapshot. The second field is the snapshot's age in
+/// milliseconds.
 struct Each<'a, K, V, P: Replacement, S>(Snapshot<'a, K, V, P, S>, u64);
 
 impl<'de, K, V, P, S> DeserializeSeed<'de> for Each<'_, K, V, P, S>

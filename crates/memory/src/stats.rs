@@ -3,7 +3,7 @@
 use crate::frozen::FreezeStats;
 use crate::sync::AtomicU64;
 
-/// Counts of a shard, changed under its lock. Those that change seldom are in a box.
+/// Counts of a shard, changed under the shard's lock. Rare events are counted in a separate box.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct ShardCounts {
@@ -13,7 +13,7 @@ pub(crate) struct ShardCounts {
     pub(crate) seldom: Box<SeldomCounts>,
 }
 
-/// Counts of a shard that change seldom.
+/// Counts of a shard for events that are rare.
 #[derive(Debug, Default)]
 pub(crate) struct SeldomCounts {
     pub(crate) rejections: u64,
@@ -35,26 +35,26 @@ impl ShardCounts {
     }
 }
 
-/// Loads that were begun, and those of them that failed.
+/// Numbers of loads that were started and that failed.
 #[derive(Debug, Default)]
 pub(crate) struct LoadCounts {
     pub(crate) begun: AtomicU64,
     pub(crate) failed: AtomicU64,
 }
 
-/// Counts of an admission: new keys that it was asked about, and its answers. Pinned entries, and
-/// those too heavy for the cache, are not among them.
+/// Counts of an admission: the new keys that it was asked about, and its answers. Pinned entries,
+/// and entries too heavy for the cache, are not counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AdmissionStats {
-    /// The admission, with its parameters where it was chosen by a text.
+    /// Name of the admission, with its parameters if it was chosen by name.
     pub name: String,
-    /// New keys that it was asked about.
+    /// New keys that the admission was asked about.
     pub offered: u64,
-    /// New keys that it admitted.
+    /// New keys that the admission accepted.
     pub admitted: u64,
-    /// New keys that it rejected; see [`Cause::Bypassed`].
+    /// New keys that the admission rejected; see [`Cause::Bypassed`].
     pub bypassed: u64,
 }
 
@@ -82,46 +82,47 @@ pub struct Stats {
     pub hits: u64,
     /// Lookups that did not find their key.
     pub misses: u64,
-    /// Of the hits, those on frozen entries.
+    /// Hits on frozen entries; [`hits`](Self::hits) includes them.
     pub frozen_hits: u64,
-    /// Entries that came in, under a new key or in place of another entry.
+    /// Entries inserted, under a new key or in place of another entry.
     pub insertions: u64,
-    /// Entries that came in in place of another entry with the same key.
+    /// Entries inserted in place of another entry with the same key.
     pub replacements: u64,
-    /// Entries that did not come in; see [`Cause::Rejected`].
+    /// Insertions that the cache refused for lack of room; see [`Cause::Rejected`].
     pub rejections: u64,
-    /// Entries that left to make room.
+    /// Entries evicted to make room for others.
     pub evictions: u64,
-    /// Entries whose time was over.
+    /// Entries removed because they had expired.
     pub expirations: u64,
-    /// Entries that were removed.
+    /// Entries removed by the caller.
     pub removals: u64,
-    /// Loads that were begun by `get_or_insert_with` and its asynchronous sister.
+    /// Loads started by `get_or_insert_with` and the other loading methods.
     pub loads: u64,
-    /// Of these, those that failed, panicked or were dropped.
+    /// Loads that failed, panicked or were dropped.
     pub failed_loads: u64,
     /// Hits that moved an entry in the policy's order, under a lock.
     pub promotions: u64,
-    /// Hits that were to move an entry in the policy's order and did not, as its lock was taken.
+    /// Hits that should have moved an entry in the policy's order and did not, because the lock was
+    /// taken.
     pub promotions_skipped: u64,
-    /// Entries in the cache, expired ones that were not removed yet included.
+    /// Entries in the cache, including expired ones that were not removed yet.
     pub entries: u64,
-    /// Weight of the entries, in the unit of the weigher; without one, their number.
+    /// Weight of the entries, in the unit of the weigher; the number of entries if there is none.
     pub weight: u64,
-    /// Of the entries, those that are frozen.
+    /// Entries that are frozen; [`entries`](Self::entries) includes them.
     pub frozen: u64,
-    /// Of the entries, those that are pinned.
+    /// Entries that are pinned; [`entries`](Self::entries) includes them.
     pub pinned: u64,
-    /// Entries that have left and wait to be dropped, those kept by guards included.
+    /// Entries that have left the cache and wait to be dropped, including those that guards keep.
     pub waiting: u64,
-    /// The limit of entries.
+    /// The limit of entries; `None` without one.
     pub capacity: Option<u64>,
-    /// The limit of weight.
+    /// The limit of weight; `None` without one.
     pub weight_capacity: Option<u64>,
     /// Bytes of memory that the cache has taken for itself and its entries. Memory that keys and
     /// values own elsewhere, and some hundred bytes for each thread, are not included.
     pub memory_bytes: u64,
-    /// The policy's name.
+    /// Name of the eviction policy.
     pub policy: &'static str,
     /// Counts of the admission; `None` without an [`admission`](crate::Builder::admission).
     pub admission: Option<AdmissionStats>,
@@ -132,7 +133,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The share of lookups that found their key; `None` before the first.
+    /// Returns the share of lookups that found their key; `None` before the first lookup.
     pub fn hit_ratio(&self) -> Option<f64> {
         let lookups = self.hits + self.misses;
         (lookups > 0).then(|| self.hits as f64 / lookups as f64)
@@ -155,6 +156,6 @@ pub enum Cause {
     /// It did not come in: it weighs more than the cache holds, or all that could have made room is
     /// pinned.
     Rejected,
-    /// It did not come in: the cache's [admission](crate::Builder::admission) kept it out.
+    /// It did not come in: the cache's [admission](crate::Builder::admission) rejected it.
     Bypassed,
 }

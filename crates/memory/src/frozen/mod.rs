@@ -1,4 +1,4 @@
-//! Freezing: the hottest entries are served from an immutable index.
+//! Freezing: an immutable index serves the hottest entries.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,8 +11,9 @@ pub(crate) mod observe;
 pub(crate) mod timing;
 mod trials;
 
-/// Options of freezing, which moves a cache's hottest entries to an index without locks and marks.
-/// By default the cache finds out whether freezing pays, how much to freeze, and for how long.
+/// Options of freezing, which moves a cache's hottest entries to an index without locks and without
+/// marks for the policy. By default the cache finds out whether freezing pays, how much to freeze,
+/// and for how long.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -32,28 +33,28 @@ pub struct Freezing {
     pub(crate) sample_one_in: u32,
     pub(crate) wait_min: Duration,
     pub(crate) wait_max: Duration,
-    /// True if readers look at the frozen index.
+    /// True if readers use the frozen index.
     pub(crate) is_published: bool,
 }
 
-/// The age at which a frozen index is built anew.
+/// Rule for the age at which a frozen index is rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Lifetime {
-    /// As long as is cheapest, by the drift that is measured.
+    /// The age that is cheapest by the measured drift of the workload.
     Drift,
-    /// So many times what its construction took.
+    /// A multiple of the time that the construction of the index took.
     Factor(f64),
-    /// So long.
+    /// A fixed time.
     Fixed(Duration),
 }
 
 impl Freezing {
-    /// The lifetime of the paper, in constructions; also the first one where drift decides and none
-    /// is measured yet.
+    /// Lifetime of an index in the paper, as a multiple of its construction time. With
+    /// [`Lifetime::Drift`] it applies until a drift has been measured.
     pub(crate) const FACTOR: f64 = 20.0;
 
-    /// Learns which share of the entries to freeze, freezes it as long as that is faster than not
-    /// to, and learns again when the workload changes. The default.
+    /// Learns which share of the entries to freeze, freezes it as long as that makes the cache
+    /// faster, and learns again when the workload changes. The default.
     pub const fn adaptive() -> Self {
         Self {
             ratio: None,
@@ -67,8 +68,8 @@ impl Freezing {
         }
     }
 
-    /// Always freezes this share of the entries, whether that pays or not: for experiments. 1
-    /// freezes all, and then nothing comes in; 0 nothing.
+    /// Always freezes this share of the entries, whether that pays or not: for experiments. With 1
+    /// all entries are frozen and no new key comes in; with 0 none are.
     ///
     /// # Panics
     /// When the ratio is not between 0 and 1.
@@ -77,9 +78,9 @@ impl Freezing {
         Self { ratio: Some(ratio), ..Self::adaptive() }
     }
 
-    /// Builds the frozen index anew after so many times as long as its construction took (the paper
-    /// uses 10, 20 and 100), within the [bounds](Self::lifetime_between). By default the lifetime
-    /// follows from the drift of the workload.
+    /// Sets the age at which the frozen index is rebuilt, as a multiple of its construction time
+    /// (the paper uses 10, 20 and 100), within the [bounds](Self::lifetime_between). By default the
+    /// lifetime follows from the drift of the workload.
     ///
     /// # Panics
     /// When the factor is not above 0.
@@ -88,10 +89,10 @@ impl Freezing {
         Self { lifetime: Lifetime::Factor(constructions), ..self }
     }
 
-    /// Builds the frozen index anew after this time.
+    /// Sets a fixed age at which the frozen index is rebuilt.
     ///
     /// # Panics
-    /// When it is 0.
+    /// When the age is 0.
     pub const fn lifetime(self, lifetime: Duration) -> Self {
         assert!(!lifetime.is_zero(), "a lifetime is longer than nothing");
         Self { lifetime: Lifetime::Fixed(lifetime), ..self }
@@ -110,29 +111,29 @@ impl Freezing {
         Self { lifetime_min: min, lifetime_max: max, ..self }
     }
 
-    /// Measures the latency of one request in so many; 100 by default. Only these read a clock.
-    /// While nothing is frozen and no trial is under way it is one in a hundred times as many, and
-    /// fewer than asked for where requests are very frequent.
+    /// Measures the latency of one request in `requests`; 100 by default. Only these read a clock.
+    /// While nothing is frozen and no trial is under way, a hundred times fewer requests are
+    /// measured. Where requests are very frequent, fewer than the given share are measured.
     ///
     /// # Panics
-    /// When it is 0.
+    /// When `requests` is 0.
     pub const fn sample_one_in(self, requests: u32) -> Self {
         assert!(requests > 0, "one request in 0 cannot be measured");
         Self { sample_one_in: requests, ..self }
     }
 
-    /// Freezes without a frozen index: frozen entries stay in and are found where all are. For
-    /// experiments that ask what the index is worth.
+    /// Freezes without a frozen index: frozen entries cannot be evicted, but lookups find them as
+    /// they find all others. For experiments on the worth of the index.
     #[doc(hidden)]
     pub const fn without_index(self) -> Self {
         Self { is_published: false, ..self }
     }
 
-    /// Sets the wait between a freezing that did not pay and the next try. It begins with `min`,
-    /// and each failure in a row doubles it, up to `max`: 1 s and 5 min by default.
+    /// Sets the wait between a freezing that did not pay and the next attempt: 1 s to 5 min by
+    /// default. The first wait is `min`; each failure in a row doubles it, up to `max`.
     ///
     /// # Panics
-    /// When the first is 0 or above the longest.
+    /// When `min` is 0 or above `max`.
     pub const fn wait_between(self, min: Duration, max: Duration) -> Self {
         assert!(
             !min.is_zero() && min.as_nanos() <= max.as_nanos(),
@@ -143,7 +144,6 @@ impl Freezing {
 }
 
 impl Default for Freezing {
-    /// [`adaptive`](Self::adaptive).
     fn default() -> Self {
         Self::adaptive()
     }
@@ -154,27 +154,27 @@ impl Default for Freezing {
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum Phase {
-    /// The cache fills, or everything has thawed and finds its order again.
+    /// The cache fills, or has thawed and its policy order settles again.
     #[default]
     WarmingUp,
-    /// Nothing is frozen, and it is measured what that costs.
+    /// Nothing is frozen, and the controller measures the latency of requests.
     Measuring,
-    /// More and more entries are frozen without an index, to see what hits each share would bring.
+    /// More and more entries are frozen without an index, to learn the hit ratio at each share.
     Learning,
-    /// All entries are frozen, which is measured last.
+    /// All entries are frozen: the last measurement of learning.
     TryingAll,
-    /// The share that was chosen is frozen and thawed by turns, to see whether it pays.
+    /// The chosen share is frozen and thawed in turns, to see whether freezing pays.
     Proving,
     /// The frozen index is being built.
     Constructing,
     /// The frozen index serves.
     Frozen,
-    /// Freezing did not pay; it is tried again later.
+    /// Freezing did not pay; the controller waits before the next attempt.
     Waiting,
 }
 
 impl Phase {
-    /// Its name in metrics and logs.
+    /// Returns the phase's name in metrics and logs.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -209,43 +209,44 @@ pub struct FreezeDecision {
     pub at: Duration,
     /// The phase that the decision began.
     pub phase: Phase,
-    /// The reason, in words and numbers.
+    /// The reason for the decision, in words and numbers.
     pub reason: String,
 }
 
 /// State and counts of freezing. Latencies are means of the last measurement in nanoseconds, and
-/// `None` before the first.
+/// `None` before the first measurement.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct FreezeStats {
-    /// The present phase.
+    /// The present phase of the controller.
     pub phase: Phase,
-    /// Share of the entries to freeze, as learned last; 0 if none.
+    /// Share of the entries to freeze, as last learned; 0 if none.
     pub ratio: f64,
-    /// Share of hits on frozen entries in the last frozen phase; `None` before the first.
+    /// Share of hits that were on frozen entries, in the last frozen phase; `None` before the
+    /// first.
     pub frozen_share: Option<f64>,
-    /// Latency of a hit on a frozen entry, by the frozen index.
+    /// Latency of a hit on a frozen entry through the frozen index, in nanoseconds.
     pub frozen_ns: Option<f64>,
-    /// Latency of a hit on an entry that is not frozen.
+    /// Latency of a hit on an entry that is not frozen, in nanoseconds.
     pub dynamic_ns: Option<f64>,
-    /// Latency of a miss, with its load.
+    /// Latency of a miss including its load, in nanoseconds.
     pub miss_ns: Option<f64>,
-    /// Latency of a request while nothing is frozen.
+    /// Latency of a request while nothing is frozen, in nanoseconds.
     pub baseline_ns: Option<f64>,
-    /// Latency of a request while the frozen index serves.
+    /// Latency of a request while the frozen index serves, in nanoseconds.
     pub freezing_ns: Option<f64>,
     /// Entries in the frozen index.
     pub index_entries: u64,
     /// Time that the last construction of the index took.
     pub construction: Duration,
-    /// Age at which the index is built anew.
+    /// Age at which the index is rebuilt.
     pub lifetime: Duration,
-    /// Number of times that learning ended.
+    /// Number of times that the controller finished learning.
     pub learned: u64,
     /// Number of indexes published.
     pub constructed: u64,
-    /// Of these, those that took the place of another with the same ratio.
+    /// Number of indexes published in place of another one with the same ratio.
     pub refreshed: u64,
     /// Number of times that freezing did not pay.
     pub given_up: u64,
