@@ -40,7 +40,7 @@ enum Base {
 pub(crate) struct Below {
     /// The path of the file or block device.
     pub(crate) path: PathBuf,
-    /// The range of it that the upper device uses.
+    /// The range of the file or disk that the upper device uses.
     pub(crate) bytes: Range<u64>,
     pub(crate) kind: BelowKind,
 }

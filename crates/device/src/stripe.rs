@@ -1,8 +1,8 @@
-//! A stripe (RAID-0): several devices as one, in alternating chunks.
+//! A stripe (RAID-0): one device whose chunks lie on several devices in turn.
 //!
 //! A request is split at chunk borders and its parts go to the members. It ends when the last part
 //! has, with the first error if there was one. A flush goes to every member. There is no
-//! redundancy: a member that fails takes its share of the bytes with it.
+//! redundancy: if a member fails, its share of the bytes is lost.
 //!
 //! Invariants: a slot is reused only when no member can still refer to it. Members get aligned
 //! ranges, since chunks and the stripe's size are whole sectors.
@@ -24,8 +24,7 @@ use crate::source::{Imitation, PreparedDevice, Source};
 use crate::spec::{DeviceSpec, Exact, Setting, SpecError, Wanted};
 
 /// The default chunk size in bytes. It is the largest block of the cache, so an aligned block is
-/// one operation on one member, while larger requests and neighbouring blocks keep several members
-/// busy.
+/// one operation on one member. Larger requests and neighbouring blocks keep several members busy.
 pub const CHUNK_BYTES: u64 = 256 << 10;
 
 /// The most chunks that one allocation query covers.

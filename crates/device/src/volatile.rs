@@ -180,8 +180,8 @@ const PATIENCE: Duration = Duration::from_millis(1);
 pub enum Habit {
     /// The disk stores data only when its cache is full.
     Lazy,
-    /// The disk stores a quarter of its cached sectors, chosen at random, at random times at most
-    /// `at_most` apart.
+    /// The disk stores a quarter of its cached sectors, chosen at random. It does so at random
+    /// intervals of at most `at_most`.
     Restless {
         /// The longest time between two such writes.
         at_most: Duration,

@@ -116,7 +116,7 @@ pub enum ClientError {
     Connect {
         /// The URI of the server.
         uri: String,
-        /// The system's error.
+        /// The error from the system.
         source: std::io::Error,
     },
     /// The server did not grant the export.
@@ -124,7 +124,7 @@ pub enum ClientError {
     Refused {
         /// The name of the requested export.
         export: String,
-        /// The server's reason.
+        /// The reason that the server gave.
         reason: String,
     },
     /// The server violated the protocol in this way.

@@ -124,11 +124,15 @@ pub fn parse(header: &[u8; REQUEST_BYTES]) -> Result<Request, Violation> {
 /// Checks whether an export can serve a request. If so, the range lies inside the export.
 ///
 /// # Errors
-/// The error to answer with: `EINVAL` for an unknown command or flag, a block status that was not
-/// negotiated or of no bytes, a misaligned range, a read or write longer than the maximum block, or
-/// any other request past the end than a write; `EPERM` for changes to a read-only export; `ENOSPC`
-/// for writes past the end. If several apply, the first counts in this order: command, flags,
-/// permission, length, alignment, end.
+/// The error to answer with:
+/// - `EINVAL` for an unknown command or flag, a block status that was not negotiated or of no
+///   bytes, a misaligned range, a read or write longer than the maximum block, or a request past
+///   the end (except writes);
+/// - `EPERM` for changes to a read-only export;
+/// - `ENOSPC` for writes past the end.
+///
+/// If several apply, the first counts in this order: command, flags, permission, length, alignment,
+/// end.
 pub fn check(request: &Request, agreed: &Negotiated) -> Result<(), NbdError> {
     let export = &agreed.export;
     let Request { command, offset, length, .. } = *request;
@@ -217,7 +221,7 @@ impl ReplyHeader {
     }
 
     /// Creates the reply to a block status request. `extents_bytes` bytes of
-    /// [extents](crate::extent) follow it.
+    /// [extents](encode_extents) follow it.
     pub fn block_status(request: &Request, extents_bytes: usize) -> Self {
         let mut header = Self::empty();
         header.chunk(chunk::BLOCK_STATUS, request.cookie, 4 + extents_bytes as u32);

@@ -136,7 +136,7 @@ pub mod option_reply {
     pub const ERR_TLS_REQD: u32 = ERROR_BIT | 5;
     /// The requested export does not exist.
     pub const ERR_UNKNOWN: u32 = ERROR_BIT | 6;
-    /// The server is shutting down.
+    /// The server is shutting down and refuses the option.
     pub const ERR_SHUTDOWN: u32 = ERROR_BIT | 7;
     /// The client must request the block sizes first.
     pub const ERR_BLOCK_SIZE_REQD: u32 = ERROR_BIT | 8;
@@ -364,7 +364,7 @@ pub enum Violation {
     /// The data of an option is too long even to be skipped.
     #[error("option {option} with {length} bytes of data (at most {max})")]
     OptionTooLong {
-        /// The option.
+        /// The number of the option.
         option: u32,
         /// Length of the data in bytes, as the client announced it.
         length: u32,

@@ -301,7 +301,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// A [`Buffer`] on its way to another thread. Dropping it returns the loan.
+/// A loan of a [`Buffer`] to another thread. Dropping it returns the loan.
 pub struct Lent {
     start: NonNull<u8>,
     len: usize,

@@ -41,9 +41,9 @@ pub enum OpenError {
     /// A system call failed.
     #[error("cannot {what} {path}: {source}{}", lacks_folder(path, source), path = path.display())]
     System {
-        /// The action that failed.
+        /// The step that failed.
         what: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The error from the kernel.
         source: io::Error,
@@ -51,7 +51,7 @@ pub enum OpenError {
     /// Another process, or another part of this one, uses the file.
     #[error("{path} {}", used_by(path, by.as_deref()), path = path.display())]
     InUse {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The path under which this process already uses the file.
         by: Option<PathBuf>,
@@ -59,13 +59,13 @@ pub enum OpenError {
     /// The path leads neither to a regular file nor to a block device.
     #[error("{path} is neither a regular file nor a block device", path = path.display())]
     WrongKind {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The file does not exist, and no size was given to create it with.
     #[error("{path} does not exist; give a size to create it", path = path.display())]
     SizeUnknown {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The file exists, but its size is not the requested one.
@@ -74,7 +74,7 @@ pub enum OpenError {
         path = path.display()
     )]
     WrongSize {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The file's size in bytes.
         actual: u64,
@@ -87,15 +87,15 @@ pub enum OpenError {
         path = path.display()
     )]
     OddSize {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The size in bytes.
+        /// The invalid size in bytes.
         size: u64,
     },
     /// The system refused to map the memory for a memory device.
     #[error("cannot reserve memory for a device of {size} bytes: {source}")]
     Memory {
-        /// The size in bytes.
+        /// The requested size in bytes.
         size: u64,
         /// The error from the kernel.
         source: io::Error,
@@ -107,7 +107,7 @@ pub enum OpenError {
         limit.bytes
     )]
     TooMuchMemory {
-        /// The size in bytes.
+        /// The requested size in bytes.
         size: u64,
         /// The machine's memory, or the limit of this process.
         limit: MemoryLimit,
@@ -125,7 +125,7 @@ pub enum OpenError {
         room: u64,
         /// The requested size in bytes.
         wanted: u64,
-        /// Bytes in a chunk.
+        /// The size of a chunk in bytes.
         chunk: u64,
     },
     /// A Ceph image could not be opened.

@@ -3,8 +3,9 @@
 //! A medium is a few servers behind a bus. An operation waits for a free server (queue depth),
 //! keeps it for a log-normal latency, and moves its bytes over a bus that it shares with the other
 //! operations of its direction. It is done when both are. While others write, reads get less of the
-//! bus and wait longer: *write interference*, a table measured in "Writes Hurt" (NVCache), whose
-//! figure for eight readers on Optane is 12 GB/s alone, 3.4 with one writer, 0.8 with eight.
+//! bus and wait longer (*write interference*). A table gives the slowdown, as measured in "Writes
+//! Hurt" (NVCache): its eight readers on Optane get 12 GB/s alone, 3.4 with one writer, 0.8 with
+//! eight.
 //!
 //! Memory-like media answer faster than any timer: they have only the bus, as a token bucket that
 //! lets short bursts through at once.

@@ -17,7 +17,7 @@ use crate::device::{Action, Completion, Device, Halves, Judge, Operation, clip};
 use crate::queue::{Inbox, Queue};
 use crate::ring::Ring;
 
-/// The polling interval of the mailbox where the ring had no room to poll it.
+/// The interval at which the mailbox is checked if the ring has no room to poll it.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// One thread's handle of a mirror.

@@ -120,8 +120,8 @@ pub struct MirrorStatus {
     pub marked_bytes: u64,
     /// True if another server owns the mirror, so that this one serves nothing.
     pub fenced: bool,
-    /// The last error of the witness. While there is one, a half cannot leave or return, and writes
-    /// that depend on this wait.
+    /// The last error of the witness; `None` while the witness answers. During an error no half can
+    /// leave or return, and writes that depend on this wait.
     pub witness_error: Option<String>,
 }
 

@@ -1,8 +1,9 @@
 //! The hub: the thread that owns the connection to an NBD export.
 //!
-//! It sleeps in its ring. Operations arrive through its mailbox and become requests of [`Work`].
-//! Requests that have accumulated are sent together; a large read's data is received directly into
-//! its slice. Connections are made by short-lived threads, since resolving a host name blocks.
+//! The hub sleeps in its ring. Operations arrive through its mailbox and become requests of
+//! [`Work`]. Requests that have accumulated are sent together; a large read's data is received
+//! directly into its slice. Connections are made by short-lived threads, since resolving a host
+//! name blocks.
 //!
 //! Invariant: before the kernel is done with the slices of the last connection, no request is sent
 //! again and no operation fails.
@@ -42,7 +43,7 @@ const RECEIVED: u64 = 2;
 
 /// The state of the connection.
 enum Link {
-    /// No connection; the next attempt is made at this time or later.
+    /// There is no connection; the next attempt is made at this time or later.
     Down(Instant),
     /// A thread is trying to connect.
     Connecting,

@@ -2,8 +2,8 @@
 //!
 //! librbd does not check the lock at each write. A client that was suspended while another broke
 //! its lock continues to write when it wakes, unless the cluster refuses it by name: the
-//! *blocklist*. An owner is fenced in this order: it is put on the blocklist for a year, the newest
-//! map of the cluster is awaited, and only then its lock is broken, without the entry of an hour
+//! *blocklist*. An owner is fenced in three steps. It is put on the blocklist for a year. The
+//! newest map of the cluster is awaited. Only then its lock is broken, without the entry of an hour
 //! that librbd would make in its place.
 
 use std::ffi::{CStr, CString, c_int};

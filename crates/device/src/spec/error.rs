@@ -70,7 +70,7 @@ pub enum SpecError {
     SizeUnit {
         /// The whole text.
         spec: String,
-        /// The size in bytes.
+        /// The requested size in bytes.
         size: u64,
         /// The unit in bytes.
         unit: u64,

@@ -2,9 +2,9 @@
 //! and structured chunks, in any order and interleaved.
 //!
 //! A state machine without a socket. [`Ledger::parse`] receives the bytes of one message and asks
-//! for as many more as it needs, never for bytes behind the message; the data of a read follows the
+//! for as many more as it needs, never for bytes behind the message. The data of a read follows the
 //! message and bypasses the ledger. A request's cookie combines its place in a table with the
-//! number of uses of that place, so a reply finds its request without a search and a stray cookie
+//! number of uses of that place. So a reply finds its request without a search, and a stray cookie
 //! is detected. Source: proto.md, "Simple reply message", "Structured reply types".
 //!
 //! Invariant: the server can announce no data outside the range of a read, and no more bytes than
