@@ -1,5 +1,5 @@
-//! The arithmetic of DH-HMAC-CHAP, which both sides use: secrets, hashes and groups.
-//! The messages are written twice, in [`target`](crate::target) and in [`host`](crate::host).
+//! The arithmetic of DH-HMAC-CHAP: secrets, hashes and Diffie-Hellman groups.
+//! [`target`](crate::target) has the messages.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,10 +11,11 @@ use crypto_bigint::{BoxedUint, Odd, Resize};
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
-/// Fills a buffer with random bytes that nobody can guess. Returns false when there are none.
+/// A source of random numbers: fills a buffer with unpredictable bytes. Returns false when none are
+/// available.
 pub type Random = fn(&mut [u8]) -> bool;
 
-/// A hash function.
+/// A hash function of DH-HMAC-CHAP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hash {
     /// SHA-256.
@@ -26,7 +27,7 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// Returns the length of its results in bytes.
+    /// Returns the length of the hash in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::Sha256 => 32,
@@ -44,7 +45,7 @@ impl Hash {
         }
     }
 
-    /// Returns the HMAC of data that is in parts.
+    /// Returns the HMAC of the concatenated `parts`.
     pub fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
         fn code<M: Mac + hmac::digest::KeyInit>(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
             let mac = <M as Mac>::new_from_slice(key).expect("a key may have any length");
@@ -63,7 +64,8 @@ impl Hash {
     }
 }
 
-/// The digits of floor(2^8062 e), in hexadecimal.
+/// The digits of floor(2^8062 e), in hexadecimal. RFC 7919 derives the primes of its groups from
+/// *e*.
 const DIGITS_OF_E: &str = "\
     adf85458a2bb4a9aafdc5620273d3cf1d8b9c583ce2d3695a9e13641146433fbcc939dce249b3ef97d2fe363\
     630c75d8f681b202aec4617ad3df1ed5d5fd65612433f51f5f066ed0856365553ded1af3b557135e7f57c935\
@@ -89,23 +91,23 @@ const DIGITS_OF_E: &str = "\
     3f2fa4571efc8ce0ba8a4fe8b6855dfe72b0a66eded2fbabfbe58a30fafabe1c5d71a87e2f741ef8c1fe86fe\
     a6bbfde530677f0d97d11d49f7a8443d0822e506a9f4614e011e2a94838ff88cd68c8bb7c51eef6d";
 
-/// A Diffie-Hellman group.
+/// A Diffie-Hellman group of RFC 7919.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// A prime of 2048 bits.
+    /// The group whose prime has 2048 bits.
     Ffdhe2048,
-    /// A prime of 3072 bits.
+    /// The group whose prime has 3072 bits.
     Ffdhe3072,
-    /// A prime of 4096 bits.
+    /// The group whose prime has 4096 bits.
     Ffdhe4096,
-    /// A prime of 6144 bits.
+    /// The group whose prime has 6144 bits.
     Ffdhe6144,
-    /// A prime of 8192 bits.
+    /// The group whose prime has 8192 bits.
     Ffdhe8192,
 }
 
 impl Group {
-    /// Returns the length of public values and of shared ones, in bytes.
+    /// Returns the length of a public or shared value in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::Ffdhe2048 => 256,
@@ -127,13 +129,13 @@ impl Group {
         }
     }
 
-    /// Returns the public value of a secret exponent.
+    /// Returns the public value that belongs to a secret exponent.
     pub fn public_value(self, exponent: &[u8]) -> Vec<u8> {
         self.power(&BoxedUint::from(2_u8).resize(self.bits()), exponent)
     }
 
-    /// Returns the value that both sides share; `None` when the other side's public value is none
-    /// of the group.
+    /// Returns the value that both sides share; `None` when the other side's public value is not in
+    /// the group.
     pub fn shared_value(self, exponent: &[u8], public: &[u8]) -> Option<Vec<u8>> {
         let value = BoxedUint::from_be_slice(public, self.bits()).ok()?;
         let least = BoxedUint::from(2_u8).resize(self.bits());
@@ -142,7 +144,7 @@ impl Group {
             .then(|| self.power(&value, exponent))
     }
 
-    /// Raises a value to a secret exponent, in a time that depends on neither.
+    /// Raises a value to a secret exponent in constant time: the duration depends on neither.
     fn power(self, value: &BoxedUint, exponent: &[u8]) -> Vec<u8> {
         let bits = 8 * exponent.len() as u32;
         let exponent = BoxedUint::from_be_slice(exponent, bits).expect("it is as long as that");
@@ -180,27 +182,29 @@ impl Group {
     }
 }
 
-/// Bytes of a checksum.
+/// Bytes of the checksum that ends a secret's text form.
 const CHECKSUM_BYTES: usize = 4;
 
-/// A secret that two sides share.
+/// A DH-HMAC-CHAP secret that host and controller share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     key: Vec<u8>,
-    /// The function that makes the key of a name out of it; the secret itself is the key without.
+    /// Hash that turns the secret and a side's name into that side's key. Without one the secret
+    /// itself is the key.
     transformation: Option<Hash>,
 }
 
-/// A text that is no secret. It is not repeated, because it may nearly be one.
+/// Reason why a text is not a valid secret. The text is not repeated in the error, because it may
+/// be a real secret with a typing error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// It has another form.
+    /// The text does not have the form `DHHC-1:…:…:`.
     #[error("a secret has the form DHHC-1:HH:BASE64: as nvme gen-dhchap-key prints it")]
     Form,
-    /// The length is not allowed.
+    /// The secret has a length that is not allowed.
     #[error("a secret has 32, 48 or 64 bytes, not {0}")]
     Length(usize),
-    /// The checksum differs.
+    /// The checksum in the text does not match the secret.
     #[error("the checksum of the secret is wrong: some character of it has changed")]
     Checksum,
 }
@@ -233,10 +237,10 @@ impl FromStr for Secret {
 }
 
 impl Secret {
-    /// Makes a secret out of 32, 48 or 64 bytes.
+    /// Creates a secret from 32, 48 or 64 bytes.
     ///
     /// # Errors
-    /// When it has another length.
+    /// When the key has another length.
     pub fn new(key: &[u8], transformation: Option<Hash>) -> Result<Self, SecretError> {
         match key.len() {
             32 | 48 | 64 => Ok(Self { key: key.to_vec(), transformation }),
@@ -244,7 +248,7 @@ impl Secret {
         }
     }
 
-    /// Returns the form that is written.
+    /// Returns the text form of the secret, `DHHC-1:…:…:`.
     pub fn to_text(&self) -> String {
         let number = match self.transformation {
             None => 0,
@@ -256,7 +260,7 @@ impl Secret {
         format!("DHHC-1:{number:02}:{}:", BASE64.encode(bytes))
     }
 
-    /// Returns the key for the side with this name.
+    /// Returns the key that the side named `nqn` uses.
     pub fn key_of(&self, nqn: &str) -> Vec<u8> {
         match self.transformation {
             None => self.key.clone(),
@@ -265,7 +269,7 @@ impl Secret {
     }
 }
 
-/// A secret is not shown.
+/// Hides the secret: debug output shows everything but the key.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Secret")
@@ -356,7 +360,7 @@ mod group_tests {
 mod secret_tests {
     use super::*;
 
-    /// Made by `nvme gen-dhchap-key`.
+    /// A secret made by `nvme gen-dhchap-key`.
     const MADE: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
     #[test]

@@ -1,4 +1,4 @@
-//! The side that has the namespaces.
+//! The target side of NVMe over TCP, which exports the namespaces.
 //!
 //! A [`Subsystem`](subsystem::Subsystem) is what hosts connect to. Each of their connections is a
 //! [`Connection`](connection::Connection), which turns received bytes into requests and the answers
@@ -30,15 +30,16 @@ use fabrics::QUEUE_MAX;
 
 /// Version of the base specification that controllers follow: 1.4.
 const VERSION: u32 = 0x0001_0400;
-/// Most bytes of data in a command capsule.
+/// Maximum bytes of data in a command capsule.
 pub const IN_CAPSULE_MAX_BYTES: usize = 8 << 10;
-/// Most bytes that a command transfers.
+/// Maximum bytes of data that a command transfers.
 pub const TRANSFER_MAX_BYTES: u32 = 1 << 20;
-/// Most bytes of data in one message from a host.
+/// Maximum bytes of data in one message from a host.
 const MESSAGE_MAX_BYTES: u32 = TRANSFER_MAX_BYTES;
-/// Highest identifier of a namespace.
+/// Highest namespace identifier.
 const NAMESPACE_ID_MAX: u32 = 4096;
-/// Most namespaces. It bounds the log of access, which hosts read at once.
+/// Maximum number of namespaces that hosts see. It bounds the ANA log page, which hosts read at
+/// once.
 pub const NAMESPACES_MAX: usize = 1024;
-/// Most commands that wait for an event.
+/// Maximum number of outstanding event requests of a controller.
 const ASYNC_EVENTS_MAX: usize = 4;

@@ -1,31 +1,31 @@
-//! Numbers and layouts of NVMe over TCP: messages between host and controller, commands, and what
-//! commands transfer.
+//! Constants and layouts of NVMe over TCP: messages between host and controller, commands, and the
+//! data structures that commands transfer.
 //!
-//! All numbers travel in little-endian order. Sources: NVM Express Base 2.0, NVM Command Set 1.0
-//! and TCP Transport 1.0.
+//! All numbers are little-endian. Sources: NVM Express Base 2.0, NVM Command Set 1.0 and TCP
+//! Transport 1.0.
 
 pub mod pdu;
 
-/// The port IANA assigned to NVMe over TCP.
+/// The port that IANA assigned to NVMe over TCP.
 pub const PORT: u16 = 4420;
-/// The port IANA assigned to discovery over TCP.
+/// The port that IANA assigned to discovery over TCP.
 pub const DISCOVERY_PORT: u16 = 8009;
 /// The name of every discovery subsystem.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// Longest name of a host or a subsystem.
+/// Maximum length of the qualified name of a host or a subsystem.
 pub const NQN_MAX_BYTES: usize = 223;
-/// Length of the field that holds a name; the name ends with a zero.
+/// Length of a field that holds a qualified name; the name ends with a zero byte.
 pub const NQN_FIELD_BYTES: usize = 256;
-/// Data of a Connect command: [`connect`] has its places.
+/// Bytes of the data of a Connect command. [`connect`] has the offsets of its fields.
 pub const CONNECT_DATA_BYTES: usize = 1024;
-/// Data of every Identify command.
+/// Bytes of the data that every Identify command returns.
 pub const IDENTIFY_BYTES: usize = 4096;
 /// The namespace identifier that means all namespaces.
 pub const ALL_NAMESPACES: u32 = u32::MAX;
 /// The controller identifier with which a host asks for any controller.
 pub const ANY_CONTROLLER: u16 = 0xffff;
 
-/// Places in the data of a Connect command.
+/// Fields of a Connect command: byte ranges in its data, an attribute and a result.
 pub mod connect {
     use std::ops::Range;
 
@@ -33,17 +33,17 @@ pub mod connect {
     pub const HOST_ID: Range<usize> = 0..16;
     /// Identifier of the controller.
     pub const CONTROLLER_ID: Range<usize> = 16..18;
-    /// Name of the subsystem.
+    /// NVMe qualified name of the subsystem.
     pub const SUBSYSTEM_NQN: Range<usize> = 256..512;
-    /// Name of the host.
+    /// NVMe qualified name of the host.
     pub const HOST_NQN: Range<usize> = 512..768;
-    /// Attribute: the host keeps no count of the submission queue's free places.
+    /// Attribute: the host does without flow control of the submission queue.
     pub const NO_FLOW_CONTROL: u8 = 1 << 2;
     /// Result: the host has to authenticate before other commands.
     pub const AUTHENTICATION_REQUIRED: u64 = 1 << 17;
 }
 
-/// Registers of a controller, by their offsets.
+/// Offsets of a controller's registers, and their bits.
 pub mod property {
     /// Capabilities, 8 bytes.
     pub const CAP: u32 = 0x00;
@@ -53,40 +53,40 @@ pub mod property {
     pub const CC: u32 = 0x14;
     /// Status, 4 bytes.
     pub const CSTS: u32 = 0x1c;
-    /// Configuration: enable.
+    /// Configuration bit: enable the controller.
     pub const CC_ENABLE: u32 = 1 << 0;
-    /// Configuration: the kind of shutdown; zero for none.
+    /// Configuration bits: the kind of shutdown; zero for none.
     pub const CC_SHUTDOWN: u32 = 3 << 14;
-    /// Status: ready.
+    /// Status bit: the controller is ready.
     pub const CSTS_READY: u32 = 1 << 0;
-    /// Status: fatal.
+    /// Status bit: the controller has failed fatally.
     pub const CSTS_FATAL: u32 = 1 << 1;
-    /// Status: the shutdown is complete.
+    /// Status bits: the shutdown is complete.
     pub const CSTS_SHUTDOWN_COMPLETE: u32 = 2 << 2;
 }
 
-/// Types of descriptors of data, in the last byte of a command's descriptor.
+/// Types of data descriptors, in the last byte of a descriptor.
 pub mod descriptor {
-    /// Data in the capsule, at an offset.
+    /// The data is in the capsule, at an offset.
     pub const IN_CAPSULE: u8 = 0x01;
-    /// Data that the transport carries.
+    /// The transport moves the data in separate messages.
     pub const TRANSPORT: u8 = 0x5a;
 }
 
-/// Length of a command.
+/// Bytes of a command.
 pub const COMMAND_BYTES: usize = 64;
-/// Length of a completion.
+/// Bytes of a completion.
 pub const COMPLETION_BYTES: usize = 16;
 
-/// Flags: the command describes its data by an SGL. NVMe over Fabrics allows nothing else.
+/// Flag of a command: an SGL describes the data. NVMe over Fabrics allows nothing else.
 pub const FLAG_SGL: u8 = 1 << 6;
 
-/// A command. Fields that depend on the command are read by their double word.
+/// An encoded command. The meaning of double words 10 to 15 depends on the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Command(pub [u8; COMMAND_BYTES]);
 
 impl Command {
-    /// A command with an SGL descriptor, and zeros elsewhere.
+    /// Creates a command with an SGL descriptor and zeros elsewhere.
     pub fn new(opcode: u8, id: u16) -> Self {
         let mut bytes = [0; COMMAND_BYTES];
         bytes[0] = opcode;
@@ -95,32 +95,32 @@ impl Command {
         Self(bytes)
     }
 
-    /// The opcode.
+    /// Returns the opcode.
     pub fn opcode(&self) -> u8 {
         self.0[0]
     }
 
-    /// Flags: fused operation, and the kind of data descriptor.
+    /// Returns the flags: fused operation, and the kind of data descriptor.
     pub fn flags(&self) -> u8 {
         self.0[1]
     }
 
-    /// The host's name for the command.
+    /// Returns the host's identifier of the command.
     pub fn id(&self) -> u16 {
         self.u16(2)
     }
 
-    /// The namespace.
+    /// Returns the identifier of the namespace that the command addresses.
     pub fn namespace(&self) -> u32 {
         self.u32(4)
     }
 
-    /// The type of a command of NVMe over Fabrics.
+    /// Returns the type of a command of NVMe over Fabrics.
     pub fn fabrics_type(&self) -> u8 {
         self.0[4]
     }
 
-    /// The data descriptor.
+    /// Returns the data descriptor.
     pub fn descriptor(&self) -> Descriptor {
         Descriptor { address: self.u64(24), length: self.u32(32), kind: self.0[39] }
     }
@@ -134,65 +134,65 @@ impl Command {
         self
     }
 
-    /// Sets the bytes from `at` on.
+    /// Replaces the bytes from offset `at` on.
     #[must_use]
     pub fn with(mut self, at: usize, bytes: &[u8]) -> Self {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
         self
     }
 
-    /// A double word, by its number (10 to 15 depend on the command).
+    /// Returns a double word by its number. Double words 10 to 15 depend on the command.
     pub fn word(&self, number: usize) -> u32 {
         self.u32(4 * number)
     }
 
-    /// The byte at `at`.
+    /// Returns the byte at offset `at`.
     pub fn u8(&self, at: usize) -> u8 {
         self.0[at]
     }
 
-    /// The number of 16 bits at `at`.
+    /// Returns the 16-bit number at offset `at`.
     pub fn u16(&self, at: usize) -> u16 {
         u16::from_le_bytes([self.0[at], self.0[at + 1]])
     }
 
-    /// The number of 32 bits at `at`.
+    /// Returns the 32-bit number at offset `at`.
     pub fn u32(&self, at: usize) -> u32 {
         u32::from_le_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
     }
 
-    /// The number of 64 bits at `at`.
+    /// Returns the 64-bit number at offset `at`.
     pub fn u64(&self, at: usize) -> u64 {
         u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
     }
 }
 
-/// A data descriptor.
+/// A descriptor of the data that a command transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Descriptor {
-    /// The offset in the capsule, if the data is there.
+    /// Offset in the capsule, if the capsule carries the data.
     pub address: u64,
     /// Bytes of data.
     pub length: u32,
-    /// One of [`descriptor`].
+    /// Type of the descriptor, one of [`descriptor`].
     pub kind: u8,
 }
 
-/// A completion.
+/// A completion queue entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// The result, which depends on the command.
+    /// Result of the command. Its meaning depends on the command.
     pub result: u64,
-    /// The head of the submission queue, which tells a host of free places.
+    /// Head of the submission queue, from which the host derives the number of free entries.
     pub queue_head: u16,
-    /// The host's name for the command.
+    /// The host's identifier of the command.
     pub id: u16,
-    /// The status.
+    /// Status of the command.
     pub status: Status,
 }
 
 impl Completion {
-    /// The bytes that travel.
+    /// Encodes the completion.
     pub fn to_bytes(&self) -> [u8; COMPLETION_BYTES] {
         let mut bytes = [0; COMPLETION_BYTES];
         bytes[0..8].copy_from_slice(&self.result.to_le_bytes());
@@ -202,7 +202,7 @@ impl Completion {
         bytes
     }
 
-    /// Reads the bytes that travel.
+    /// Parses a completion.
     pub fn of_bytes(bytes: &[u8; COMPLETION_BYTES]) -> Self {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         Self {
@@ -214,7 +214,7 @@ impl Completion {
     }
 }
 
-/// The result of a command: a type, a code, and a flag against repeating it.
+/// The status of a command: a type, a code, and a flag against repeating the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status(u16);
 
@@ -229,7 +229,7 @@ macro_rules! statuses {
 statuses! {
     /// Success.
     SUCCESS = 0, 0x00;
-    /// The controller does not have the command.
+    /// The controller does not support the command.
     INVALID_OPCODE = 0, 0x01;
     /// A field has a value that the controller does not support.
     INVALID_FIELD = 0, 0x02;
@@ -239,7 +239,7 @@ statuses! {
     DATA_TRANSFER_ERROR = 0, 0x04;
     /// The controller failed.
     INTERNAL_ERROR = 0, 0x06;
-    /// The namespace is not there, or its format does not fit.
+    /// The namespace does not exist, or its format does not fit.
     INVALID_NAMESPACE = 0, 0x0b;
     /// The command does not fit the state of the queue or of the controller.
     SEQUENCE_ERROR = 0, 0x0c;
@@ -257,25 +257,25 @@ statuses! {
     LBA_OUT_OF_RANGE = 0, 0x80;
     /// No space is left for the data.
     CAPACITY_EXCEEDED = 0, 0x81;
-    /// The queue is not there.
+    /// The queue does not exist.
     INVALID_QUEUE = 1, 0x01;
-    /// More events are asked for than the controller remembers.
+    /// The host has more event requests outstanding than the controller supports.
     ASYNC_EVENT_LIMIT = 1, 0x05;
-    /// The log page is not there.
+    /// The log page does not exist.
     INVALID_LOG_PAGE = 1, 0x09;
-    /// The feature has one value only.
+    /// The value of the feature cannot be changed.
     FEATURE_NOT_CHANGEABLE = 1, 0x0e;
     /// The format of a Connect command is not supported.
     CONNECT_FORMAT = 1, 0x80;
-    /// The controller is in use or cannot serve more hosts.
+    /// The controller is in use, or cannot serve more hosts.
     CONNECT_BUSY = 1, 0x81;
-    /// A parameter of a Connect command is wrong; the result says which.
+    /// A parameter of a Connect command is wrong; the completion's result says which.
     CONNECT_PARAMETERS = 1, 0x82;
     /// The host may not connect.
     CONNECT_HOST = 1, 0x84;
-    /// Authentication comes first.
+    /// The host must authenticate first.
     AUTHENTICATION_REQUIRED = 1, 0x91;
-    /// The namespace is not to be used on this path.
+    /// The namespace is not accessible on this path.
     ANA_INACCESSIBLE = 3, 0x02;
     /// The access to the namespace on this path is about to change.
     ANA_TRANSITION = 3, 0x03;
@@ -287,11 +287,11 @@ statuses! {
     COMPARE_FAILURE = 2, 0x85;
 }
 
-/// Do Not Retry.
+/// The Do Not Retry bit: the host is advised not to repeat the command.
 const DNR: u16 = 1 << 14;
 
 impl Status {
-    /// The status with the advice not to repeat the command.
+    /// Returns the status with the advice not to repeat the command.
     #[must_use]
     pub const fn final_(self) -> Self {
         Self(self.0 | DNR)
@@ -307,104 +307,104 @@ impl Status {
         self.0 & DNR != 0
     }
 
-    /// The status without the advice.
+    /// Returns the status without the advice not to repeat the command.
     #[must_use]
     pub const fn without_advice(self) -> Self {
         Self(self.0 & !DNR)
     }
 
-    /// The last two bytes of a completion.
+    /// Returns the status as the last two bytes of a completion.
     pub const fn to_field(self) -> u16 {
         self.0 << 1
     }
 
-    /// Reads the last two bytes of a completion.
+    /// Parses the last two bytes of a completion.
     pub const fn of_field(field: u16) -> Self {
         Self(field >> 1)
     }
 }
 
-/// Commands of an admin queue.
+/// Opcodes of an admin queue.
 pub mod admin {
-    /// Get Log Page.
+    /// Opcode of Get Log Page.
     pub const GET_LOG_PAGE: u8 = 0x02;
-    /// Identify.
+    /// Opcode of Identify.
     pub const IDENTIFY: u8 = 0x06;
-    /// Abort.
+    /// Opcode of Abort.
     pub const ABORT: u8 = 0x08;
-    /// Set Features.
+    /// Opcode of Set Features.
     pub const SET_FEATURES: u8 = 0x09;
-    /// Get Features.
+    /// Opcode of Get Features.
     pub const GET_FEATURES: u8 = 0x0a;
-    /// Asynchronous Event Request.
+    /// Opcode of Asynchronous Event Request.
     pub const ASYNC_EVENT: u8 = 0x0c;
-    /// Keep Alive.
+    /// Opcode of Keep Alive.
     pub const KEEP_ALIVE: u8 = 0x18;
-    /// A command of NVMe over Fabrics, named by its [`fabrics`] type.
+    /// Opcode of NVMe over Fabrics. [`fabrics`] has the types of its commands.
     pub const FABRICS: u8 = 0x7f;
 }
 
 /// Types of commands of NVMe over Fabrics.
 pub mod fabrics {
-    /// Property Set.
+    /// Property Set: write a register of the controller.
     pub const PROPERTY_SET: u8 = 0x00;
-    /// Connect.
+    /// Connect: create a queue.
     pub const CONNECT: u8 = 0x01;
-    /// Property Get.
+    /// Property Get: read a register of the controller.
     pub const PROPERTY_GET: u8 = 0x04;
-    /// Authentication Send.
+    /// Authentication Send: a message to the controller.
     pub const AUTHENTICATION_SEND: u8 = 0x05;
-    /// Authentication Receive.
+    /// Authentication Receive: a message to the host.
     pub const AUTHENTICATION_RECEIVE: u8 = 0x06;
-    /// Disconnect.
+    /// Disconnect: delete an I/O queue.
     pub const DISCONNECT: u8 = 0x08;
 }
 
-/// Commands of an I/O queue.
+/// Opcodes of an I/O queue.
 pub mod io {
-    /// Flush.
+    /// Opcode of Flush.
     pub const FLUSH: u8 = 0x00;
-    /// Write.
+    /// Opcode of Write.
     pub const WRITE: u8 = 0x01;
-    /// Read.
+    /// Opcode of Read.
     pub const READ: u8 = 0x02;
-    /// Compare.
+    /// Opcode of Compare.
     pub const COMPARE: u8 = 0x05;
-    /// Write Zeroes.
+    /// Opcode of Write Zeroes.
     pub const WRITE_ZEROES: u8 = 0x08;
-    /// Dataset Management.
+    /// Opcode of Dataset Management.
     pub const DATASET_MANAGEMENT: u8 = 0x09;
-    /// Verify.
+    /// Opcode of Verify.
     pub const VERIFY: u8 = 0x0c;
 }
 
-/// Structures of an Identify command.
+/// Types of data structures that an Identify command returns.
 pub mod identify {
-    /// A namespace.
+    /// The Identify Namespace structure.
     pub const NAMESPACE: u8 = 0x00;
-    /// The controller.
+    /// The Identify Controller structure.
     pub const CONTROLLER: u8 = 0x01;
     /// The list of active namespaces.
     pub const ACTIVE_NAMESPACES: u8 = 0x02;
-    /// The identifiers of a namespace.
+    /// The list of a namespace's identifiers.
     pub const DESCRIPTORS: u8 = 0x03;
-    /// A namespace, as its command set describes it.
+    /// The part of Identify Namespace that is specific to a command set.
     pub const COMMAND_SET_NAMESPACE: u8 = 0x05;
-    /// The controller, as a command set describes it.
+    /// The part of Identify Controller that is specific to a command set.
     pub const COMMAND_SET_CONTROLLER: u8 = 0x06;
 }
 
-/// Types of identifiers of a namespace.
+/// Types of namespace identifiers, in the list that Identify returns.
 pub mod identifier {
     /// A globally unique identifier of 16 bytes.
     pub const NGUID: u8 = 2;
     /// A UUID.
     pub const UUID: u8 = 3;
-    /// The number of the command set.
+    /// The number of the command set that the namespace uses.
     pub const COMMAND_SET: u8 = 4;
 }
 
-/// Features.
+/// Identifiers of features, for Get Features and Set Features.
 pub mod feature {
     /// Arbitration.
     pub const ARBITRATION: u8 = 0x01;
@@ -428,20 +428,20 @@ pub mod feature {
     pub const DISCOVERY_NOTICES: u32 = 1 << 31;
 }
 
-/// Log pages.
+/// Identifiers of log pages, for Get Log Page.
 pub mod log {
-    /// Errors.
+    /// The log of command errors.
     pub const ERROR: u8 = 0x01;
-    /// Health.
+    /// The log of SMART and health information.
     pub const HEALTH: u8 = 0x02;
-    /// Firmware slots.
+    /// The log of firmware slots.
     pub const FIRMWARE: u8 = 0x03;
-    /// Namespaces that have changed.
+    /// The list of namespaces that have changed.
     pub const CHANGED_NAMESPACES: u8 = 0x04;
-    /// Commands that are supported, and their effects.
+    /// The log of supported commands and their effects.
     pub const COMMANDS: u8 = 0x05;
-    /// Asymmetric namespace access.
+    /// The log of asymmetric namespace access (ANA).
     pub const ANA: u8 = 0x0c;
-    /// Discovery.
+    /// The discovery log: the subsystems and ports that a host may connect to.
     pub const DISCOVERY: u8 = 0x70;
 }

@@ -1,4 +1,5 @@
-//! The hosts that may connect, and the secrets by which they prove their names.
+//! Access control: the hosts that may connect, the secrets that prove their names, and the paths to
+//! each volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -6,16 +7,16 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::auth::{Random, Secret};
 
-/// The secrets that a host and the subsystem share.
+/// The secrets that one host shares with the subsystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostSecrets {
-    /// The secret of the host.
+    /// Secret by which the host proves its name.
     pub host: Secret,
-    /// The secret of the controller, for hosts that want it to prove its name too.
+    /// Secret by which the controller proves its name, for hosts that ask for that.
     pub controller: Option<Secret>,
 }
 
-/// The hosts that may connect. The default lets anyone in.
+/// The hosts that may connect. The default admits every host.
 #[derive(Debug, Clone, Default)]
 pub struct AccessRules {
     hosts: Option<BTreeSet<String>>,
@@ -28,25 +29,25 @@ struct Proofs {
     random: Random,
 }
 
-/// The proof that a host owes.
+/// The proof that a host must give before it may use a queue.
 #[derive(Debug)]
 pub(super) struct Proof {
     pub(super) secrets: HostSecrets,
     pub(super) random: Random,
 }
 
-/// The host may not connect.
+/// Error: the host may not connect.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotAllowed;
 
 impl AccessRules {
-    /// Lets in only hosts with these names.
+    /// Admits only hosts with these names.
     #[must_use]
     pub fn only(self, hosts: impl IntoIterator<Item = String>) -> Self {
         Self { hosts: Some(hosts.into_iter().collect()), ..self }
     }
 
-    /// Lets in only hosts that prove to have their secret.
+    /// Admits only hosts that prove knowledge of their secret. `secrets` is keyed by host name.
     #[must_use]
     pub fn with_secrets(self, secrets: BTreeMap<String, HostSecrets>, random: Random) -> Self {
         Self { proofs: Some(Proofs { secrets, random }), ..self }
@@ -57,7 +58,10 @@ impl AccessRules {
         self.proofs.is_some()
     }
 
-    /// Lets a host connect, if it gives the proof that is returned.
+    /// Admits a host. Returns the proof that the host must give first, if any.
+    ///
+    /// # Errors
+    /// When the rules exclude the host.
     pub(super) fn admit(&self, host: &str) -> Result<Option<Proof>, NotAllowed> {
         if self.hosts.as_ref().is_some_and(|hosts| !hosts.contains(host)) {
             return Err(NotAllowed);
@@ -68,24 +72,24 @@ impl AccessRules {
     }
 }
 
-/// The access that a server gives to a volume.
+/// The access that this server gives to a volume (asymmetric namespace access, ANA).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AccessState {
-    /// Hosts use the volume here.
+    /// Hosts use the volume through this server.
     #[default]
     Optimized,
-    /// Hosts use another path, and wait while there is none.
+    /// Hosts use another path. While none is usable, they wait.
     Inaccessible,
-    /// The state is about to change. Hosts wait for that, at most
+    /// The access is about to change. Hosts wait for the new state, at most
     /// [`CHANGE_MOST_SECONDS`].
     Change,
 }
 
-/// The time after which hosts give a path up whose state is [`AccessState::Change`].
+/// Seconds after which hosts give up a path whose state is [`AccessState::Change`].
 pub const CHANGE_MOST_SECONDS: u8 = 10;
 
 impl AccessState {
-    /// The number of the state in the log of access.
+    /// Returns the code of the state in the ANA log page.
     pub(super) fn code(self) -> u8 {
         match self {
             Self::Optimized => 0x01,
@@ -95,32 +99,33 @@ impl AccessState {
     }
 }
 
-/// A port of a subsystem.
+/// A port of a subsystem: an address that hosts connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Port {
-    /// Its number, which no other port of the subsystem has, on any server.
+    /// Number of the port, unique within the subsystem across all servers.
     pub id: u16,
-    /// Its address, perhaps that of any interface.
+    /// Address that the port listens on, possibly a wildcard address.
     pub address: SocketAddr,
 }
 
-/// The ways to a subsystem.
+/// The paths to a subsystem: its ports, and the access that this server gives to each volume.
 #[derive(Debug, Default)]
 pub struct Paths(RwLock<State>);
 
 #[derive(Debug, Default)]
 struct State {
     ports: Vec<Port>,
-    /// Changes of the ports.
+    /// Number of changes of the ports so far.
     port_changes: u64,
-    /// The access to volumes, by name, where it is not the usual one.
+    /// Access to volumes by name. A volume that is absent has the default access.
     access: BTreeMap<String, AccessState>,
-    /// Changes of the access.
+    /// Number of changes of the access so far.
     access_changes: u64,
 }
 
 impl Paths {
-    /// Names the ports that hosts discover. Without any they discover the address that they call.
+    /// Sets the ports that hosts discover. Without ports, a host discovers the address that it
+    /// connected to.
     pub fn set_ports(&self, ports: Vec<Port>) {
         let mut state = self.write();
         if state.ports != ports {
@@ -129,7 +134,7 @@ impl Paths {
         }
     }
 
-    /// Sets the access to a volume. It need not be there yet.
+    /// Sets the access to a volume, which need not exist yet.
     pub fn set_access(&self, volume: &str, access: AccessState) {
         let mut state = self.write();
         let before = match access {
@@ -139,7 +144,7 @@ impl Paths {
         state.access_changes += u64::from(before.unwrap_or_default() != access);
     }
 
-    /// Returns the access to a volume.
+    /// Returns the access that this server gives to a volume.
     pub fn access(&self, volume: &str) -> AccessState {
         self.read().access.get(volume).copied().unwrap_or_default()
     }
@@ -154,7 +159,8 @@ impl Paths {
         self.read().port_changes
     }
 
-    /// The ports that a host reaches who has called this address, which is among them.
+    /// Returns the ports that a host can reach which connected to `called`. That address is always
+    /// among them.
     pub(super) fn ports_for(&self, called: SocketAddr) -> Vec<Port> {
         let called = SocketAddr::new(called.ip().to_canonical(), called.port());
         let mut found: Vec<Port> = Vec::new();
@@ -171,7 +177,7 @@ impl Paths {
         found
     }
 
-    /// Locks, also after a thread has panicked: each change is complete by itself.
+    /// Locks the state even after a thread has panicked: each change is complete by itself.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,7 +187,8 @@ impl Paths {
     }
 }
 
-/// The address by which a host reaches a listener who has reached `called`, if it does.
+/// Returns the address by which a host reaches a listener, given that the host has reached
+/// `called`. `None` when the listener is unreachable for that host.
 fn reached(listens: IpAddr, called: IpAddr) -> Option<IpAddr> {
     match listens {
         // A socket for any address of version 6 takes those of version 4 too.

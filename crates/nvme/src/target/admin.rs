@@ -1,4 +1,4 @@
-//! An admin queue: the commands that ask about the controller, set it up, and wait for events.
+//! An admin queue: the commands that query the controller, configure it, and wait for events.
 
 use std::net::SocketAddr;
 
@@ -19,25 +19,25 @@ use crate::wire::{
 #[derive(Debug)]
 pub(super) struct Admin {
     lease: ControllerLease,
-    /// The address that the host has connected to.
+    /// Address that the host has connected to, if known.
     address: Option<SocketAddr>,
     registers: Registers,
     features: Features,
     notices: Notices,
-    /// Changes of the subsystem's ports that the host may know of.
+    /// Number of the subsystem's port changes that this queue has already processed.
     port_changes: u64,
 }
 
 /// The outcome of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AdminOutcome {
-    /// It is done, with this result.
+    /// The command succeeded with this result and returns no data.
     Done(u64),
-    /// It is done, with this data.
+    /// The command succeeded and returns this data.
     Data(Vec<u8>),
-    /// It waits for an event.
+    /// The command stays outstanding until an event occurs.
     Held,
-    /// It is done once all namespaces are flushed.
+    /// The command completes once all namespaces are flushed.
     Flush,
 }
 
@@ -58,7 +58,7 @@ impl Admin {
         }
     }
 
-    /// The time within which the host sends something, in milliseconds; 0 for no bound.
+    /// Returns the keep-alive timeout in milliseconds; 0 for none.
     pub(super) fn keep_alive_ms(&self) -> u32 {
         match self.features.keep_alive_ms {
             0 if self.lease.controller.discovery => SILENCE_MS,
@@ -76,13 +76,13 @@ impl Admin {
         self.notices.holds(id)
     }
 
-    /// Forgets all that a host has set, and the commands that wait.
+    /// Drops all settings of the host and its outstanding event requests.
     fn reset(&mut self) {
         self.features = Features::new(self.features.keep_alive_ms);
         self.notices = Notices::default();
     }
 
-    /// Carries out a command.
+    /// Executes an admin command.
     pub(super) fn command(
         &mut self,
         command: &Command,
@@ -156,7 +156,8 @@ impl Admin {
         Ok(bytes)
     }
 
-    /// Notes the changes between two lists of namespaces, and of the subsystem's ports.
+    /// Records the differences between two lists of namespaces, and changes of the subsystem's
+    /// ports, as notices for the host.
     pub(super) fn namespaces_changed(&mut self, old: &Namespaces, new: &Namespaces) {
         let port_changes = self.lease.subsystem().paths().port_changes();
         let has_new_ports = std::mem::replace(&mut self.port_changes, port_changes) != port_changes;
@@ -172,26 +173,28 @@ impl Admin {
         }
     }
 
-    /// Returns the next command to answer with an event, and the event.
+    /// Returns the next event request to complete: its identifier and the result that describes the
+    /// event.
     pub(super) fn event(&mut self) -> Option<(u16, u64)> {
         self.notices.next(self.features.events)
     }
 }
 
-/// Checks that the host takes as many bytes as a command returns.
+/// Checks that the host's buffer has exactly the size of the data that a command returns.
 fn takes(command: &Command, bytes: usize) -> Result<(), Status> {
     let fits = command.descriptor().length as usize == bytes;
     if fits { Ok(()) } else { Err(Status::SGL_LENGTH_INVALID.final_()) }
 }
 
-/// The values that a host has set.
+/// The features that a host has set.
 #[derive(Debug, Default)]
 pub(super) struct Features {
-    /// The time within which the host sends something, in milliseconds; 0 for no bound.
+    /// Keep-alive timeout in milliseconds; 0 for none.
     pub(super) keep_alive_ms: u32,
-    /// The events that the host wants to know of.
+    /// Bit mask of the asynchronous events that the host wants to receive.
     pub(super) events: u32,
-    /// Queues granted, less one, twice.
+    /// Granted I/O queues less one, as the result of Set Features has it: submission queues in the
+    /// low half, completion queues in the high half.
     queues: u32,
 }
 
@@ -200,7 +203,7 @@ impl Features {
         Self { keep_alive_ms, ..Self::default() }
     }
 
-    /// Sets a feature. Returns the command's result.
+    /// Sets a feature. Returns the result of the command.
     pub(super) fn set(
         &mut self,
         command: &Command,
@@ -245,13 +248,13 @@ impl Features {
     }
 }
 
-/// Logical blocks that are fast to read and write together, less one.
+/// Logical blocks, less one, that the namespace recommends as the granularity and alignment of I/O.
 const PREFERRED_BLOCKS_LESS_ONE: u16 = (4096 >> BLOCK_SHIFT) - 1;
-/// Asymmetric access: the states optimized, inaccessible and change are reported, and a namespace
-/// stays in its group.
+/// Capabilities of asymmetric access: the controller reports the states optimized, inaccessible and
+/// change. The group of a namespace never changes.
 const ANA_CAPABILITIES: u8 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6;
 
-/// A page of data, written in parts.
+/// A data structure of fixed size, filled field by field.
 pub(super) struct Page(Vec<u8>);
 
 impl Page {
@@ -264,7 +267,7 @@ impl Page {
         self
     }
 
-    /// Puts text in a field, filled up with spaces.
+    /// Writes text to a field and pads it with spaces.
     pub(super) fn text(&mut self, at: usize, len: usize, text: &str) -> &mut Self {
         self.0[at..at + len].fill(b' ');
         let bytes = text.as_bytes();
@@ -276,7 +279,7 @@ impl Page {
     }
 }
 
-/// Answers Identify.
+/// Executes an Identify command: returns the structure that the host asks for.
 pub(super) fn identify(
     command: &Command,
     subsystem: &Subsystem,
@@ -400,9 +403,9 @@ fn descriptors(subsystem: &Subsystem, namespace: &Namespace) -> Vec<u8> {
     page.done()
 }
 
-/// Most bytes of a log page that one command reads.
+/// Maximum bytes of a log page that one command reads.
 const READ_MAX_BYTES: u64 = 64 << 10;
-/// Most namespaces that the log of changes lists.
+/// Maximum number of namespaces that the Changed Namespace List holds.
 pub(super) const CHANGES_MAX: usize = 1024;
 
 /// The part of a log page that a command asks for.
@@ -412,7 +415,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Reads it from the command.
+    /// Parses the offset and length from the command.
     pub(super) fn of(command: &Command) -> Result<Self, Status> {
         let double_words = u64::from(command.word(11) & 0xffff) << 16;
         let double_words = (double_words | u64::from(command.word(10) >> 16)) + 1;
@@ -427,7 +430,7 @@ impl Part {
         self.bytes
     }
 
-    /// Cuts it out of a page. Bytes behind the page's end are zero.
+    /// Cuts this part out of a log page. Bytes beyond the page's end are zero.
     pub(super) fn cut(&self, mut page: Vec<u8>) -> Result<Vec<u8>, Status> {
         if self.offset > page.len() as u64 {
             return Err(Status::INVALID_FIELD.final_());
@@ -438,7 +441,7 @@ impl Part {
     }
 }
 
-/// Makes a log page, but for those of changes and of discovery.
+/// Builds a log page. The pages of changed namespaces and of discovery are built elsewhere.
 fn log_page(
     number: u8,
     command: &Command,
@@ -465,7 +468,7 @@ fn log_page(
     }
 }
 
-/// The commands that are supported, each with its effects.
+/// Returns the log page of supported commands and their effects.
 fn commands() -> Vec<u8> {
     const SUPPORTED: u32 = 1 << 0;
     const CHANGES_CONTENT: u32 = 1 << 1;
@@ -493,7 +496,7 @@ fn commands() -> Vec<u8> {
     page.done()
 }
 
-/// The access to namespaces, each of which is in a group of its own.
+/// Returns the ANA log page. Each namespace is in a group of its own.
 fn access(command: &Command, namespaces: &Namespaces) -> Vec<u8> {
     const GROUP_BYTES: usize = 32;
     let groups_only = command.u8(41) & 1 != 0;
@@ -513,13 +516,13 @@ fn access(command: &Command, namespaces: &Namespaces) -> Vec<u8> {
     page
 }
 
-/// Bytes of the log's header, and of each entry.
+/// Bytes of the discovery log's header, and of each entry.
 const ENTRY_BYTES: usize = 1024;
-/// The time after which a host that made no promise to send something is gone.
+/// Milliseconds of silence after which a discovery host without keep-alive timeout is disconnected.
 pub(super) const SILENCE_MS: u32 = 60_000;
 
-/// Makes the log; it is empty where the address is not known. `generation` is that of the
-/// namespaces.
+/// Returns the discovery log page; empty when the address is unknown. `generation` is that of the
+/// list of namespaces.
 fn discovery_page(subsystem: &Subsystem, address: Option<SocketAddr>, generation: u64) -> Vec<u8> {
     const TCP: u8 = 3;
     const NVM_SUBSYSTEM: u8 = 2;
@@ -543,21 +546,21 @@ fn discovery_page(subsystem: &Subsystem, address: Option<SocketAddr>, generation
     page.done()
 }
 
-/// The logs of which there are notices.
+/// The logs whose changes are announced to hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Log {
-    /// Namespaces that have changed.
+    /// The list of changed namespaces.
     Namespaces,
-    /// Asymmetric namespace access.
+    /// The log of asymmetric namespace access (ANA).
     Access,
-    /// Discovery.
+    /// The discovery log.
     Discovery,
 }
 
 impl Log {
     const ALL: [Self; 3] = [Self::Namespaces, Self::Access, Self::Discovery];
 
-    /// The log with this number.
+    /// Returns the log with this page number.
     pub(super) fn of(page: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|log| log.page() == page)
     }
@@ -570,7 +573,7 @@ impl Log {
         }
     }
 
-    /// The bit with which a host asks for the notice.
+    /// Returns the bit by which a host subscribes to notices of this log.
     fn wanted(self) -> u32 {
         match self {
             Self::Namespaces => feature::NAMESPACE_NOTICES,
@@ -579,7 +582,8 @@ impl Log {
         }
     }
 
-    /// The result of the command that waits: the type of notices, which one, and its log.
+    /// Returns the result of an event request: the event type "notice", the kind of notice and the
+    /// log page to read.
     fn event(self) -> u64 {
         let which = match self {
             Self::Namespaces => 0x00,
@@ -590,27 +594,27 @@ impl Log {
     }
 }
 
-/// The state of a log's notice.
+/// The state of the notice for one log.
 #[derive(Debug, Clone, Copy, Default)]
 struct Notice {
-    /// The log has changed since the host has read it.
+    /// The log has changed since the host last read it.
     is_due: bool,
-    /// The host has been told.
+    /// The host has been told of the change.
     is_told: bool,
 }
 
-/// The notices of a controller.
+/// The pending notices of a controller and the commands that wait for them.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
-    /// The identifiers of commands that wait for an event.
+    /// Identifiers of the outstanding event requests.
     waiting: Vec<u16>,
     of_logs: [Notice; Log::ALL.len()],
-    /// Namespaces that have changed since the host read the log.
+    /// Namespaces that have changed since the host last read the log.
     changed: Vec<u32>,
 }
 
 impl Notices {
-    /// Has a command wait. Returns whether there is a place for it.
+    /// Registers an event request. Returns false when too many are outstanding.
     pub(super) fn wait(&mut self, id: u16) -> bool {
         let has_place = self.waiting.len() < ASYNC_EVENTS_MAX;
         if has_place {
@@ -619,17 +623,17 @@ impl Notices {
         has_place
     }
 
-    /// Returns whether the command with this identifier waits.
+    /// Returns whether the command with this identifier waits for an event.
     pub(super) fn holds(&self, id: u16) -> bool {
         self.waiting.contains(&id)
     }
 
-    /// Notes that a log has changed.
+    /// Records that a log has changed.
     pub(super) fn log_changed(&mut self, log: Log) {
         self.of_logs[log as usize].is_due = true;
     }
 
-    /// Notes that namespaces have changed.
+    /// Records that namespaces have changed.
     pub(super) fn namespaces_changed(&mut self, ids: &[u32]) {
         for id in ids {
             if let Err(at) = self.changed.binary_search(id)
@@ -643,12 +647,12 @@ impl Notices {
         }
     }
 
-    /// The namespaces that have changed, as the log lists them.
+    /// Returns the changed namespaces as the log lists them.
     pub(super) fn changed(&self) -> &[u32] {
         if self.changed.len() > CHANGES_MAX { &[u32::MAX] } else { &self.changed }
     }
 
-    /// The host has read a log.
+    /// Records that the host has read a log.
     pub(super) fn log_read(&mut self, log: Log) {
         self.of_logs[log as usize] = Notice::default();
         if log == Log::Namespaces {
@@ -656,8 +660,8 @@ impl Notices {
         }
     }
 
-    /// Returns the next command to answer with an event, and the event. `wanted` is the host's
-    /// choice of events.
+    /// Returns the next event request to complete and its result. `wanted` is the host's mask of
+    /// events.
     pub(super) fn next(&mut self, wanted: u32) -> Option<(u16, u64)> {
         let is_next = |log: &Log| {
             let notice = self.of_logs[*log as usize];

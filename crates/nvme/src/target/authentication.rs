@@ -1,4 +1,4 @@
-//! DH-HMAC-CHAP: a host proves that it has its secret, and the controller does if it is asked to.
+//! DH-HMAC-CHAP: a host proves that it knows its secret. If asked, the controller does too.
 //!
 //! ```text
 //! host                                        controller
@@ -12,8 +12,8 @@
 //! R1 is the HMAC of C1 (hashed with g^xy, if a group was chosen), the numbers and both names, with
 //! the host's key.
 //!
-//! Invariant: a host that has not proved its name negotiates once, so that nobody makes the server
-//! compute many powers on one connection.
+//! Invariant: a host that has not proved its name may negotiate only once. So no host makes the
+//! server compute many powers on one connection.
 //!
 //! Source: NVM Express Base 2.0, "DH-HMAC-CHAP Protocol".
 
@@ -24,8 +24,8 @@ use subtle::ConstantTimeEq;
 use super::access::Proof;
 use crate::auth::{Group, Hash};
 
-/// The groups that controllers choose from, the cheapest first. `None` is no group: then only the
-/// secret protects the exchange. It is the last choice.
+/// The groups from which controllers choose, cheapest first. `None`, the last choice, is no group:
+/// only the secret protects the exchange then.
 const GROUPS: [Option<Group>; 6] = [
     Some(Group::Ffdhe2048),
     Some(Group::Ffdhe3072),
@@ -44,40 +44,40 @@ pub(super) struct Authentication {
     transaction: u16,
     step: Step,
     authenticated: bool,
-    /// The host has negotiated before.
+    /// The host has sent a Negotiate message before.
     begun: bool,
 }
 
-/// The next message.
+/// The next message or calculation of an authentication.
 #[derive(Debug)]
 enum Step {
-    /// The host begins.
+    /// The host sends Negotiate.
     Negotiate,
-    /// None: the public value of a challenge is computed.
+    /// No message: the public value of a challenge is being computed.
     Publish(Asked),
     /// The host fetches a challenge.
     Challenge(Asked),
-    /// The host answers the challenge.
+    /// The host sends its reply to the challenge.
     Reply(Asked),
-    /// None: the value that both sides share is computed, for this reply of the host.
+    /// No message: the shared value is being computed. The bytes are the host's reply.
     Share(Asked, Vec<u8>),
     /// The host fetches the result.
     Success1 { hash: Hash, response: Option<Vec<u8>> },
     /// The host confirms that the controller has proved its name.
     Success2,
-    /// The host fetches the reason.
+    /// The host fetches the reason of the failure.
     Failed(u8),
 }
 
-/// A challenge, and what only the controller knows of it.
+/// A challenge that was sent, and the secrets of the controller that belong to it.
 #[derive(Debug)]
 struct Asked {
     challenge: Challenge,
-    /// The secret exponent; empty without a group.
+    /// Secret exponent; empty without a group.
     exponent: Vec<u8>,
 }
 
-/// The authentication has failed for good.
+/// Error: the authentication has failed for good.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Failed;
 
@@ -92,8 +92,8 @@ impl Authentication {
         self.authenticated
     }
 
-    /// Takes a message of the host. Nothing else may be called before the calculation that it
-    /// needs is passed to [`Authentication::calculated`].
+    /// Accepts a message from the host and returns the calculation that it needs, if any. Nothing
+    /// else may be called before [`Authentication::calculated`] has received the result.
     ///
     /// # Errors
     /// When the host gives up.
@@ -127,7 +127,7 @@ impl Authentication {
         Ok(self.calculation())
     }
 
-    /// Returns the calculation without which it cannot go on.
+    /// Returns the calculation that the authentication waits for.
     fn calculation(&self) -> Option<Calculation> {
         match &self.step {
             Step::Publish(asked) => {
@@ -142,7 +142,7 @@ impl Authentication {
         }
     }
 
-    /// Goes on with the result of a calculation.
+    /// Continues the authentication with the result of a calculation.
     pub(super) fn calculated(&mut self, result: Option<&[u8]>) {
         let step = std::mem::replace(&mut self.step, Step::Failed(explanation::MESSAGE));
         let next = match (step, result) {
@@ -159,7 +159,7 @@ impl Authentication {
     }
 
     /// Returns the message that the host fetches; `None` when it is longer than `most`. A message
-    /// that tells of a failure is the last.
+    /// that reports a failure is the last.
     pub(super) fn receive(&mut self, most: usize) -> Option<(Vec<u8>, Result<(), Failed>)> {
         let transaction = self.transaction;
         let bytes = match &self.step {
@@ -188,7 +188,7 @@ impl Authentication {
         Some((bytes, Ok(())))
     }
 
-    /// Chooses from what a host offers, and makes a challenge.
+    /// Chooses a hash and a group from the host's offer and creates a challenge.
     fn negotiate(&self, message: &[u8]) -> Result<Step, u8> {
         let offer = Offer::parse(message)?;
         let hash = offer.hashes().next().ok_or(explanation::HASH)?;
@@ -207,7 +207,7 @@ impl Authentication {
         Ok(if group.is_some() { Step::Publish(asked) } else { Step::Challenge(asked) })
     }
 
-    /// Checks a reply to a challenge, with the value that both sides share where there is a group.
+    /// Checks a reply to a challenge. With a group, `shared` is the value that both sides share.
     fn check(&self, message: &[u8], asked: &Asked, shared: Option<&[u8]>) -> Result<Step, u8> {
         let challenge = &asked.challenge;
         let hash = challenge.hash;
@@ -252,13 +252,13 @@ impl Authentication {
     }
 }
 
-/// Types of messages.
+/// Classes of authentication messages.
 mod kind {
     pub(in crate::target) const COMMON: u8 = 0;
     pub(in crate::target) const CHAP: u8 = 1;
 }
 
-/// Messages of a type.
+/// Identifiers of messages within their class.
 mod id {
     pub(in crate::target) const NEGOTIATE: u8 = 0;
     pub(crate) const CHALLENGE: u8 = 1;
@@ -269,46 +269,46 @@ mod id {
     pub(crate) const FAILURE1: u8 = 0xf1;
 }
 
-/// Explanations of a failure.
+/// Reason codes of a failed authentication.
 mod explanation {
-    /// The authentication failed.
+    /// The host's proof is wrong.
     pub(in crate::target) const FAILED: u8 = 1;
-    /// The protocol of authentication is not usable.
+    /// The host offers no authentication protocol that is supported.
     pub(crate) const PROTOCOL: u8 = 2;
-    /// A secure channel is asked for.
+    /// The host asks for a secure channel, which is not supported.
     pub(crate) const CHANNEL: u8 = 3;
-    /// No hash function is usable.
+    /// The host offers no hash function that is supported.
     pub(in crate::target) const HASH: u8 = 4;
-    /// No group is usable.
+    /// The host offers no group that is supported.
     pub(in crate::target) const GROUP: u8 = 5;
-    /// The content of a message is wrong.
+    /// The content of a message is malformed.
     pub(in crate::target) const PAYLOAD: u8 = 6;
-    /// A message does not belong here.
+    /// The message is not expected at this point of the exchange.
     pub(in crate::target) const MESSAGE: u8 = 7;
 }
 
 const HEADER_BYTES: usize = 16;
-/// The descriptor of a protocol that a host offers.
+/// Bytes of the descriptor of an authentication protocol in a Negotiate message.
 const DESCRIPTOR_BYTES: usize = 64;
-/// The identifier of DH-HMAC-CHAP among protocols.
+/// Identifier of the protocol DH-HMAC-CHAP.
 const DH_HMAC_CHAP: u8 = 1;
-/// Most hashes of an offer, and most groups.
+/// Maximum number of hashes, and of groups, in an offer.
 const LIST_MAX: usize = 30;
 
-/// Reads the type of a message, the message, and its transaction.
+/// Returns the class, the identifier and the transaction of a message.
 fn head(message: &[u8]) -> Option<(u8, u8, u16)> {
     let &[kind, id, _, _, low, high, ..] = message else { return None };
     Some((kind, id, u16::from_le_bytes([low, high])))
 }
 
-/// A host's offer of hashes and groups.
+/// A host's offer of hashes and groups (Negotiate).
 struct Offer<'a> {
     hashes: &'a [u8],
     groups: &'a [u8],
 }
 
 impl<'a> Offer<'a> {
-    /// Reads a Negotiate message; an error is an explanation.
+    /// Parses a Negotiate message. An error is a code of [`explanation`].
     fn parse(message: &'a [u8]) -> Result<Self, u8> {
         let &[_, _, _, _, _, _, channel, protocols, ..] = message else {
             return Err(explanation::PAYLOAD);
@@ -329,7 +329,7 @@ impl<'a> Offer<'a> {
         Ok(Self { hashes: &lists[..hashes], groups: &lists[LIST_MAX..LIST_MAX + groups] })
     }
 
-    /// The hashes that are known here, in the host's order.
+    /// Returns the offered hashes that are supported, in the host's order.
     fn hashes(&self) -> impl Iterator<Item = Hash> {
         self.hashes.iter().filter_map(|number| match number {
             1 => Some(Hash::Sha256),
@@ -339,7 +339,7 @@ impl<'a> Offer<'a> {
         })
     }
 
-    /// The groups that are known here; `None` is no group.
+    /// Returns the offered groups that are supported; `None` is no group.
     fn groups(&self) -> impl Iterator<Item = Option<Group>> {
         self.groups.iter().filter_map(|number| match number {
             0 => Some(None),
@@ -360,7 +360,7 @@ struct Challenge {
     group: Option<Group>,
     number: u32,
     value: Vec<u8>,
-    /// The public value; empty without a group.
+    /// Public value of the controller; empty without a group.
     public: Vec<u8>,
 }
 
@@ -391,14 +391,14 @@ impl Challenge {
 /// A host's reply to a challenge.
 struct Reply<'a> {
     response: &'a [u8],
-    /// The host's own challenge to the controller.
+    /// The host's own challenge to the controller, if it sends one.
     challenge: Option<&'a [u8]>,
     number: u32,
     public: &'a [u8],
 }
 
 impl<'a> Reply<'a> {
-    /// Reads a Reply message; `None` when it does not fit the challenge.
+    /// Parses a Reply message; `None` when the message does not fit the challenge.
     fn parse(message: &'a [u8], challenge: &Challenge) -> Option<Self> {
         let (header, rest) = message.split_first_chunk::<HEADER_BYTES>()?;
         let (length, is_challenge) = (usize::from(header[6]), header[8] & 1 != 0);
@@ -414,7 +414,7 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Makes a Success1 message.
+/// Builds a Success1 message.
 fn success(transaction: u16, hash: Hash, response: Option<&[u8]>) -> Vec<u8> {
     let mut bytes = header(kind::CHAP, id::SUCCESS1, transaction).to_vec();
     bytes[6] = hash.bytes() as u8;
@@ -424,7 +424,7 @@ fn success(transaction: u16, hash: Hash, response: Option<&[u8]>) -> Vec<u8> {
     bytes
 }
 
-/// Makes a Failure1 message.
+/// Builds a Failure1 message.
 fn failure(transaction: u16, explanation: u8) -> Vec<u8> {
     const AUTHENTICATION_FAILED: u8 = 1;
     let mut bytes = header(kind::COMMON, id::FAILURE1, transaction).to_vec();
@@ -439,7 +439,7 @@ fn header(kind: u8, id: u8, transaction: u16) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// A power to compute for a connection. Clones are the same one.
+/// A modular exponentiation that a connection needs. Clones share the result.
 #[derive(Debug, Clone)]
 pub struct Calculation(Arc<Power>);
 
@@ -447,9 +447,9 @@ pub struct Calculation(Arc<Power>);
 struct Power {
     group: Group,
     exponent: Vec<u8>,
-    /// The host's public value; `None` for the generator of the group.
+    /// Base of the power: the host's public value; `None` for the group's generator.
     public: Option<Vec<u8>>,
-    /// The result; `None` in it where the public value is none of the group.
+    /// Result of the calculation. The inner `None` means that the public value is not in the group.
     result: OnceLock<Option<Vec<u8>>>,
 }
 
@@ -459,7 +459,7 @@ impl Calculation {
         Self(Arc::new(Power { group, exponent, public, result: OnceLock::new() }))
     }
 
-    /// Computes the power, on the calling thread. The connection takes the result when it is
+    /// Computes the power on the calling thread. The connection picks up the result when it is
     /// advanced next.
     pub fn run(&self) {
         let Power { group, exponent, public, result } = &*self.0;
@@ -469,17 +469,17 @@ impl Calculation {
         });
     }
 
-    /// Returns a number that grows with the time it takes.
+    /// Returns a relative cost that grows with the time of the calculation.
     pub fn cost(&self) -> usize {
         self.0.group.bytes()
     }
 
-    /// Returns whether both are one calculation.
+    /// Returns whether both are clones of one calculation.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns whether it has been run.
+    /// Returns whether the calculation has been run.
     pub fn is_done(&self) -> bool {
         self.result().is_some()
     }

@@ -1,16 +1,16 @@
-//! Parses one connection of a host, from the first byte to the last.
+//! Parses the byte stream of one host connection, from the first byte to the last.
 //!
-//! The connection takes received bytes up to the next thing worth telling. It answers admin
-//! commands by itself. Commands of I/O queues become requests. Payload of a request never passes
-//! through it, so the caller can receive it where it belongs: the connection says how many bytes of
-//! which request come next.
+//! The connection consumes received bytes up to the next event. It answers admin commands by
+//! itself. Commands of I/O queues become requests. A request's payload never passes through the
+//! connection, so the caller can receive it directly into its destination: the connection says how
+//! many bytes of which request come next.
 //!
-//! Payload of a host is either in its capsule, and then follows its request at once, or is asked
-//! for when the caller has room for it ([`Connection::ready`]).
+//! A host's payload is either in the command's capsule, right behind the request, or is requested
+//! when the caller has room for it ([`Connection::ready`]).
 //!
-//! Invariants: the result does not depend on where the input is cut. Memory is bounded: a header, a
-//! capsule's data, a list of ranges, and a place for each command of the queue. A command that is
-//! not supported gets a status. A message that breaks the transport's rules ends the connection,
+//! Invariants: the result does not depend on where the input is split. Memory is bounded: a header,
+//! a capsule's data, a list of ranges, and an entry for each command of the queue. An unsupported
+//! command gets an error status. A message that breaks the transport's rules ends the connection,
 //! and the host is told the reason.
 
 use std::collections::VecDeque;
@@ -33,37 +33,38 @@ use crate::wire::{Command, Completion, Status, admin, fabrics};
 
 mod commands;
 
-/// The meaning of a part of the input.
+/// An event in the input of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The input is used up; receive more.
+    /// All input is consumed; receive more.
     NeedMore,
-    /// Nothing to tell; `out` may hold answers.
+    /// Nothing happened that concerns the caller. `out` may hold bytes to send.
     Nothing,
-    /// A request. Its payload, if it has one, comes later, or is the next bytes.
+    /// A request. Its payload, if any, is either the next input or is requested later.
     Request(Request),
-    /// Payload of this request. Nothing of it is counted as used: report it with
+    /// Payload of a request is next in the input. The bytes do not count as used: report them with
     /// [`Connection::payload_received`].
     Payload {
-        /// The request.
+        /// Tag of the request.
         tag: u16,
-        /// Bytes of payload that are missing in this message. Never zero.
+        /// Bytes of payload still missing in this message. Never zero.
         bytes: usize,
     },
-    /// All payload of this request has come, and was compared with its digests. Where it is not
-    /// intact it must not be written: reply that the request failed. Only connections with digests
-    /// of data tell this ([`Connection::has_data_digest`]), and for each payload.
+    /// All payload of a request has arrived and was compared with its digests. Damaged payload must
+    /// not be written: reply that the request failed. Occurs for each payload, but only on
+    /// connections with data digests ([`Connection::has_data_digest`]).
     Checked {
-        /// The request.
+        /// Tag of the request.
         tag: u16,
-        /// It is what the host has sent.
+        /// The payload matches its digests.
         intact: bool,
     },
     /// A command was answered with a failure.
     Refused,
 }
 
-/// A breach of the transport's rules. The host was told in `out`.
+/// A violation of the transport's rules by the host, or another reason to end the connection. `out`
+/// has the message that informs the host, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A field of a header has a wrong value.
@@ -72,31 +73,31 @@ pub enum Violation {
     /// The message does not fit the state of the connection.
     #[error("a message of type {0:#04x} does not belong here")]
     Sequence(u8),
-    /// A header was damaged.
+    /// The digest of a header does not match.
     #[error("the digest of a header is wrong")]
     HeaderDigest(u32),
-    /// Data is outside of what was asked for.
+    /// Data lies outside of the range that was asked for.
     #[error("a message has data that was not asked for")]
     OutOfRange,
-    /// Too much data in one message.
+    /// A message carries more data than allowed.
     #[error("a message has more data than a controller takes at once")]
     LimitExceeded,
-    /// More commands in flight than the queue has places.
+    /// More commands are in flight than the queue has entries.
     #[error("more commands are in flight than the queue has places")]
     QueueOverrun,
     /// The host may not connect.
     #[error("it is not among the hosts that may connect")]
     NotAllowed,
-    /// The host did not prove its name.
+    /// The host did not authenticate.
     #[error("it did not prove that it has its secret")]
     NotAuthenticated,
-    /// The host proved its name for a queue that it has already.
+    /// The host authenticated for a queue whose number another connection has taken meanwhile.
     #[error("the host has a queue of this number already")]
     QueueTaken,
-    /// The host complains.
+    /// The host ended the connection with this reason.
     #[error("the host ended the connection for reason {0}")]
     Terminated(u16),
-    /// The input ended within a message.
+    /// The input ended in the middle of a message.
     #[error("the connection ended within a message")]
     Truncated,
 }
@@ -117,7 +118,7 @@ enum State {
         filled: usize,
     },
     Data(Incoming),
-    /// A command becomes several requests.
+    /// A command of several requests hands them out one by one.
     Issue(u16, Pieces),
     Failed(Violation),
 }
@@ -125,7 +126,7 @@ enum State {
 const NEXT_HEADER: State = State::Header { bytes: [0; INITIALIZE_BYTES + DIGEST_BYTES], filled: 0 };
 
 impl State {
-    /// Gives a part of the capsule's data to a sink.
+    /// Directs a part of the capsule's data to a sink.
     fn give(&mut self, before: usize, bytes: usize, sink: Sink) {
         match std::mem::replace(self, NEXT_HEADER) {
             Self::Data(incoming) => *self = Self::Data(incoming.part(before, bytes, sink)),
@@ -134,13 +135,13 @@ impl State {
     }
 }
 
-/// The submission queue, as the host sees it.
+/// The submission queue as the host sees it.
 #[derive(Debug)]
 struct Queue {
-    /// Places; 0 until it is connected.
+    /// Number of entries; 0 until the queue is connected.
     size: u16,
     head: u16,
-    /// The host counts free places, so it is told the head in a completion for each command.
+    /// The host counts free entries, so each completion reports the queue's head.
     flow_control: bool,
 }
 
@@ -151,7 +152,7 @@ impl Queue {
     }
 }
 
-/// The state of one connection.
+/// The state of one connection from a host.
 #[derive(Debug)]
 pub struct Connection {
     subsystem: Arc<Subsystem>,
@@ -160,22 +161,22 @@ pub struct Connection {
     parameters: Parameters,
     state: State,
     role: Role,
-    /// The name that the host gave.
+    /// Name of the host, once it is known.
     host: Option<String>,
-    /// The proof that the host owes, or has given.
+    /// The authentication that the host must pass or has passed.
     authentication: Option<Box<Authentication>>,
     calculates_elsewhere: bool,
-    /// The command that waits for a calculation.
+    /// The command that waits for a calculation, with the calculation.
     calculating: Option<(Command, Calculation)>,
     queue: Queue,
     flights: Commands,
-    /// Commands whose lists of ranges the host is asked for, one after another.
+    /// Commands whose lists of ranges are fetched from the host, one at a time.
     lists: VecDeque<List>,
 }
 
 impl Connection {
-    /// A new connection to a subsystem with these namespaces. `address` is the one that the host
-    /// has connected to, if it is known.
+    /// Creates a connection to a subsystem with these namespaces. `address` is the one that the
+    /// host has connected to, if known.
     pub fn new(
         subsystem: Arc<Subsystem>,
         namespaces: Arc<Namespaces>,
@@ -198,8 +199,8 @@ impl Connection {
         }
     }
 
-    /// Takes received bytes up to the next thing worth telling. Returns the number of bytes used,
-    /// and their meaning.
+    /// Consumes received bytes up to the next event. Returns the number of bytes used and the
+    /// event.
     ///
     /// # Errors
     /// When the host broke the transport's rules: send `out`, then drop the connection.
@@ -293,7 +294,7 @@ impl Connection {
         }
     }
 
-    /// Tells the host of a violation, and takes nothing more.
+    /// Tells the host of a violation and puts the connection into the failed state.
     fn fail(&mut self, violation: Violation, out: &mut Vec<u8>) -> Violation {
         let state = std::mem::replace(&mut self.state, State::Failed(violation));
         if let (State::Header { bytes, filled }, Some((reason, information))) =
@@ -305,7 +306,8 @@ impl Connection {
         violation
     }
 
-    /// The payload of a request has a place. Asks for it, unless it is in the capsule.
+    /// Reports that the caller has room for the payload of a request. Asks the host for the payload
+    /// unless the capsule has it.
     pub fn ready(&mut self, tag: u16, out: &mut Vec<u8>) {
         let waits = |flight: &&mut CommandState| flight.payload == Payload::Unasked;
         let Some(flight) = self.flights.get(tag).filter(waits) else { return };
@@ -314,10 +316,11 @@ impl Connection {
         out.extend_from_slice(ask.as_slice());
     }
 
-    /// The caller took so many bytes of the payload that came next.
+    /// Reports that the caller has received `bytes` bytes of the payload that was next in the
+    /// input.
     ///
     /// # Panics
-    /// When that is more than [`Event::Payload`] said.
+    /// When that is more than [`Event::Payload`] announced.
     pub fn payload_received(&mut self, bytes: usize) {
         let State::Data(incoming) = &mut self.state else { panic!("no payload is due") };
         incoming.payload_received(bytes);
@@ -326,23 +329,23 @@ impl Connection {
         }
     }
 
-    /// Returns whether a digest follows all data.
+    /// Returns whether a digest follows the data of each message.
     pub fn has_data_digest(&self) -> bool {
         self.parameters.data_digest
     }
 
-    /// Counts payload into the digest of its message, where there is one. Call it for all payload,
-    /// in its order, before [`Connection::payload_received`].
+    /// Adds payload to the digest of its message, if it has one. Call it for all payload, in order,
+    /// before [`Connection::payload_received`].
     pub fn digest_payload(&mut self, payload: &[u8]) {
         if let State::Data(incoming) = &mut self.state {
             incoming.digest(payload);
         }
     }
 
-    /// The input has ended.
+    /// Checks that the input may end here.
     ///
     /// # Errors
-    /// When that was within a message, or the connection had failed before.
+    /// When the input ends in the middle of a message, or the connection had failed before.
     pub fn end_of_input(&self) -> Result<(), Violation> {
         match &self.state {
             State::Header { filled: 0, .. } | State::Issue(..) => Ok(()),
@@ -351,8 +354,8 @@ impl Connection {
         }
     }
 
-    /// The subsystem's namespaces or its [`Paths`](super::access::Paths) have changed. An admin
-    /// queue may tell its host in `out`.
+    /// Reports that the subsystem's namespaces or its [`Paths`](super::access::Paths) have changed.
+    /// On an admin queue this may add notices to `out`.
     pub fn namespaces_changed(&mut self, namespaces: &Arc<Namespaces>, out: &mut Vec<u8>) {
         if let Role::Admin(admin) = &mut self.role {
             admin.namespaces_changed(&self.namespaces, namespaces);
@@ -361,18 +364,17 @@ impl Connection {
         self.tell_events(out);
     }
 
-    /// Returns whether the connection has become a queue that the host may use.
+    /// Returns whether the connection is a queue that the host may use.
     pub fn is_connected(&self) -> bool {
         !matches!(self.role, Role::None) && !self.owes_proof()
     }
 
-    /// Returns the name that the host has given.
+    /// Returns the name of the host, once it is known.
     pub fn host(&self) -> Option<&str> {
         self.host.as_deref()
     }
 
-    /// Returns the time within which the host of an admin queue sends something, in milliseconds,
-    /// if it has promised to.
+    /// Returns the keep-alive timeout of an admin queue in milliseconds, if the host has set one.
     pub fn keep_alive_ms(&self) -> Option<u32> {
         match &self.role {
             Role::Admin(admin) => Some(admin.keep_alive_ms()).filter(|&time| time > 0),
@@ -380,7 +382,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether the controller of an I/O queue is there; `None` for other connections.
+    /// Returns whether the controller of an I/O queue still exists; `None` for other connections.
     pub fn has_controller(&self) -> Option<bool> {
         match &self.role {
             Role::Io(lease) => Some(lease.is_valid()),
@@ -388,8 +390,8 @@ impl Connection {
         }
     }
 
-    /// Returns the namespaces that the host uses: those of an admin queue whose controller has I/O
-    /// queues.
+    /// Returns the namespaces of an admin queue whose controller has I/O queues; `None` for other
+    /// connections.
     pub fn namespaces_in_use(&self) -> Option<&Namespaces> {
         match &self.role {
             Role::Admin(admin) if admin.has_io_queues() => Some(&self.namespaces),
@@ -402,7 +404,7 @@ impl Connection {
         self.flights.len()
     }
 
-    /// Acts on a complete header.
+    /// Processes a message whose header is complete.
     fn message(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Option<Event>, Violation> {
         let header = Header::of_bytes(bytes.first_chunk().expect("a header has these"));
         let plain = usize::from(header.header_bytes);
@@ -440,7 +442,7 @@ impl Connection {
         }
     }
 
-    /// Data that was asked for.
+    /// Processes the header of data that the controller has asked for.
     fn host_data(&mut self, header: &Header, fields: &Data, data: usize) -> Result<(), Violation> {
         if !matches!(self.role, Role::Io(_)) {
             return Err(Violation::Sequence(header.kind));
@@ -473,12 +475,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns whether the host has still to prove its name.
+    /// Returns whether the host must still authenticate.
     fn owes_proof(&self) -> bool {
         self.authentication.as_ref().is_some_and(|it| !it.is_authenticated())
     }
 
-    /// Acts on a command of an authentication with so many bytes in its capsule.
+    /// Executes an authentication command whose capsule carries `data` bytes.
     fn authenticate(
         &mut self,
         command: &Command,
@@ -508,7 +510,7 @@ impl Connection {
         Ok(Some(Event::Nothing))
     }
 
-    /// An I/O queue has its number once its host has proved its name.
+    /// Claims the queue's number for an I/O queue as soon as its host has authenticated.
     fn proved(&mut self) -> Result<(), Violation> {
         let is_proved = !self.owes_proof();
         match &mut self.role {
@@ -519,8 +521,8 @@ impl Connection {
         }
     }
 
-    /// Acts on a message of the host. Its command is not completed before the calculation that it
-    /// needs.
+    /// Processes an authentication message of the host. If the message needs a calculation, its
+    /// command completes after that.
     fn authentication_sent(
         &mut self,
         command: &Command,
@@ -548,7 +550,7 @@ impl Connection {
         }
     }
 
-    /// Completes the command that waits for a calculation, once there is the result.
+    /// Completes the command that waits for a calculation, if the result is there.
     fn go_on_calculated(&mut self, out: &mut Vec<u8>) -> Result<Option<Event>, Violation> {
         let Some((command, calculation)) = &self.calculating else { return Ok(None) };
         let Some(result) = calculation.result() else { return Ok(None) };
@@ -569,26 +571,26 @@ impl Connection {
         Ok(Event::Nothing)
     }
 
-    /// Leaves calculations to the caller, who takes each by [`Connection::calculation`]. Without
-    /// this, [`Connection::advance`] does them.
+    /// Leaves calculations to the caller, who fetches each by [`Connection::calculation`]. By
+    /// default [`Connection::advance`] runs them.
     pub fn calculate_elsewhere(&mut self) {
         self.calculates_elsewhere = true;
     }
 
-    /// Returns the calculation without which the connection takes no further bytes. Advance it
-    /// again when that has been run.
+    /// Returns the calculation that blocks the connection. Run it, then call
+    /// [`Connection::advance`] again.
     pub fn calculation(&self) -> Option<&Calculation> {
         self.calculating.as_ref().map(|(_, calculation)| calculation)
     }
 }
 
-/// Offsets of fields in a header.
+/// Offset of the flags in a header.
 const FLAGS: u32 = 1;
 const HEADER_LENGTH: u32 = 2;
 const DATA_OFFSET: u32 = 3;
 const TOTAL_LENGTH: u32 = 4;
 
-/// Bytes of a header, with its digest, of which these are the first.
+/// Returns the length of a header, with its digest, whose first bytes are given.
 fn needed(bytes: &[u8], parameters: &Parameters) -> Result<usize, Violation> {
     let Some(first) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(HEADER_BYTES) };
     let header = Header::of_bytes(first);
@@ -624,7 +626,7 @@ fn needed(bytes: &[u8], parameters: &Parameters) -> Result<usize, Violation> {
     Ok(whole)
 }
 
-/// The reason and the information that the host is told; `None` when it is not told.
+/// Returns the reason and information that the host is told; `None` when it is not told.
 fn reason(violation: Violation) -> Option<(u16, u32)> {
     Some(match violation {
         Violation::Field(at) => (fatal::INVALID_FIELD, at),
@@ -641,7 +643,8 @@ fn reason(violation: Violation) -> Option<(u16, u32)> {
     })
 }
 
-/// The security protocol of NVMe authentication, with its parameters, in front of it.
+/// Security protocol of NVMe authentication: two protocol-specific bytes, then the protocol's
+/// number.
 const PROTOCOL: [u8; 3] = [1, 1, 0xe9];
 
 /// Returns whether a command carries a message of an authentication.
@@ -653,7 +656,7 @@ fn is_authentication(command: &Command) -> bool {
         )
 }
 
-/// Returns the bytes of data in a message, whose header ends at `end`.
+/// Returns the number of data bytes in a message whose header ends at `end`.
 fn data_bytes(parameters: &Parameters, header: &Header, end: usize) -> Result<usize, Violation> {
     let total = header.total_bytes as usize;
     if total == end {
@@ -673,7 +676,7 @@ fn data_bytes(parameters: &Parameters, header: &Header, end: usize) -> Result<us
     }
 }
 
-/// Grants the parameters that a host asks for.
+/// Accepts a host's initialization request and answers it.
 fn initialize(bytes: &[u8; INITIALIZE_BYTES], out: &mut Vec<u8>) -> Result<Parameters, Violation> {
     let asked = Initialize::of_bytes(bytes);
     if asked.format != 0 {

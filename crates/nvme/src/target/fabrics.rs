@@ -1,4 +1,4 @@
-//! Commands of NVMe over Fabrics: Connect, and the controller's registers.
+//! Commands of NVMe over Fabrics: Connect, and access to the controller's registers.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use crate::wire::{
     ANY_CONTROLLER, CONNECT_DATA_BYTES, Command, DISCOVERY_NQN, Status, connect, property,
 };
 
-/// Most commands of a queue in flight.
+/// Maximum number of commands in flight on a queue.
 pub(super) const QUEUE_MAX: u16 = 128;
 
-/// A queue that has just been connected.
+/// The result of a successful Connect command.
 #[derive(Debug)]
 pub(super) struct Connected {
     pub(super) controller: Arc<Controller>,
     pub(super) queue: ConnectedQueue,
-    /// The proof that the host owes before anything else.
+    /// Proof that the host must give before any other command.
     pub(super) proof: Option<Proof>,
 }
 
@@ -30,28 +30,29 @@ pub(super) enum ConnectedQueue {
 /// The reason for which a Connect is refused.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// Something in it is wrong: the result tells where, and the status.
+    /// A parameter is wrong: the completion's result, which locates the parameter, and the status.
     Command(u64, Status),
     /// The host with this name may not connect.
     Host(String),
 }
 
-/// A parameter of the command is wrong.
+/// Refuses a Connect whose parameter at this offset of the command is wrong.
 fn wrong_word(at: u64) -> Refused {
     Refused::Command(at, Status::CONNECT_PARAMETERS.final_())
 }
 
-/// A parameter in the data is wrong.
+/// Refuses a Connect whose parameter at this offset of the data is wrong.
 fn wrong_data(at: usize) -> Refused {
     Refused::Command(at as u64 | 1 << 16, Status::CONNECT_PARAMETERS.final_())
 }
 
-/// The size of the queue that a Connect command makes, and whether the host counts its places.
+/// Returns the size of the queue that a Connect command creates, and whether the queue uses flow
+/// control.
 pub(super) fn queue_of(command: &Command) -> (u16, bool) {
     (command.u16(44).saturating_add(1), command.u8(46) & connect::NO_FLOW_CONTROL == 0)
 }
 
-/// Connects a queue.
+/// Executes a Connect command.
 pub(super) fn connect(
     command: &Command,
     data: &[u8],
@@ -118,7 +119,7 @@ pub(super) struct Registers {
 }
 
 impl Registers {
-    /// Returns whether the controller is enabled.
+    /// Returns whether the controller is ready (CSTS.RDY).
     pub(super) fn is_ready(&self) -> bool {
         self.status & property::CSTS_READY != 0
     }
@@ -138,7 +139,7 @@ impl Registers {
         }
     }
 
-    /// Writes a register. Returns whether the controller shuts down with that.
+    /// Writes a register. Returns whether the write shuts the controller down.
     pub(super) fn set(
         &mut self,
         command: &Command,

@@ -1,17 +1,17 @@
-//! Commands of I/O queues, checked against the namespaces.
+//! Commands of I/O queues, validated against the namespaces.
 
 use super::access::AccessState;
 use super::request::RequestKind;
 use super::{NAMESPACE_ID_MAX, NAMESPACES_MAX, TRANSFER_MAX_BYTES};
 use crate::wire::{ALL_NAMESPACES, Command, Status, io};
 
-/// Bytes that describe one range of Dataset Management.
+/// Bytes of one range in the list of a Dataset Management command.
 pub(super) const RANGE_BYTES: usize = 16;
 
-/// Most bytes of one request that has no data.
+/// Maximum length of a request without data. Longer ranges become several requests.
 const PIECE_BYTES: u64 = 1 << 30;
 
-/// A part of a volume.
+/// A range of bytes in a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) volume: u16,
@@ -19,18 +19,18 @@ pub(super) struct Range {
     pub(super) bytes: u64,
 }
 
-/// The requests that a command needs.
+/// The requests that a command turns into.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// One request. A read returns its data; a write and a comparison need it.
+    /// One request. A write and a comparison need data from the host.
     One { kind: RequestKind, range: Range },
-    /// A request for each of these volumes.
+    /// One flush request for each of these volumes.
     Flush(Pieces),
-    /// Ranges come as data of so many bytes.
+    /// The command needs a list of ranges from the host, `list_bytes` long.
     Deallocate { list_bytes: usize },
 }
 
-/// Checks a command. Data is not looked at yet.
+/// Validates a command and plans its requests. The command's data is not examined yet.
 pub(super) fn plan(command: &Command, namespaces: &Namespaces) -> Result<Plan, Status> {
     let opcode = command.opcode();
     if opcode == io::FLUSH {
@@ -74,7 +74,7 @@ fn namespace<'a>(command: &Command, all: &'a Namespaces) -> Result<&'a Namespace
     accessible(found).map(|()| found)
 }
 
-/// Refuses a namespace that hosts use on another path. They may repeat the command there.
+/// Checks that hosts may use the namespace on this path. The status of a refusal allows a retry.
 fn accessible(namespace: &Namespace) -> Result<(), Status> {
     match namespace.access {
         AccessState::Optimized => Ok(()),
@@ -87,7 +87,7 @@ fn writable(namespace: &Namespace) -> Result<(), Status> {
     if namespace.read_only { Err(Status::WRITE_PROTECTED.final_()) } else { Ok(()) }
 }
 
-/// The range of so many logical blocks.
+/// Returns the range of `blocks` logical blocks from `first`.
 fn range(namespace: &Namespace, first: u64, blocks: u64) -> Result<Range, Status> {
     let end = first.checked_add(blocks).filter(|&end| end <= namespace.blocks());
     end.ok_or(Status::LBA_OUT_OF_RANGE.final_())?;
@@ -95,7 +95,7 @@ fn range(namespace: &Namespace, first: u64, blocks: u64) -> Result<Range, Status
     Ok(Range { volume: namespace.volume, offset, bytes })
 }
 
-/// Reads the ranges of a Dataset Management command whose data has come.
+/// Parses the list of ranges of a Dataset Management command.
 pub(super) fn ranges(
     command: &Command,
     list: &[u8],
@@ -117,22 +117,22 @@ pub(super) fn ranges(
     Ok(Pieces { kind: RequestKind::Deallocate, ranges })
 }
 
-/// The requests of a command that needs several.
+/// The outstanding requests of a command that needs several.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
     pub(super) kind: RequestKind,
-    /// Still to be requested.
+    /// Ranges that are not yet requested.
     ranges: Vec<Range>,
 }
 
 impl Pieces {
-    /// Flushes namespaces.
+    /// Creates the flush requests for these namespaces.
     pub(super) fn flush(namespaces: &[Namespace]) -> Self {
         let whole = |it: &Namespace| Range { volume: it.volume, offset: 0, bytes: 0 };
         Self { kind: RequestKind::Flush, ranges: namespaces.iter().map(whole).collect() }
     }
 
-    /// Takes the next request.
+    /// Removes and returns the next request.
     pub(super) fn next(&mut self) -> Option<(RequestKind, Range)> {
         let range = self.ranges.last_mut()?;
         let piece = Range { bytes: range.bytes.min(PIECE_BYTES), ..*range };
@@ -147,53 +147,54 @@ impl Pieces {
 
 /// Bytes of a logical block.
 pub const BLOCK_BYTES: u64 = 512;
-/// Logarithm of [`BLOCK_BYTES`].
+/// Base-2 logarithm of [`BLOCK_BYTES`].
 pub(super) const BLOCK_SHIFT: u8 = 9;
 
-/// A namespace.
+/// A namespace: a volume as NVMe hosts see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
-    /// The volume that it shows. Its identifier is one more.
+    /// Index of the volume. The namespace identifier is the index plus one.
     pub volume: u16,
     /// Name of the volume.
     pub name: String,
-    /// Size.
+    /// Size of the volume in bytes.
     pub bytes: u64,
-    /// Refuse changes.
+    /// Reject commands that change the volume.
     pub read_only: bool,
-    /// The access that this server gives.
+    /// Access that this server gives to the namespace.
     pub access: AccessState,
 }
 
 impl Namespace {
-    /// The identifier by which hosts name it.
+    /// Returns the namespace identifier.
     pub fn id(&self) -> u32 {
         u32::from(self.volume) + 1
     }
 
-    /// The group of asymmetric access that it alone is in. It is the same on all servers.
+    /// Returns the ANA group, of which this namespace is the only member. All servers return the
+    /// same number.
     pub(super) fn access_group(&self) -> u32 {
         self.id()
     }
 
-    /// Its size in logical blocks. The rest of a size that is no multiple is not shown.
+    /// Returns the size in logical blocks, rounded down.
     pub fn blocks(&self) -> u64 {
         self.bytes / BLOCK_BYTES
     }
 }
 
-/// The namespaces of a subsystem at a moment.
+/// An immutable list of a subsystem's namespaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespaces {
     list: Vec<Namespace>,
-    /// Lists with other namespaces before this one.
+    /// Number of earlier changes to the set of namespaces (identifiers and names).
     generation: u64,
-    /// Changes of the access so far.
+    /// Number of changes of the access when the list was made.
     access_changes: u64,
 }
 
 impl Namespaces {
-    /// Sorts them by their identifiers. Hosts see [`NAMESPACES_MAX`] of them at most.
+    /// Creates a list, sorted by identifier. Hosts see the first [`NAMESPACES_MAX`] namespaces.
     pub fn new(mut namespaces: Vec<Namespace>) -> Self {
         namespaces.retain(|namespace| namespace.id() <= NAMESPACE_ID_MAX);
         namespaces.sort_by_key(|namespace| namespace.volume);
@@ -201,7 +202,8 @@ impl Namespaces {
         Self { list: namespaces, ..Self::default() }
     }
 
-    /// Makes the list that comes after this one, when the access has changed so often.
+    /// Creates the successor of this list. `access_changes` is the current number of changes of the
+    /// access.
     #[must_use]
     pub fn followed_by(&self, namespaces: Vec<Namespace>, access_changes: u64) -> Self {
         let new = Self::new(namespaces);
@@ -212,24 +214,24 @@ impl Namespaces {
         Self { generation, access_changes, ..new }
     }
 
-    /// Returns the number of lists with other namespaces before this one.
+    /// Returns the number of earlier changes to the set of namespaces.
     pub(super) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Returns the number of changes of the access before this list.
+    /// Returns the number of changes of the access when the list was made.
     pub(super) fn access_changes(&self) -> u64 {
         self.access_changes
     }
 
-    /// Returns whether the access to a namespace of both lists differs.
+    /// Returns whether a namespace that is in both lists has a different access.
     pub(super) fn differ_in_access(&self, newer: &Self) -> bool {
         let differs =
             |old: &Namespace| newer.find(old.id()).is_some_and(|new| new.access != old.access);
         self.access_changes != newer.access_changes && self.iter().any(differs)
     }
 
-    /// The namespace with this identifier.
+    /// Returns the namespace with this identifier.
     pub fn find(&self, id: u32) -> Option<&Namespace> {
         // Most often the identifiers are 1, 2, 3 …
         let at = (id as usize).wrapping_sub(1);
@@ -240,7 +242,7 @@ impl Namespaces {
         Some(&self.list[at])
     }
 
-    /// Those that a command with this identifier means: one, all, or none.
+    /// Returns the namespaces that a command with this identifier addresses: one, all or none.
     pub(super) fn meant_by(&self, id: u32) -> &[Namespace] {
         if id == ALL_NAMESPACES {
             return &self.list;
@@ -251,12 +253,12 @@ impl Namespaces {
         }
     }
 
-    /// All of them, in the order of their identifiers.
+    /// Iterates over all namespaces, in the order of their identifiers.
     pub fn iter(&self) -> std::slice::Iter<'_, Namespace> {
         self.list.iter()
     }
 
-    /// The identifiers of namespaces that differ from those of a newer list.
+    /// Returns the identifiers of the namespaces that differ between this list and a newer one.
     pub(super) fn differences(&self, newer: &Self) -> Vec<u32> {
         let is_same = |old: &Namespace, new: &Namespace| {
             (&old.name, old.bytes, old.read_only) == (&new.name, new.bytes, new.read_only)

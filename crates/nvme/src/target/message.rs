@@ -1,15 +1,15 @@
-//! Messages to a host, as the connection's parameters shape them.
+//! Encoding of messages to a host, and decoding of the data it sends.
 
 use crate::wire::pdu::{
     DATA_BYTES, DIGEST_BYTES, Data, HEADER_BYTES, Header, RESPONSE_CAPSULE_BYTES, flag, kind,
 };
 use crate::wire::{Command, Completion};
 
-/// Most bytes of [`Bytes`]: a header of data with its digest, aligned as coarsely as a host may ask
-/// for, or two short messages.
+/// Capacity of [`Bytes`]: a data header with its digest at the coarsest alignment that a host may
+/// ask for, or two short messages.
 const MOST: usize = 128;
 
-/// A few bytes in place.
+/// A short byte string without heap allocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Bytes {
     bytes: [u8; MOST],
@@ -29,7 +29,7 @@ impl Bytes {
         self.len = self.len.max(len as u8); // the rest is zero
     }
 
-    /// The bytes.
+    /// Returns the bytes as a slice.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -44,21 +44,21 @@ impl std::fmt::Debug for Bytes {
 /// The parameters agreed on when the connection was initialized.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Parameters {
-    /// A digest follows each header.
+    /// A digest follows each message's header.
     pub(super) header_digest: bool,
-    /// A digest follows all data.
+    /// A digest follows each message's data.
     pub(super) data_digest: bool,
-    /// Alignment of data that the host wants, in bytes; 0 before the initialization.
+    /// Alignment in bytes of the data that the host receives; 0 before the initialization.
     pub(super) data_alignment: usize,
 }
 
 impl Parameters {
-    /// Bytes of a header with its digest.
+    /// Returns the length of a header together with its digest.
     pub(super) fn with_digest(&self, header_bytes: usize) -> usize {
         header_bytes + if self.header_digest { DIGEST_BYTES } else { 0 }
     }
 
-    /// Bytes behind all data.
+    /// Returns the length of the digest behind the data; 0 without data digests.
     pub(super) fn data_digest_bytes(&self) -> usize {
         if self.data_digest { DIGEST_BYTES } else { 0 }
     }
@@ -81,7 +81,7 @@ impl Parameters {
         }
     }
 
-    /// Adds a response capsule.
+    /// Appends a response capsule.
     pub(super) fn response(&self, out: &mut Bytes, completion: &Completion) {
         let header = self.header(kind::RESPONSE, 0, RESPONSE_CAPSULE_BYTES);
         let mut bytes = [0; RESPONSE_CAPSULE_BYTES];
@@ -90,7 +90,8 @@ impl Parameters {
         self.put(out, &bytes);
     }
 
-    /// Makes the header of all data of a command. `last` says that no completion follows.
+    /// Returns the header of a message that carries all data of a command. `last` says that no
+    /// completion follows.
     pub(super) fn data(&self, command: u16, length: u32, last: bool) -> Bytes {
         let mut flags = flag::LAST;
         if last {
@@ -109,7 +110,7 @@ impl Parameters {
         out
     }
 
-    /// Makes a request for all data of a command.
+    /// Returns a request for all data of a command (R2T).
     pub(super) fn ready(&self, command: u16, tag: u16, length: u32) -> Bytes {
         let header = self.header(kind::READY_TO_TRANSFER, 0, DATA_BYTES);
         let mut out = Bytes::EMPTY;
@@ -118,12 +119,12 @@ impl Parameters {
     }
 }
 
-/// Returns the digest of bytes: CRC-32C.
+/// Returns the CRC-32C digest of some bytes.
 pub fn digest(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The digest of bytes that come in parts.
+/// An incremental CRC-32C digest.
 #[derive(Debug, Clone)]
 pub struct Digest(crc_fast::Digest);
 
@@ -134,7 +135,7 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Adds bytes.
+    /// Adds bytes to the digest.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -145,33 +146,33 @@ impl Digest {
     }
 }
 
-/// The receiver of data.
+/// The destination of received data.
 #[derive(Debug)]
 pub(super) enum Sink {
-    /// Nobody: the command was answered.
+    /// The data is discarded, because its command has already been answered.
     Nothing,
-    /// The buffer of the request with this tag.
+    /// The data is payload for the request with this tag.
     Payload(u16),
-    /// The command itself, which is carried out when it has all of it.
+    /// The command needs the data itself and runs once all of it is there.
     Command(Box<Command>, Vec<u8>),
-    /// The list of ranges that the host was asked for, which has these bytes so far.
+    /// A list of ranges requested from the host. The vector has the bytes received so far.
     List(Vec<u8>),
 }
 
-/// The bytes of a message behind its header.
+/// The state of a message's data while it is received.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    /// Bytes to skip first.
+    /// Bytes to skip before the wanted part.
     before: usize,
-    /// Bytes for the sink.
+    /// Bytes that go to the sink.
     bytes: usize,
-    /// Bytes to skip last.
+    /// Bytes to skip after the wanted part.
     after: usize,
     pub(super) sink: Sink,
     check: Option<Box<Check>>,
 }
 
-/// The digest of the data, and the one behind the data.
+/// The digest computed from the data, and the one received.
 #[derive(Debug, Default)]
 struct Check {
     digest: Digest,
@@ -180,19 +181,20 @@ struct Check {
 }
 
 impl Incoming {
-    /// Skips so many bytes. A digest follows them if they are to be checked.
+    /// Creates a receiver that skips `bytes` bytes. A digest follows and is checked if
+    /// `has_digest`.
     pub(super) fn skip(bytes: usize, has_digest: bool) -> Self {
         let check = has_digest.then(Box::default);
         Self { before: bytes, bytes: 0, after: 0, sink: Sink::Nothing, check }
     }
 
-    /// Gives a part of the bytes that would be skipped to a sink.
+    /// Directs a part of the skipped bytes to a sink.
     pub(super) fn part(self, before: usize, bytes: usize, sink: Sink) -> Self {
         let after = self.before - before - bytes;
         Self { before, bytes, after, sink, check: self.check }
     }
 
-    /// Bytes of payload that come next, and their request.
+    /// Returns the tag of the request whose payload comes next, and the number of its bytes.
     pub(super) fn payload(&self) -> Option<(u16, usize)> {
         match self.sink {
             Sink::Payload(tag) if self.before == 0 && self.bytes > 0 => Some((tag, self.bytes)),
@@ -200,22 +202,22 @@ impl Incoming {
         }
     }
 
-    /// Payload came past this.
+    /// Records that payload was received directly by the caller.
     ///
     /// # Panics
-    /// When it is more than was due.
+    /// When it is more than was expected.
     pub(super) fn payload_received(&mut self, bytes: usize) {
         self.bytes = self.bytes.checked_sub(bytes).expect("no more than is due");
     }
 
-    /// Counts payload into the digest.
+    /// Adds payload to the digest.
     pub(super) fn digest(&mut self, bytes: &[u8]) {
         if let Some(check) = &mut self.check {
             check.digest.update(bytes);
         }
     }
 
-    /// Takes bytes that are not payload. Returns how many.
+    /// Consumes bytes that are not payload. Returns their number.
     pub(super) fn take(&mut self, input: &[u8]) -> usize {
         let mut used = input.len().min(self.before);
         self.before -= used;
@@ -248,13 +250,13 @@ impl Incoming {
         used
     }
 
-    /// Returns whether everything has come.
+    /// Returns whether all bytes of the message were received.
     pub(super) fn is_complete(&self) -> bool {
         let is_checked = self.check.as_ref().is_none_or(|check| check.filled == DIGEST_BYTES);
         self.before + self.bytes + self.after == 0 && is_checked
     }
 
-    /// Returns whether complete data is what the host has sent; `None` without a digest.
+    /// Returns whether the complete data matches its digest; `None` without a digest.
     pub(super) fn is_intact(&self) -> Option<bool> {
         let check = self.check.as_ref()?;
         Some(check.digest.value().to_le_bytes() == check.told)

@@ -1,4 +1,4 @@
-//! Requests to namespaces, and the answers to them.
+//! Requests to namespaces, and their answers.
 
 use super::message::Bytes;
 use crate::wire::Status;
@@ -6,56 +6,57 @@ use crate::wire::Status;
 /// The type of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
-    /// Read.
+    /// Read the range and send its data.
     Read,
-    /// Read, and send nothing.
+    /// Read the range, but send nothing.
     Verify,
-    /// Write.
+    /// Write the payload to the range.
     Write {
-        /// Answer once it would survive a power cut.
+        /// Answer only once the write would survive a power cut.
         durable: bool,
     },
-    /// Compare the volume with a payload, and send nothing.
+    /// Compare the range with a payload. No data is sent.
     Compare,
     /// Make all writes answered so far survive a power cut.
     Flush,
-    /// Discard the content.
+    /// Discard the content of the range.
     Deallocate,
     /// Make the range read as zeros.
     WriteZeroes {
-        /// Answer once it would survive a power cut.
+        /// Answer only once the zeros would survive a power cut.
         durable: bool,
-        /// The space may be freed.
+        /// The range's space may be freed.
         deallocate: bool,
     },
 }
 
 impl RequestKind {
-    /// Returns whether the host sends a payload.
+    /// Returns whether the host sends a payload with the request.
     pub fn has_payload(self) -> bool {
         matches!(self, Self::Write { .. } | Self::Compare)
     }
 
-    /// Returns whether the request changes nothing.
+    /// Returns whether the request leaves the volume unchanged.
     pub(super) fn only_reads(self) -> bool {
         matches!(self, Self::Read | Self::Verify | Self::Compare)
     }
 }
 
-/// A request to a namespace, whose range lies within it.
+/// A request to a namespace. Its range lies within the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// The connection's name for it. Parts of one command have the same.
+    /// Number by which the connection identifies the command. All requests of a command have the
+    /// same tag.
     pub tag: u16,
-    /// The namespace's volume.
+    /// Index of the namespace's volume.
     pub volume: u16,
-    /// The type.
+    /// Operation to perform.
     pub kind: RequestKind,
-    /// First byte.
+    /// Offset of the range in bytes.
     pub offset: u64,
-    /// Length in bytes.
+    /// Length of the range in bytes.
     pub length: u32,
-    /// The payload of the write or the comparison follows at once, without being asked for.
+    /// The payload follows the request immediately in the input, because the capsule carries it.
     pub in_capsule: bool,
 }
 
@@ -66,53 +67,53 @@ pub enum Failure {
     Device,
     /// There is no space for the data.
     NoSpace,
-    /// The range is not within the volume any more.
+    /// The range exceeds the volume, which has shrunk since the check.
     OutOfRange,
     /// The volume differs from the payload of a [`RequestKind::Compare`].
     Differs,
-    /// A device cannot do that.
+    /// The device does not support the operation.
     Unsupported,
 }
 
-/// The answer to a command: bytes, perhaps with the data of a read between them.
+/// The answer to a command: bytes to send, with the data of a read between them if there is any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// The bytes before the data.
+    /// Bytes to send before the data.
     pub before: Bytes,
-    /// The data of the read is to be sent.
+    /// The data of the read follows `before`.
     pub payload: bool,
-    /// The bytes behind the data.
+    /// Bytes to send after the data.
     pub after: Bytes,
 }
 
-/// The state of the data that a command needs from its host.
+/// The state of the payload that a command needs from its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Payload {
-    /// It needs none, or has it in its capsule.
+    /// The command needs no payload from the transport, or has all of it.
     None,
-    /// The host waits to be asked for it.
+    /// The host waits for the controller to request the payload.
     Unasked,
-    /// The host may still send so many bytes.
+    /// The payload was requested. The host may still send this number of bytes.
     Asked(u32),
 }
 
-/// The part of a command that its answer needs.
+/// The state of a command in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CommandState {
-    /// The host's name for the command.
+    /// The host's identifier of the command.
     pub(super) id: u16,
     /// The command returns the data of a read.
     pub(super) reads: bool,
-    /// The status if a device fails.
+    /// Status of the command if a device fails.
     pub(super) fault: Status,
-    /// Bytes of its data.
+    /// Bytes of data that the command transfers.
     pub(super) length: u32,
     pub(super) payload: Payload,
-    /// Some of its data was damaged on its way.
+    /// A part of the payload was damaged in transit.
     pub(super) damaged: bool,
-    /// Requests that are not answered, and those still to be made.
+    /// Number of requests that are not yet answered or not yet issued.
     pub(super) pending: u32,
-    /// The first failure of a request.
+    /// Status of the command: that of its first request that failed.
     pub(super) status: Status,
 }
 
@@ -132,7 +133,7 @@ impl CommandState {
 }
 
 impl CommandState {
-    /// The status if a request failed.
+    /// Returns the status of the command when a request fails for this reason.
     pub(super) fn status_of(&self, failure: Failure) -> Status {
         let status = match failure {
             Failure::Device => self.fault,
@@ -145,38 +146,38 @@ impl CommandState {
     }
 }
 
-/// No identifier.
+/// Marks an entry without a command.
 const NONE: u32 = u32::MAX;
 
-/// Why a command gets no place.
+/// Reason why a command cannot be put in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// All are taken.
+    /// The queue is full.
     Full,
     /// Another command in flight has its identifier.
     SameId,
 }
 
-/// All commands in flight.
+/// The table of a queue's commands in flight.
 #[derive(Debug, Default)]
 pub(super) struct Commands {
     places: Vec<Option<CommandState>>,
-    /// The identifiers of the commands in these places, [`NONE`] where there is none.
+    /// Identifier of the command in each entry, or [`NONE`].
     ids: Vec<u32>,
     free: Vec<u16>,
     most: usize,
 }
 
 impl Commands {
-    /// Makes room for so many commands, as they come.
+    /// Creates a table for at most `most` commands. Memory grows on demand.
     pub(super) fn new(most: usize) -> Self {
         Self { places: Vec::new(), ids: Vec::new(), free: Vec::new(), most }
     }
 
-    /// Gives a command a place.
+    /// Adds a command and returns its tag.
     ///
     /// # Errors
-    /// When there is none for it.
+    /// When the table is full or has a command with the same identifier.
     pub(super) fn begin(&mut self, flight: CommandState) -> Result<u16, NoPlace> {
         let id = u32::from(flight.id);
         if self.has(flight.id) {
@@ -200,12 +201,12 @@ impl Commands {
         self.ids.contains(&u32::from(id))
     }
 
-    /// Returns the command with this tag.
+    /// Returns the command in flight with this tag.
     pub(super) fn get(&mut self, tag: u16) -> Option<&mut CommandState> {
         self.places.get_mut(usize::from(tag))?.as_mut()
     }
 
-    /// Ends a command.
+    /// Removes a command from the table.
     pub(super) fn end(&mut self, tag: u16) -> Option<CommandState> {
         let flight = self.places.get_mut(usize::from(tag))?.take()?;
         self.ids[usize::from(tag)] = NONE;
@@ -213,7 +214,7 @@ impl Commands {
         Some(flight)
     }
 
-    /// The number of commands in flight.
+    /// Returns the number of commands in flight.
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }

@@ -1,8 +1,9 @@
 //! The subsystem that hosts connect to, and the controllers of all hosts.
 //!
-//! A controller is made when a host connects its admin queue, and goes with that connection. I/O
-//! queues join it, each on a connection of its own, perhaps of another thread. A queue holds a
-//! `QueueLease`: it learns from an atomic number that its controller is gone or was reset.
+//! A controller is created when a host connects its admin queue, and is removed with that
+//! connection. I/O queues join the controller, each on a connection of its own, possibly on another
+//! thread. A queue holds a `QueueLease`: an atomic number tells it that its controller was removed
+//! or reset.
 //!
 //! Invariant: a lock is held only while a queue connects or ends, while admin commands enable a
 //! controller or grant queues, and while queues are counted.
@@ -14,12 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use super::access::{AccessRules, NotAllowed, Paths, Proof};
 use crate::wire::{NQN_MAX_BYTES, Status};
 
-/// Most I/O queues of a controller: the bits of [`Queues::connected`].
+/// Maximum number of I/O queues of a controller: the bits of [`Queues::connected`].
 pub(super) const QUEUES_MAX: u16 = 64;
 /// Highest identifier of a controller.
 const CONTROLLER_MAX: u16 = 0xffef;
 
-/// The subsystem of a server.
+/// The NVMe subsystem of a server.
 #[derive(Debug)]
 pub struct Subsystem {
     nqn: String,
@@ -36,24 +37,24 @@ struct Controllers {
     last: u16,
 }
 
-/// A host, as it presents itself.
+/// The identity that a host presents when it connects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Its name.
+    /// NVMe qualified name of the host.
     pub nqn: String,
-    /// Its identifier.
+    /// Identifier of the host.
     pub id: [u8; 16],
 }
 
-/// A host's controller, as its queues share it.
+/// A host's controller, shared by its queues.
 #[derive(Debug)]
 pub(super) struct Controller {
     pub(super) id: u16,
     pub(super) host: Host,
-    /// Serves the discovery log and nothing else.
+    /// The controller serves the discovery log and nothing else.
     pub(super) discovery: bool,
     queues: Mutex<Queues>,
-    /// Changes when the controller is reset, and when it goes: I/O queues end then.
+    /// Incremented when the controller is reset or removed. Its I/O queues end then.
     epoch: AtomicU32,
 }
 
@@ -61,15 +62,15 @@ pub(super) struct Controller {
 struct Queues {
     enabled: bool,
     granted: u16,
-    /// A bit for each I/O queue that is connected.
+    /// Bit mask of the connected I/O queues.
     connected: u64,
 }
 
 impl Subsystem {
-    /// Makes a subsystem. `firmware` is the version that hosts are told.
+    /// Creates a subsystem. Hosts see `firmware` as the firmware version.
     ///
     /// # Errors
-    /// When the name is no NVMe qualified name.
+    /// When `nqn` is not an NVMe qualified name.
     pub fn new(nqn: &str, firmware: &str) -> Result<Self, NqnError> {
         check_nqn(nqn)?;
         let controllers = Mutex::default();
@@ -78,33 +79,36 @@ impl Subsystem {
         Ok(Self { nqn, number, firmware, controllers, rules, paths })
     }
 
-    /// Numbers its controllers from the one after this on. Servers of one subsystem begin apart: a
-    /// host refuses two controllers of one number.
+    /// Makes controller identifiers start after `last`. Servers of one subsystem should start at
+    /// different numbers, because a host refuses two controllers with the same identifier.
     #[must_use]
     pub fn numbering_after(self, last: u16) -> Self {
         lock(&self.controllers).last = last.min(CONTROLLER_MAX - 1);
         self
     }
 
-    /// Has these paths. They may change.
+    /// Sets the paths to the subsystem, which may change later.
     #[must_use]
     pub fn with_paths(self, paths: Arc<Paths>) -> Self {
         Self { paths, ..self }
     }
 
-    /// The ways to it.
+    /// Returns the paths to the subsystem.
     pub fn paths(&self) -> &Arc<Paths> {
         &self.paths
     }
 
-    /// Lets in only hosts that these rules admit. They may change; a change is for the queues that
-    /// connect after it.
+    /// Sets the access rules. Later changes of the rules affect only queues that connect
+    /// afterwards.
     #[must_use]
     pub fn with_access(self, rules: Arc<RwLock<AccessRules>>) -> Self {
         Self { rules, ..self }
     }
 
-    /// Lets a host connect, if it gives the proof that is returned.
+    /// Admits a host. Returns the proof that the host must give first, if any.
+    ///
+    /// # Errors
+    /// When the rules exclude the host.
     pub(super) fn may_connect(&self, host: &str) -> Result<Option<Proof>, NotAllowed> {
         self.rules().admit(host)
     }
@@ -114,17 +118,17 @@ impl Subsystem {
         self.rules().asks_for_proof()
     }
 
-    /// Locks the rules, also after a thread has panicked: each change is complete by itself.
+    /// Locks the rules even after a thread has panicked: each change is complete by itself.
     fn rules(&self) -> RwLockReadGuard<'_, AccessRules> {
         self.rules.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its name.
+    /// Returns the NVMe qualified name of the subsystem.
     pub fn nqn(&self) -> &str {
         &self.nqn
     }
 
-    /// Its serial number.
+    /// Returns the serial number of the subsystem.
     pub(super) fn serial(&self) -> String {
         format!("{:016x}", (self.number >> 64) as u64)
     }
@@ -133,7 +137,8 @@ impl Subsystem {
         &self.firmware
     }
 
-    /// The identifier of a namespace, which no other subsystem gives to one of its own.
+    /// Returns the UUID of the namespace with this name. Another subsystem's namespaces have other
+    /// UUIDs.
     pub(super) fn identifier(&self, name: &str) -> [u8; 16] {
         let mut bytes = number_of(&[&self.nqn, name]).to_be_bytes();
         bytes[6] = bytes[6] & 0x0f | 0x80; // a UUID of version 8
@@ -141,7 +146,7 @@ impl Subsystem {
         bytes
     }
 
-    /// Makes a controller for a host; `None` when there are too many.
+    /// Creates a controller for a host; `None` when all identifiers are in use.
     pub(super) fn admit(self: &Arc<Self>, host: Host, discovery: bool) -> Option<ControllerLease> {
         let mut all = lock(&self.controllers);
         let after = all.last;
@@ -154,12 +159,12 @@ impl Subsystem {
         Some(ControllerLease { subsystem: Arc::clone(self), controller })
     }
 
-    /// Finds the controller that an I/O queue names.
+    /// Returns the controller with this identifier.
     pub(super) fn controller(&self, id: u16) -> Option<Arc<Controller>> {
         lock(&self.controllers).by_id.get(&id).cloned()
     }
 
-    /// Returns the number of controllers.
+    /// Returns the number of controllers that exist.
     pub fn controllers(&self) -> usize {
         lock(&self.controllers).by_id.len()
     }
@@ -176,7 +181,7 @@ impl Controller {
         }
     }
 
-    /// Grants so many I/O queues at most. Returns the number granted.
+    /// Grants at most `wanted` I/O queues. Returns the number granted.
     pub(super) fn grant(&self, wanted: u16) -> u16 {
         let mut queues = lock(&self.queues);
         queues.granted = wanted.min(QUEUES_MAX);
@@ -188,8 +193,9 @@ impl Controller {
         lock(&self.queues).connected != 0
     }
 
-    /// Connects an I/O queue. It has its number from then on, or, where it owes a proof, once it
-    /// [claims](QueueLease::claim) it: until then it keeps nobody else from that.
+    /// Connects an I/O queue. Without authentication the lease claims the queue's number
+    /// immediately. Otherwise it must [claim](QueueLease::claim) the number later, and until then
+    /// another connection may take it.
     pub(super) fn connect(
         self: &Arc<Self>,
         queue: u16,
@@ -210,7 +216,7 @@ impl Controller {
     }
 }
 
-/// The admin queue's hold on its controller, which goes with it.
+/// The admin queue's ownership of its controller. Dropping the lease removes the controller.
 #[derive(Debug)]
 pub(super) struct ControllerLease {
     subsystem: Arc<Subsystem>,
@@ -230,21 +236,22 @@ impl Drop for ControllerLease {
     }
 }
 
-/// An I/O queue's hold on its controller.
+/// The membership of an I/O queue in its controller. Dropping the lease frees the queue's number.
 #[derive(Debug)]
 pub(super) struct QueueLease {
     controller: Arc<Controller>,
     bit: u64,
     epoch: u32,
-    /// It has the queue's number, and nobody else.
+    /// The lease owns the queue's number exclusively.
     holds: bool,
 }
 
 impl QueueLease {
-    /// Takes the number of the queue.
+    /// Claims the queue's number.
     ///
     /// # Errors
-    /// When another queue has it, the controller is gone, or grants fewer queues by now.
+    /// When another queue has the number, the controller was removed or reset, or it now grants
+    /// fewer queues.
     pub(super) fn claim(&mut self) -> Result<(), Status> {
         let mut queues = lock(&self.controller.queues);
         if self.bit.trailing_zeros() >= queues.granted.into() {
@@ -258,12 +265,12 @@ impl QueueLease {
         Ok(())
     }
 
-    /// Returns whether it has the number of the queue.
+    /// Returns whether the lease owns the queue's number.
     pub(super) fn holds(&self) -> bool {
         self.holds
     }
 
-    /// Returns whether the controller is still there, and was not reset.
+    /// Returns whether the controller still exists and was not reset.
     pub(super) fn is_valid(&self) -> bool {
         // Acquire: pairs with the release of the thread that ended the controller.
         self.controller.epoch.load(Ordering::Acquire) == self.epoch
@@ -279,21 +286,21 @@ impl Drop for QueueLease {
     }
 }
 
-/// A name that is no NVMe qualified name.
+/// Error: the text is not an NVMe qualified name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{nqn:?} is no NVMe qualified name: it begins with nqn.YYYY-MM. and has at most 223 bytes \
      without spaces"
 )]
 pub struct NqnError {
-    /// The text.
+    /// The text that was given as a name.
     pub nqn: String,
 }
 
-/// Checks that a name may be that of a host or a subsystem.
+/// Checks that a text is a valid NVMe qualified name of a host or a subsystem.
 ///
 /// # Errors
-/// When it may not.
+/// When the name is not valid.
 pub fn check_nqn(nqn: &str) -> Result<(), NqnError> {
     let date = nqn.strip_prefix("nqn.").and_then(|rest| rest.split_once('.'));
     let is_date = |date: &str| {
@@ -309,8 +316,8 @@ pub fn check_nqn(nqn: &str) -> Result<(), NqnError> {
     if is_good { Ok(()) } else { Err(NqnError { nqn: nqn.to_owned() }) }
 }
 
-/// Makes a number of texts that other texts hardly have: FNV-1a of 128 bits. It stays the same in
-/// all versions, because hosts remember what is made from it.
+/// Returns a hash of `texts` that is practically unique: FNV-1a of 128 bits. The function must
+/// never change, because hosts remember identifiers derived from it.
 pub fn number_of(texts: &[&str]) -> u128 {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let mut number = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -322,7 +329,7 @@ pub fn number_of(texts: &[&str]) -> u128 {
     number
 }
 
-/// Locks, also after a thread has panicked: each change is complete by itself.
+/// Locks a mutex even after a thread has panicked: each change is complete by itself.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

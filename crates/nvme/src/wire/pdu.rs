@@ -1,8 +1,9 @@
-//! The messages of the TCP transport, called PDUs. Each begins with a [`Header`] of eight bytes.
+//! The messages of the TCP transport, called PDUs. Each message begins with a [`Header`] of eight
+//! bytes.
 
-/// Bytes of the part that all messages begin with.
+/// Bytes of the common header with which every message begins.
 pub const HEADER_BYTES: usize = 8;
-/// Bytes of a digest.
+/// Bytes of a header digest or data digest.
 pub const DIGEST_BYTES: usize = 4;
 /// Bytes of an initialization request or response.
 pub const INITIALIZE_BYTES: usize = 128;
@@ -10,11 +11,11 @@ pub const INITIALIZE_BYTES: usize = 128;
 pub const COMMAND_CAPSULE_BYTES: usize = 72;
 /// Bytes of a response capsule.
 pub const RESPONSE_CAPSULE_BYTES: usize = 24;
-/// Bytes of the header of data, and of a request for it.
+/// Bytes of the header of a data message, or of a request for data.
 pub const DATA_BYTES: usize = 24;
-/// Bytes of the header of a request to terminate.
+/// Bytes of the header of a termination request.
 pub const TERMINATE_BYTES: usize = 24;
-/// Longest request to terminate, with the header that it complains of.
+/// Maximum length of a termination request, with the offending header that it quotes.
 pub const TERMINATE_MAX_BYTES: usize = 152;
 
 /// Types of messages.
@@ -23,9 +24,9 @@ pub mod kind {
     pub const INITIALIZE_REQUEST: u8 = 0x00;
     /// Initialization response, to the host.
     pub const INITIALIZE_RESPONSE: u8 = 0x01;
-    /// Request to terminate, to the controller.
+    /// Termination request, to the controller.
     pub const HOST_TERMINATES: u8 = 0x02;
-    /// Request to terminate, to the host.
+    /// Termination request, to the host.
     pub const CONTROLLER_TERMINATES: u8 = 0x03;
     /// A command, to the controller.
     pub const COMMAND: u8 = 0x04;
@@ -45,7 +46,7 @@ pub mod flag {
     pub const HEADER_DIGEST: u8 = 1 << 0;
     /// A digest follows the data.
     pub const DATA_DIGEST: u8 = 1 << 1;
-    /// The data is the last of its transfer.
+    /// The message is the last of its data transfer.
     pub const LAST: u8 = 1 << 2;
     /// The command has succeeded, and no completion follows the data.
     pub const SUCCESS: u8 = 1 << 3;
@@ -59,31 +60,31 @@ pub mod fatal {
     pub const SEQUENCE: u16 = 0x02;
     /// The digest of a header is wrong; the information is the digest received.
     pub const HEADER_DIGEST: u16 = 0x03;
-    /// Data is outside of what was asked for.
+    /// Data lies outside of the range that was asked for.
     pub const OUT_OF_RANGE: u16 = 0x04;
-    /// A message has more data than the controller takes at once.
+    /// A message has more data than the receiver accepts at once.
     pub const LIMIT_EXCEEDED: u16 = 0x05;
     /// A parameter is not supported; the information is its offset.
     pub const UNSUPPORTED: u16 = 0x06;
 }
 
-/// The part that all messages begin with.
+/// The common header with which every message begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// One of [`kind`].
+    /// Type of the message, one of [`kind`].
     pub kind: u8,
-    /// Some of [`flag`].
+    /// Bit mask of [`flag`].
     pub flags: u8,
-    /// Length of the header, without its digest.
+    /// Length of the header in bytes, without its digest.
     pub header_bytes: u8,
-    /// Offset of the data; 0 without data.
+    /// Offset of the data in the message, in bytes; 0 without data.
     pub data_offset: u8,
-    /// Length of the message.
+    /// Length of the whole message in bytes.
     pub total_bytes: u32,
 }
 
 impl Header {
-    /// Reads the first eight bytes of a message.
+    /// Parses the first eight bytes of a message.
     pub fn of_bytes(bytes: &[u8; HEADER_BYTES]) -> Self {
         Self {
             kind: bytes[0],
@@ -94,7 +95,7 @@ impl Header {
         }
     }
 
-    /// The bytes that travel.
+    /// Encodes the header.
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let [a, b, c, d] = self.total_bytes.to_le_bytes();
         [self.kind, self.flags, self.header_bytes, self.data_offset, a, b, c, d]
@@ -108,15 +109,15 @@ pub struct Initialize {
     pub format: u16,
     /// Alignment of data that the sender wants to receive, in double words, less one.
     pub data_alignment: u8,
-    /// Bit 0 for digests of headers, bit 1 for digests of data.
+    /// Digests to use: bit 0 for headers, bit 1 for data.
     pub digests: u8,
-    /// Of a host: requests for data that it takes for one command, less one. Of a controller: bytes
-    /// of data that it takes in one message.
+    /// Limit of the sender. From a host: outstanding requests for data (R2T) of a command, less
+    /// one. From a controller: bytes of data in one message.
     pub most: u32,
 }
 
 impl Initialize {
-    /// Reads a message.
+    /// Parses an initialization message.
     pub fn of_bytes(bytes: &[u8; INITIALIZE_BYTES]) -> Self {
         Self {
             format: u16::from_le_bytes([bytes[8], bytes[9]]),
@@ -126,7 +127,7 @@ impl Initialize {
         }
     }
 
-    /// The message of this kind.
+    /// Encodes the message as a request or a response, depending on `kind`.
     pub fn to_bytes(&self, kind: u8) -> [u8; INITIALIZE_BYTES] {
         let total_bytes = INITIALIZE_BYTES as u32;
         let header = Header { kind, flags: 0, header_bytes: 128, data_offset: 0, total_bytes };
@@ -140,21 +141,22 @@ impl Initialize {
     }
 }
 
-/// The fields of data in either direction, and of a request for data, behind the common part.
+/// The fields of a data message in either direction, or of a request for data, after the common
+/// header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Data {
-    /// The host's name for the command.
+    /// The host's identifier of the command.
     pub command: u16,
-    /// The controller's name for the transfer.
+    /// The controller's identifier of the transfer.
     pub tag: u16,
-    /// Offset in the command's data.
+    /// Offset in the command's data, in bytes.
     pub offset: u32,
     /// Bytes of data.
     pub length: u32,
 }
 
 impl Data {
-    /// Reads the fields of a message's header.
+    /// Parses the fields from a message's header.
     pub fn of_bytes(bytes: &[u8; DATA_BYTES]) -> Self {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at =
@@ -162,7 +164,7 @@ impl Data {
         Self { command: u16_at(8), tag: u16_at(10), offset: u32_at(12), length: u32_at(16) }
     }
 
-    /// The message's header.
+    /// Encodes the fields together with the common header.
     pub fn to_bytes(&self, header: Header) -> [u8; DATA_BYTES] {
         let mut bytes = [0; DATA_BYTES];
         bytes[..8].copy_from_slice(&header.to_bytes());
@@ -174,7 +176,7 @@ impl Data {
     }
 }
 
-/// Makes a request to terminate: a reason, its information, and the header that caused it.
+/// Returns a termination request: a reason, its information, and the header that caused it.
 pub fn terminate(kind: u8, reason: u16, information: u32, cause: &[u8]) -> Vec<u8> {
     let cause = &cause[..cause.len().min(TERMINATE_MAX_BYTES - TERMINATE_BYTES)];
     let total_bytes = (TERMINATE_BYTES + cause.len()) as u32;

@@ -1,4 +1,4 @@
-//! Commands: from a capsule to requests or an answer.
+//! Execution of commands: turns a command capsule into requests or an immediate answer.
 
 use super::{Connection, Event, Role, State, Violation, is_authentication};
 use crate::target::admin::{Admin, AdminOutcome};
@@ -16,7 +16,7 @@ use crate::wire::{
 };
 
 impl Connection {
-    /// Acts on a command with so many bytes of data in its capsule.
+    /// Executes a command whose capsule carries `data` bytes of data.
     pub(super) fn command(
         &mut self,
         command: &Command,
@@ -69,7 +69,7 @@ impl Connection {
         })
     }
 
-    /// Begins a command of an I/O queue.
+    /// Starts a command of an I/O queue.
     fn begin(
         &mut self,
         command: &Command,
@@ -125,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// Begins a command that flushes volumes.
+    /// Starts a command that flushes volumes.
     fn flush(
         &mut self,
         id: u16,
@@ -143,7 +143,10 @@ impl Connection {
         Ok(None)
     }
 
-    /// A command cannot be in flight.
+    /// Handles a command that got no place in the table of commands in flight.
+    ///
+    /// # Errors
+    /// When the host has overrun the queue. A duplicate identifier only fails the command.
     pub(super) fn no_place(
         &mut self,
         id: u16,
@@ -156,7 +159,8 @@ impl Connection {
         }
     }
 
-    /// Collects the data of a command from its capsule.
+    /// Starts to collect a command's data from the capsule. The command runs once the data is
+    /// complete.
     pub(super) fn gather(
         &mut self,
         command: &Command,
@@ -174,7 +178,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The data of a message is complete.
+    /// Handles the end of a message's data: checks the digest and passes the data on.
     pub(super) fn data_complete(
         &mut self,
         incoming: Incoming,
@@ -289,7 +293,7 @@ impl Connection {
         self.tell_events(out);
     }
 
-    /// Answers commands that wait for events, if there is an event.
+    /// Completes outstanding event requests while there are events to report.
     pub(super) fn tell_events(&mut self, out: &mut Vec<u8>) {
         while let Role::Admin(admin) = &mut self.role
             && let Some((id, event)) = admin.event()
@@ -315,8 +319,8 @@ impl Connection {
         out.extend_from_slice(bytes.as_slice());
     }
 
-    /// Answers a request. Returns the bytes to send when it was the last of its command. The digest
-    /// of a read's data is asked for where it is sent.
+    /// Completes a request. Returns the bytes to send when the request was the last of its command.
+    /// `digest` of a read's data is called when that data is sent.
     pub fn reply(
         &mut self,
         tag: u16,
@@ -353,7 +357,7 @@ impl Connection {
         Some(Answer { before, payload, after })
     }
 
-    /// Begins a command whose list is to be asked for.
+    /// Starts a command whose list of ranges must be fetched from the host.
     pub(super) fn ask_for_list(
         &mut self,
         command: &Command,
@@ -377,7 +381,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// A message has brought the list up to this.
+    /// Handles the arrival of a part of a list of ranges. `data` has everything received so far.
     pub(super) fn list_part(
         &mut self,
         data: Vec<u8>,
@@ -413,24 +417,24 @@ impl Connection {
     }
 }
 
-/// A command that needs its list.
+/// A command that waits for its list of ranges.
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) tag: u16,
     command: Command,
-    /// The bytes that have come.
+    /// Bytes of the list received so far.
     pub(super) data: Vec<u8>,
 }
 
-/// The place of a command's data from the host.
+/// Location of the data that the host sends for a command.
 pub(super) enum Place {
-    /// In the capsule, behind so many bytes.
+    /// The data is in the capsule, `before` bytes after the start of its data area.
     Capsule { before: usize },
-    /// It is to be asked for.
+    /// The controller must request the data with a separate message (R2T).
     Transport,
 }
 
-/// Finds the data of a command that transfers so many bytes. `data` bytes are in the capsule.
+/// Locates the data of a command that transfers `bytes` bytes. The capsule carries `data` bytes.
 pub(super) fn place(
     command: &Command,
     bytes: usize,

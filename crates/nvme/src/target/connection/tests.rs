@@ -1,4 +1,4 @@
-//! A connection against hosts that send anything, cut anywhere.
+//! A connection tested against hosts that send arbitrary input, split at arbitrary places.
 
 mod digests;
 mod garbage;

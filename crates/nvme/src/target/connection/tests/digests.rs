@@ -1,4 +1,5 @@
-//! Digests of data: what is right goes through in any pieces, and what is damaged is not written.
+//! Data digests: intact payload is accepted however it is split, and damaged payload is never
+//! written.
 
 use proptest::prelude::*;
 
@@ -7,10 +8,10 @@ use crate::target::digest;
 use crate::wire::pdu::{self, Data, Header, flag, kind};
 use crate::wire::{Command, Completion, Status, admin, fabrics, identify, io};
 
-/// Both digests.
+/// Header and data digests, as bits of an initialization request.
 const DIGESTS: u8 = 3;
 
-/// Adds digests to a message without.
+/// Adds digests to a message that has none.
 fn with_digests(message: &[u8]) -> Vec<u8> {
     let header = Header::of_bytes(message.first_chunk().unwrap());
     let plain = usize::from(header.header_bytes);
@@ -34,7 +35,7 @@ fn with_digests(message: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Checks and removes the digests of all messages to the host.
+/// Checks and removes the digests of all messages sent to the host.
 fn without_digests(mut bytes: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
     while let Some(first) = bytes.first_chunk() {
@@ -69,7 +70,7 @@ fn told(caller: &mut Caller) -> Vec<Said> {
     said(&without_digests(&bytes))
 }
 
-/// An I/O queue with digests, and its admin queue.
+/// Returns an I/O queue with digests, and its admin queue.
 fn queue() -> (Caller, Caller) {
     let subsystem = subsystem();
     let admin = admin_queue(&subsystem);
@@ -98,7 +99,7 @@ fn write(id: u16, first: u64, data: &[u8], is_in_capsule: bool) -> Vec<u8> {
     }
 }
 
-/// The request for the data of the last write.
+/// Returns the controller's request for the data of the last write.
 fn asked(caller: &mut Caller) -> Data {
     match told(caller).pop() {
         Some(Said::Ready(data)) => data,

@@ -1,11 +1,11 @@
-//! Hosts that send anything.
+//! Hosts that send arbitrary bytes.
 
 use proptest::prelude::*;
 
 use super::hosts::*;
 use crate::wire::{Command, io};
 
-/// A good session with some bytes changed.
+/// Returns a valid session with some bytes changed.
 fn damaged(good: Vec<u8>, damage: &[(usize, u8)]) -> Vec<u8> {
     let mut bytes = good;
     let length = bytes.len();

@@ -1,4 +1,4 @@
-//! A host that writes messages, and a caller that serves a connection from bytes in memory.
+//! A host that composes messages, and a caller that serves a connection from bytes in memory.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,10 +17,9 @@ use crate::wire::{
 
 pub(super) const NQN: &str = "nqn.2026-11.io.example:a";
 pub(super) const HOST: &str = "nqn.2026-11.io.example:h";
-/// The address that hosts connect to.
 pub(super) const ADDRESS: SocketAddr =
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4420);
-/// Blocks of the volume.
+/// Logical blocks of the volume.
 pub(super) const BLOCKS: u64 = 64;
 
 pub(super) fn subsystem() -> Arc<Subsystem> {
@@ -37,14 +36,14 @@ pub(super) fn namespaces() -> Arc<Namespaces> {
     Arc::new(Namespaces::new(vec![namespace(0), sealed]))
 }
 
-/// Writes messages.
+/// Returns an initialization request.
 pub(super) fn initialize(digests: u8) -> Vec<u8> {
     Initialize { format: 0, data_alignment: 0, digests, most: 0 }
         .to_bytes(kind::INITIALIZE_REQUEST)
         .to_vec()
 }
 
-/// A command capsule; the data descriptor is the command's.
+/// Returns a command capsule that carries `data`. The command brings its own data descriptor.
 pub(super) fn capsule(command: &Command, data: &[u8]) -> Vec<u8> {
     let total_bytes = (pdu::COMMAND_CAPSULE_BYTES + data.len()) as u32;
     let data_offset = if data.is_empty() { 0 } else { 72 };
@@ -101,7 +100,7 @@ pub(super) fn queues(count: u16) -> Vec<u8> {
     capsule(&command, &[])
 }
 
-/// A read, a write or another command on blocks.
+/// Returns a command on a range of blocks, such as a read or a write.
 pub(super) fn blocks(opcode: u8, id: u16, first: u64, count: u16) -> Command {
     Command::new(opcode, id)
         .with(4, &1_u32.to_le_bytes())
@@ -109,7 +108,7 @@ pub(super) fn blocks(opcode: u8, id: u16, first: u64, count: u16) -> Command {
         .with(48, &(count - 1).to_le_bytes())
 }
 
-/// A message to the host.
+/// A parsed message to the host.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Initialized(Initialize),
@@ -119,7 +118,7 @@ pub(super) enum Said {
     Terminate(u16, u32),
 }
 
-/// Reads all messages to the host, without digests.
+/// Parses all messages sent to the host. The messages have no digests.
 pub(super) fn said(mut bytes: &[u8]) -> Vec<Said> {
     let mut all = Vec::new();
     while let Some(first) = bytes.first_chunk() {
@@ -149,7 +148,7 @@ pub(super) fn said(mut bytes: &[u8]) -> Vec<Said> {
     all
 }
 
-/// Serves a connection.
+/// Serves a connection from a volume in memory.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) connection: Connection,
@@ -157,12 +156,12 @@ pub(super) struct Caller {
     pub(super) out: Vec<u8>,
     input: Vec<u8>,
     writes: BTreeMap<u16, (Request, Vec<u8>)>,
-    /// Flushes are answered by [`Caller::end_flushes`].
+    /// Flushes stay unanswered until [`Caller::end_flushes`].
     pub(super) flushes_wait: bool,
-    /// Volumes that were to be flushed.
+    /// Volumes of the flush requests received so far.
     pub(super) flushed: Vec<u16>,
     waiting: Vec<Request>,
-    /// Writes whose payload was damaged, so far.
+    /// Number of writes whose payload was damaged.
     pub(super) damaged: usize,
 }
 
@@ -181,7 +180,7 @@ impl Caller {
         }
     }
 
-    /// Takes bytes from the host, and serves everything in them.
+    /// Passes bytes from the host to the connection and serves everything in them.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), Violation> {
         self.input.extend_from_slice(bytes);
         loop {
@@ -220,7 +219,7 @@ impl Caller {
         }
     }
 
-    /// Writes or compares complete payload.
+    /// Executes a write or a comparison whose payload is complete.
     fn write(&mut self, tag: u16) {
         let (request, data) = self.writes.remove(&tag).unwrap();
         let place = &mut self.volume[range_of(&request)];
@@ -266,14 +265,14 @@ impl Caller {
         self.out.extend_from_slice(answer.after.as_slice());
     }
 
-    /// Answers flushes that wait.
+    /// Answers all outstanding flushes.
     pub(super) fn end_flushes(&mut self) {
         for request in std::mem::take(&mut self.waiting) {
             self.reply(&request, Ok(()));
         }
     }
 
-    /// Takes what the host was told.
+    /// Takes the messages that were sent to the host since the last call.
     pub(super) fn told(&mut self) -> Vec<Said> {
         said(&std::mem::take(&mut self.out))
     }
@@ -284,7 +283,7 @@ fn range_of(request: &Request) -> std::ops::Range<usize> {
     offset..offset + request.length as usize
 }
 
-/// An admin queue that is enabled, with so many I/O queues granted.
+/// Returns an enabled admin queue with I/O queues granted.
 pub(super) fn admin_queue(subsystem: &Arc<Subsystem>) -> Caller {
     let mut caller = Caller::new(subsystem);
     for message in [initialize(0), connect(0, 0xffff, NQN), enable(true), queues(4)] {
@@ -299,7 +298,7 @@ pub(super) fn admin_queue(subsystem: &Arc<Subsystem>) -> Caller {
     caller
 }
 
-/// The first bytes of an I/O queue.
+/// Returns the first bytes that a host sends on an I/O queue.
 pub(super) fn io_queue(queue: u16, controller: u16) -> Vec<u8> {
     [initialize(0), connect(queue, controller, NQN)].concat()
 }

@@ -1,4 +1,4 @@
-//! Notices of changes: of the discovery log, and of the access to namespaces.
+//! Notices of changes to the discovery log and to the access to namespaces.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::wire::{Command, Completion, DISCOVERY_NQN, Status, admin, feature, id
 const DISCOVERY_CHANGED: u64 = 0x0070_f002;
 const ACCESS_CHANGED: u64 = 0x000c_0302;
 
-/// The admin queue of a discovery controller.
+/// Returns the admin queue of a discovery controller.
 fn discovering(subsystem: &Arc<Subsystem>) -> Caller {
     let mut caller = Caller::new(subsystem);
     for message in [initialize(0), connect(0, 0xffff, DISCOVERY_NQN), enable(true)] {
@@ -22,7 +22,7 @@ fn discovering(subsystem: &Arc<Subsystem>) -> Caller {
     caller
 }
 
-/// Asks for these events, and has commands with these identifiers wait for them.
+/// Subscribes to these events and sends event requests with these identifiers.
 fn wait_for(caller: &mut Caller, events: u32, ids: &[u16]) {
     let wanted = Command::new(admin::SET_FEATURES, 3)
         .with(40, &[feature::ASYNC_EVENTS])
@@ -34,7 +34,8 @@ fn wait_for(caller: &mut Caller, events: u32, ids: &[u16]) {
     assert_eq!(caller.told(), []);
 }
 
-/// Tells a connection of changes. Returns the events that its host is told: identifier and result.
+/// Tells the connection of changed namespaces. Returns the events that the host receives:
+/// identifier and result.
 fn change(caller: &mut Caller, namespaces: &Arc<Namespaces>) -> Vec<(u16, u64)> {
     let mut out = Vec::new();
     caller.connection.namespaces_changed(namespaces, &mut out);
@@ -45,7 +46,7 @@ fn change(caller: &mut Caller, namespaces: &Arc<Namespaces>) -> Vec<(u16, u64)> 
     said(&out).iter().map(event).collect()
 }
 
-/// The entries of a discovery log: port identifier, address and port.
+/// Parses a discovery log page into port identifier, address and port of each entry.
 fn entries(page: &[u8]) -> Vec<(u16, String, String)> {
     let count = u64::from_le_bytes(page[8..16].try_into().unwrap()) as usize;
     let entry = |page: &[u8]| {

@@ -1,4 +1,4 @@
-//! Whole sessions: each command's answer, and a volume compared with plain bytes.
+//! Whole sessions: the answer of each command, and a volume compared with plain bytes.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(super) fn status_of(said: &[Said]) -> Status {
     *status
 }
 
-/// The data of a command and its status.
+/// Sends a command. Returns its data and status.
 pub(super) fn ask(caller: &mut Caller, command: &Command) -> (Vec<u8>, Status) {
     caller.take(&capsule(command, &[])).unwrap();
     let said = caller.told();
@@ -344,8 +344,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The messages of a command, and the effect on a model of the volume: the status, and the data of
-/// a read.
+/// Returns the messages of a command, and its expected outcome on a model of the volume: the
+/// status, and the data of a read.
 fn play(op: &Op, id: u16, model: &mut [u8]) -> (Vec<u8>, Status, Option<Vec<u8>>) {
     let fits = |first: u64, count: u64| first + count <= BLOCKS;
     let bytes = |first: u64, count: u64| (first * 512) as usize..((first + count) * 512) as usize;
@@ -422,8 +422,8 @@ fn play(op: &Op, id: u16, model: &mut [u8]) -> (Vec<u8>, Status, Option<Vec<u8>>
     }
 }
 
-/// A command with data, behind so many bytes of its capsule, or in two messages if it `is_asked`
-/// for.
+/// Returns a command with data, either `inside` the capsule or, if `is_asked`, in two messages that
+/// the controller asks for.
 fn with_data(
     opcode: u8,
     id: u16,
@@ -435,7 +435,7 @@ fn with_data(
     placed(blocks(opcode, id, first, (data.len() / 512) as u16), data, inside, is_asked)
 }
 
-/// A Dataset Management command that deallocates so many ranges.
+/// Returns a Dataset Management command that deallocates `ranges` ranges.
 fn deallocate(id: u16, ranges: usize) -> Command {
     Command::new(io::DATASET_MANAGEMENT, id)
         .with(4, &1_u32.to_le_bytes())
@@ -443,7 +443,7 @@ fn deallocate(id: u16, ranges: usize) -> Command {
         .with(44, &[1 << 2])
 }
 
-/// A command and its data, as [`with_data`] places them.
+/// Returns a command and its data, placed as [`with_data`] does.
 fn placed(command: Command, data: &[u8], inside: Option<usize>, is_asked: bool) -> Vec<u8> {
     let id = command.id();
     if let Some(skip) = inside {
@@ -461,7 +461,7 @@ fn placed(command: Command, data: &[u8], inside: Option<usize>, is_asked: bool) 
 }
 
 proptest! {
-    /// A volume behind a connection is what plain bytes are, however the bytes arrive.
+    /// A volume behind a connection behaves like plain bytes, however the input is split.
     #[test]
     fn a_session_reads_what_it_wrote(
         ops in prop::collection::vec(op(), 1..30),
@@ -495,7 +495,7 @@ proptest! {
         prop_assert_eq!(queue.connection.end_of_input(), Ok(()));
     }
 
-    /// Answers do not depend on the places where the bytes were cut.
+    /// Answers do not depend on where the input is split.
     #[test]
     fn cuts_change_nothing(
         ops in prop::collection::vec(op(), 1..12),
