@@ -1,13 +1,13 @@
-//! LRU-like or FIFO-like: what table 2 of "Can Increasing the Hit Ratio Hurt Cache Throughput?"
-//! conjectures, tested.
+//! Classifies eviction policies as LRU-like or FIFO-like, which table 2 of "Can Increasing the Hit
+//! Ratio Hurt Cache Throughput?" conjectures and this module tests.
 //!
-//! A policy's own code runs over a trace at several cache sizes; what it did to its lists at each
-//! is a queueing network ([`floe_model::counted`]), and that network's exact throughput a [`Point`]
-//! over the hit ratio. Where throughput falls along the way by more than [`FALL_MIN`], the policy
-//! is LRU-like, else FIFO-like ([`Verdict`]).
+//! A policy's own code runs over a trace at several cache sizes. The list operations counted at
+//! each size define a queueing network ([`floe_model::counted`]), whose exact throughput and hit
+//! ratio are a [`Point`]. Where throughput falls by more than [`FALL_MIN`] as the hit ratio grows,
+//! the policy is LRU-like, else FIFO-like ([`Verdict`]).
 //!
-//! Hit ratios are those of the trace and not chosen, so a fall is looked for between points: the
-//! highest so far, and lower ones at more hits.
+//! Hit ratios are those of the trace and cannot be chosen, so a fall is sought between points: from
+//! the highest throughput so far to a lower one at a higher hit ratio.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::simulate::operations::{Candidate, Operations};
 
-/// Falls up to this share of the peak do not count.
+/// Largest fall of throughput, as a share of the peak, that does not make a policy LRU-like.
 pub const FALL_MIN: f64 = 0.02;
 
 /// The paper's classes of policies: by measurement (table 1) or by conjecture (table 2).
@@ -41,101 +41,103 @@ pub const PAPER: [(&str, Class); 16] = [
     ("sampled", Class::FifoLike),
 ];
 
-/// On which machine, under which load.
+/// Machine and load under which policies are classified.
 #[derive(Debug, Clone)]
 pub struct Conditions {
-    /// The times of operations.
+    /// Service times of list operations on the machine.
     pub service: std::sync::Arc<Service>,
-    /// Requests in flight, and cores.
+    /// Number of requests in flight, and of cores.
     pub load: Load,
-    /// The time that a miss waits for, in microseconds.
+    /// Disk latency of a miss in microseconds.
     pub disk_us: f64,
-    /// The operations that exclude one another.
+    /// The granularity of locks, which decides which operations exclude one another.
     pub locks: Locks,
 }
 
-/// The subject of a line.
+/// The settings that each output line repeats.
 #[derive(Debug, Clone, Serialize)]
 pub struct Identity {
-    /// The trace.
+    /// Name of the trace.
     pub trace: String,
-    /// The policy with its parameters.
+    /// The eviction policy with its parameters.
     pub policy: String,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub mpl: u32,
-    /// Cores, where said.
+    /// Number of cores; `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// The time that a miss waits for, in microseconds.
+    /// Disk latency of a miss in microseconds.
     pub disk_us: f64,
-    /// `operation`: a station for each operation on each list; `list`: one lock.
+    /// Lock granularity: `operation` for a station per operation on each list, `list` for one lock.
     pub locks: Locks,
 }
 
-/// A policy at one size.
+/// Modelled throughput of a policy at one cache size.
 #[derive(Debug, Clone, Serialize)]
 pub struct Point {
-    /// The subject.
+    /// Trace, policy and conditions of the point.
     #[serde(flatten)]
     pub identity: Identity,
-    /// Entries of the cache.
+    /// Capacity of the cache in entries.
     pub size: u64,
     /// Share of requests that hit.
     pub hit_ratio: f64,
-    /// Exact throughput of the network, or with fewer cores than requests approximate, in million
-    /// requests a second.
+    /// Modelled throughput in million requests a second: exact, or approximate with fewer cores
+    /// than requests in flight.
     pub mva_mrps: f64,
     /// Share of hits that take the lock.
     pub hits_locking: f64,
-    /// List operations of a hit, in the mean.
+    /// Mean number of list operations per hit.
     pub operations_per_hit: f64,
-    /// The share of requests with each outcome, and their mean operations: `delink of list`.
+    /// Shares of requests and their mean operations, by outcome. Operations are named like `delink
+    /// of list`.
     pub outcomes: BTreeMap<&'static str, Means>,
-    /// The station that requests need longest.
+    /// The station with the longest service time per request; `None` if requests need no station.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bottleneck: Option<String>,
-    /// For how long.
+    /// Mean service time per request at the bottleneck, in microseconds.
     pub bottleneck_us: f64,
 }
 
-/// The mean operations of requests with one outcome.
+/// Mean operations of the requests with one outcome.
 #[derive(Debug, Clone, Serialize)]
 pub struct Means {
-    /// Share of all requests.
+    /// Share of all requests that have this outcome.
     pub probability: f64,
-    /// The mean number of each operation.
+    /// Mean number of each operation per request with this outcome.
     pub operations: BTreeMap<String, f64>,
 }
 
-/// The verdict on a policy.
+/// Classification of a policy.
 #[derive(Debug, Clone, Serialize)]
 pub struct Verdict {
-    /// The subject.
+    /// Trace, policy and conditions of the verdict.
     #[serde(flatten)]
     pub identity: Identity,
-    /// The measured hit ratio past which throughput falls; 1 if it never does.
+    /// Measured hit ratio above which throughput falls; 1 if it never does.
     pub p_star: f64,
-    /// Throughput there.
+    /// Throughput at the hit ratio `p_star`, in million requests a second.
     pub peak_mrps: f64,
-    /// The fall at more hits, as a share of the peak.
+    /// Largest fall of throughput at higher hit ratios, as a share of the peak.
     pub fall: f64,
-    /// Hit ratio where it has fallen furthest.
+    /// Hit ratio at which throughput has fallen furthest.
     pub lowest_at: f64,
     /// `LRU-like` or `FIFO-like`.
     pub classification: &'static str,
-    /// The paper's class.
+    /// The paper's class of the policy; `None` if the paper has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper: Option<&'static str>,
-    /// The bottleneck where throughput has fallen furthest, or at the most hits.
+    /// The bottleneck at the hit ratio where throughput has fallen furthest, or at the highest hit
+    /// ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bottleneck: Option<String>,
 }
 
 impl Conditions {
-    /// Throughput with what was counted at a size.
+    /// Computes the throughput of a policy from the operations counted at one cache size.
     ///
     /// # Errors
-    /// There is no such model.
+    /// The operations and times form no valid model.
     pub fn point(
         &self,
         trace: &str,
@@ -190,7 +192,7 @@ fn is_at_list(operation: Operation) -> bool {
 }
 
 impl Verdict {
-    /// Judges a policy by its points, and sorts them by hit ratio; `None` without any.
+    /// Classifies a policy by its points, which are sorted by hit ratio; `None` without points.
     pub fn of(policy: &str, points: &mut [Point]) -> Option<Self> {
         points.sort_by(|a, b| a.hit_ratio.total_cmp(&b.hit_ratio));
         let points: &[Point] = points;

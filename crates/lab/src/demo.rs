@@ -1,4 +1,4 @@
-//! The demonstration: a slow volume, bare and through a cache, asked for the same requests.
+//! The demonstration: a slow volume serves the same requests without a cache and with one.
 //!
 //! It runs in virtual time: the block cache of the server on simulated devices, which gives the
 //! same figures on every machine. `floe demo --real` fills the same rows with measurements.
@@ -16,16 +16,16 @@ use crate::replay::{
     Survey, Tier, Volume, run as replay,
 };
 
-/// Size of the slow volume.
+/// Size of the slow volume in bytes.
 pub const VOLUME_BYTES: u64 = 2 << 30;
-/// Size of the cache.
+/// Size of the cache in bytes.
 pub const CACHE_BYTES: u64 = 256 << 20;
 /// Medium of the slow volume.
 pub const VOLUME_MEDIUM: &str = "cloud";
 /// Medium of the cache.
 pub const CACHE_MEDIUM: &str = "nvme";
 
-/// Requests of a run that count, and before them those that fill the cache.
+/// Number of counted requests in a run, and of the requests before them that warm the cache.
 const REQUESTS: u64 = 150_000;
 
 /// The runs, with the write mode of each.
@@ -38,7 +38,7 @@ pub const RUNS: [(&str, WriteMode); 3] = [
 /// Requests between two reports of progress.
 const PROGRESS_EVERY: u64 = 1024;
 
-/// One run of the demonstration.
+/// Results of one run of the demonstration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// Name of the run.
@@ -47,19 +47,19 @@ pub struct Row {
     pub requests_per_second: f64,
     /// Mebibytes read and written a second.
     pub mebibytes_per_second: f64,
-    /// Mean latency of reads.
+    /// Mean latency of reads in microseconds.
     pub read_us_mean: f64,
-    /// 99th percentile of the latency of reads.
+    /// 99th percentile of the latency of reads in microseconds.
     pub read_us_p99: f64,
-    /// Mean latency of writes.
+    /// Mean latency of writes in microseconds.
     pub write_us_mean: f64,
-    /// 99th percentile of the latency of writes.
+    /// 99th percentile of the latency of writes in microseconds.
     pub write_us_p99: f64,
-    /// Share of reads that found everything cached.
+    /// Share of reads whose data was all cached.
     pub read_hit_ratio: f64,
-    /// Bytes read from the volume's device.
+    /// Bytes read from the slow volume's device.
     pub backing_read_bytes: u64,
-    /// Bytes written to the volume's device.
+    /// Bytes written to the slow volume's device.
     pub backing_write_bytes: u64,
 }
 
@@ -81,13 +81,13 @@ impl Row {
     }
 }
 
-/// Why there is no demonstration.
+/// Errors of the demonstration.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// No requests can be drawn.
+    /// The requests of the load cannot be drawn.
     #[error(transparent)]
     Draw(#[from] DrawError),
-    /// The simulated devices cannot be made.
+    /// The simulated devices cannot be created.
     #[error(transparent)]
     Stage(#[from] StageError),
     /// The requests do not fit the volume.
@@ -109,14 +109,14 @@ pub fn load() -> Load {
     }
 }
 
-/// Says in two lines what is simulated.
+/// Returns two lines of text that say what is simulated.
 pub fn introduction() -> String {
     let volume = format!("A {} GiB volume on a simulated {VOLUME_MEDIUM} disk", VOLUME_BYTES >> 30);
     let cache = format!("{} MiB of {CACHE_MEDIUM} cache", CACHE_BYTES >> 20);
     described(&volume, &cache)
 }
 
-/// Says in two lines what is measured.
+/// Returns two lines of text that say what is measured.
 pub fn real_introduction() -> String {
     let volume = format!("A volume of {} GiB, over NBD", VOLUME_BYTES >> 30);
     described(&volume, &format!("{} MiB of cache", CACHE_BYTES >> 20))
@@ -135,7 +135,8 @@ fn described(volume: &str, cache: &str) -> String {
     )
 }
 
-/// Runs the load in virtual time, once for each of [`RUNS`]. `progress` is told the share done.
+/// Runs the load in virtual time, once for each of [`RUNS`]. `progress` is called with the share
+/// done.
 ///
 /// # Errors
 /// When a run fails, which only a lack of memory causes.
@@ -172,7 +173,7 @@ fn survey() -> Survey {
     }
 }
 
-/// Returns the settings of a run.
+/// Returns the replay settings of a run.
 pub fn setup() -> Setup {
     Setup {
         pace: Pace::Closed { in_flight: load().depth },
@@ -184,10 +185,10 @@ pub fn setup() -> Setup {
     }
 }
 
-/// Returns the server's defaults, with this write mode.
+/// Returns the plan of a cache with the server's default settings and the given write mode.
 ///
 /// # Panics
-/// When the media are unknown, which they are not.
+/// When the built-in media are unknown, which does not happen.
 pub fn plan(mode: WriteMode) -> Plan {
     let spec = |bytes: u64, medium: &str| -> Spec {
         format!("memory:{bytes},medium={medium}").parse().expect("the medium is known")
@@ -218,7 +219,7 @@ const NEXT: &str = "\
 Your own trace: floe advise TRACE --backing hdd --cache nvme
 Your own disks: floe demo --real --volume /mnt/slow --cache /mnt/fast";
 
-/// Describes the rows of a bare volume, a write-through and a write-back cache, and the next steps.
+/// Returns the report on a bare volume, a write-through and a write-back cache, and the next steps.
 ///
 /// # Panics
 /// When there are not three rows.
@@ -226,7 +227,7 @@ pub fn text(rows: &[Row]) -> String {
     format!("{}\n{}\n{}\n\n{NEXT}", bars(rows), details(rows), verdict(rows))
 }
 
-/// Draws a bar a row, as long as its requests a second.
+/// Draws a bar per row, with a length proportional to its requests a second.
 fn bars(rows: &[Row]) -> String {
     let most = rows.iter().map(|row| row.requests_per_second).fold(f64::MIN_POSITIVE, f64::max);
     let mut text = format!("{:13}  {:>10}\n", "", "requests/s");
@@ -240,7 +241,7 @@ fn bars(rows: &[Row]) -> String {
     text
 }
 
-/// Lists the figures of each row.
+/// Returns a table with the figures of each row.
 fn details(rows: &[Row]) -> String {
     let mut text = format!(
         "{:13} {:>9} {:>9} {:>10} {:>9} {:>7} {:>9} {:>7}\n",
@@ -264,7 +265,7 @@ fn details(rows: &[Row]) -> String {
     text
 }
 
-/// Says in one sentence what happened, for a bare volume, a write-through and a write-back cache.
+/// Returns a sentence that compares a bare volume, a write-through and a write-back cache.
 fn verdict(rows: &[Row]) -> String {
     let [bare, through, back] = rows else { panic!("a demonstration has three rows") };
     format!(
@@ -278,7 +279,7 @@ fn verdict(rows: &[Row]) -> String {
     )
 }
 
-/// Formats a time in the unit that fits.
+/// Formats a time in a suitable unit.
 fn microseconds(us: f64) -> String {
     match us {
         us if us >= 0.999_995e6 => format!("{:.2} s", us / 1e6),
@@ -298,7 +299,7 @@ fn mebibytes(bytes: u64) -> String {
 mod text_tests {
     use super::*;
 
-    /// The widest figures that a run can show.
+    /// Returns a row with the widest figures that a run can show.
     fn row(run: &'static str) -> Row {
         Row {
             run,

@@ -1,7 +1,7 @@
 //! Draws the requests of a load at random.
 //!
-//! The requested part of the volume follows a Zipf distribution over extents scattered at random,
-//! so that some are hot and neighbours are not; within its extent a request is uniform.
+//! Requests choose among the extents of a volume by a Zipf distribution. Extents are ranked at
+//! random, so that hot ones are scattered over the volume. Offsets within an extent are uniform.
 
 use rand::distr::{Distribution, Uniform};
 use rand::rngs::SmallRng;
@@ -9,31 +9,31 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_distr::Zipf;
 
-/// Size of the extents that are more or less popular.
+/// Size in bytes of the extents that differ in popularity.
 const EXTENT_BYTES: u64 = 256 << 10;
 
-/// Alignment of requests.
+/// Alignment of requests in bytes.
 const UNIT_BYTES: u64 = 4096;
 
-/// The settings of a load.
+/// Settings of a random load.
 #[derive(Debug, Clone)]
 pub struct Load {
     /// Share of reads, 0 to 1.
     pub read_share: f64,
     /// Skew of the Zipf distribution; 0 is uniform.
     pub theta: f64,
-    /// Sizes of requests in bytes, each as likely as the others; multiples of 4 KiB up to 256 KiB.
+    /// Request sizes in bytes, equally likely; multiples of 4 KiB up to 256 KiB.
     pub sizes: Vec<u64>,
     /// Requests in flight.
     pub depth: usize,
-    /// Two loads with the same seed ask for the same.
+    /// Seed of the random generator; loads with equal settings and seed have the same requests.
     pub seed: u64,
 }
 
-/// Why no requests can be drawn.
+/// Errors of drawing requests.
 #[derive(Debug, thiserror::Error)]
 pub enum DrawError {
-    /// The volume is smaller than an extent.
+    /// The volume, with this size in bytes, is smaller than an extent.
     #[error("a volume of {0} bytes is too small for a load; it takes at least {EXTENT_BYTES}")]
     TooSmall(u64),
     /// The skew is not a finite number of at least 0.
@@ -41,7 +41,7 @@ pub enum DrawError {
     Skew(f64),
 }
 
-/// Draws requests.
+/// Random generator of requests.
 pub(crate) struct Source {
     pub(crate) random: SmallRng,
     extents: Vec<u64>,
@@ -69,7 +69,7 @@ impl Source {
         })
     }
 
-    /// Draws a request: true if it reads, its offset and its length.
+    /// Draws a request and returns whether it reads, its offset and its length in bytes.
     pub(crate) fn draw(&mut self) -> (bool, u64, u64) {
         let rank = self.popularity.sample(&mut self.random) as usize - 1;
         let size = self.sizes[self.random.random_range(0..self.sizes.len())];

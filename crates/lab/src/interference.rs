@@ -1,12 +1,13 @@
-//! Measures the slowdown of a device's reads by writes, and derives settings of admissions.
+//! Measures how much writes slow down a device's reads, and derives settings of admission policies.
 //!
 //! "Writes Hurt" (the NVCache paper) found persistent memory whose reads fall to a quarter beside
-//! one writer, and chose by hand how many writes a cache on it may cause. Here that is measured, on
-//! any device: a [`TestBed`] holds it, [`measure()`] runs a closed loop of reads and writes at
-//! several shares of writes in rounds that take turns, and [`derive()`] makes of the medians the
-//! cost of a write in reads and a target for OBP. A [`Calibration`] is all of that as it is kept.
+//! one writer. The authors chose by hand how many writes a cache on it may cause. Here that is
+//! measured, on any device: a [`TestBed`] holds it, and [`measure()`] runs a closed loop of reads
+//! and writes at several shares of writes, in rounds that take turns. From the medians,
+//! [`derive()`] computes the cost of a write in reads and a target for OBP. A [`Calibration`] is
+//! the file format of all results.
 //!
-//! On a simulated bed the clock is the bed's own, and the same plan gives the same figures again.
+//! On a simulated bed the clock is the bed's own, so the same plan gives the same figures again.
 
 use std::io;
 use std::time::Duration;
@@ -21,26 +22,29 @@ pub use testbed::{TestBed, TestBedError};
 
 mod testbed;
 
-/// Most by which an end of the interval of reads alone may differ from their median, as a share.
+/// Largest deviation of either end of the confidence interval of reads alone from their median, as
+/// a share.
 const SPREAD_MAX: f64 = 0.25;
 
-/// Most by which reads beside writes may be faster than alone, as a share.
+/// Largest share by which reads beside writes may be faster than alone, before the measurement
+/// counts as noise.
 const FASTER_MAX: f64 = 0.15;
 
-/// The reason for which nothing can be concluded. Shares are of the median of the reads alone.
+/// A sign that a measurement is too noisy to conclude from. Shares are of the median throughput of
+/// the reads alone.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum Noise {
-    /// Rounds without writes differ.
+    /// The rounds without writes differ too much.
     #[error(
         "reads of {block_bytes} bytes alone were from {:.0} to {:.0} % of their median",
         100.0 * .low, 100.0 * .high
     )]
     Unsteady {
-        /// Size of the operations.
+        /// Size of each operation in bytes.
         block_bytes: u64,
-        /// Where the interval of the reads begins.
+        /// Lower end of the reads' confidence interval, as a share of the median.
         low: f64,
-        /// Where it ends.
+        /// Upper end of the reads' confidence interval, as a share of the median.
         high: f64,
     },
     /// Reads beside writes were faster than alone.
@@ -49,17 +53,17 @@ pub enum Noise {
         100.0 * .write_share, 100.0 * .reads
     )]
     FasterBesideWrites {
-        /// Size of the operations.
+        /// Size of each operation in bytes.
         block_bytes: u64,
         /// Share of the operations that wrote.
         write_share: f64,
-        /// The reads.
+        /// Throughput of reads beside writes, as a share of that of reads alone.
         reads: f64,
     },
 }
 
-/// Returns a sign of noise in the points at one size; `None` where there is none, or no point
-/// without writes.
+/// Returns a sign of noise in the points of one block size; `None` without noise, or without a
+/// point of reads alone.
 pub fn noise(points: &[Point]) -> Option<Noise> {
     let alone = points.iter().find(|point| point.write_share == 0.0)?;
     let (block_bytes, median) = (alone.block_bytes, alone.read_bytes_per_second);
@@ -78,31 +82,32 @@ pub fn noise(points: &[Point]) -> Option<Noise> {
     })
 }
 
-/// Of the reads' speed, what writes may take, if nothing else is said.
+/// Default share of the read throughput that writes may cost.
 pub const LOSS_MAX: f64 = 0.33;
 
-/// Of the lookups, those that hit, where nothing is known yet.
+/// Hit ratio to assume before any is known.
 const HIT_RATIO: f64 = 0.5;
 
-/// Of what hits gain, what writes may take.
+/// Share of the time gained by hits that writes may cost.
 const SHARE_OF_GAIN: f64 = 0.5;
 
-/// The settings that follow from a measurement at one size.
+/// Settings of admission policies, derived from a measurement at one block size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Derived {
-    /// Bytes of reads lost for each byte written.
+    /// Bytes of reads lost per byte written.
     pub write_cost: f64,
-    /// Insertions that a lookup may cause.
+    /// Number of insertions that a lookup may cause, at most 1.
     pub insertions_per_lookup: f64,
-    /// For OBP: insertions and removals over lookups, in blocks.
+    /// Target of OBP in blocks: insertions and removals per lookup.
     pub target: f64,
-    /// For OBP with `bytes=1`: what they cost over what is looked up, in bytes.
+    /// Target of OBP with `bytes=1`: cost of insertions and removals per byte looked up.
     pub target_bytes: f64,
 }
 
-/// Makes of the points at one size what an admission needs. `backing_bytes_per_second` is what the
-/// backing device reads in the same loop, if that is known, and `loss_max` the share of the reads'
-/// speed that writes may take. `None` without a point without writes.
+/// Derives the settings of admission policies from the points of one block size.
+/// `backing_bytes_per_second` is the read throughput of the backing device in the same loop, if
+/// known. `loss_max` is the share of the read throughput that writes may cost. `None` without a
+/// point of reads alone.
 pub fn derive(
     points: &[Point],
     backing_bytes_per_second: Option<f64>,
@@ -126,8 +131,8 @@ pub fn derive(
     })
 }
 
-/// Insertions a lookup at which reads take `slowdown_max` longer than alone: between the measured
-/// shares in proportion, beyond them at the write cost, and never more than one.
+/// Returns the insertions per lookup, at most 1, that prolong reads by the share `slowdown_max`.
+/// Interpolates between measured shares of writes, and extrapolates beyond them by `write_cost`.
 fn insertions(points: &[Point], alone: f64, slowdown_max: f64, write_cost: f64) -> f64 {
     if slowdown_max <= 0.0 {
         return 0.0;
@@ -164,67 +169,67 @@ fn insertions(points: &[Point], alone: f64, slowdown_max: f64, write_cost: f64) 
     }
 }
 
-/// The slowdown of a device's reads by writes, and the settings that follow.
+/// The measured slowdown of a device's reads by writes, and the settings derived from it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// The device, as it was named.
+    /// The device, as named on the command line.
     pub device: String,
-    /// The clock: `real` or `virtual`.
+    /// The clock of the measurement: `real` or `virtual`.
     pub time: String,
     /// Operations in flight.
     pub depth: usize,
-    /// The share of the reads' speed that writes may take.
+    /// The share of the read throughput that writes may cost.
     pub loss_max: f64,
-    /// The size of the tier's blocks.
+    /// Block size of the tier in bytes.
     pub block_bytes: u64,
-    /// The settings for blocks of that size.
+    /// Settings for blocks of `block_bytes`.
     #[serde(flatten)]
     pub derived: Derived,
-    /// The device below, if it was measured.
+    /// The backing device, if it was measured.
     pub backing: Option<Backing>,
-    /// By size of the operations.
+    /// Results by size of the operations.
     pub sizes: Vec<OfBlock>,
 }
 
-/// The device below the tier.
+/// Measurements of the device below the tier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Backing {
-    /// As it was named.
+    /// The device, as named on the command line.
     pub device: String,
-    /// The speed of reads alone, at each size.
+    /// Measurements of reads alone, one per operation size.
     pub points: Vec<Point>,
 }
 
-/// The results at a size.
+/// Results for one size of the operations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OfBlock {
-    /// Size of the operations.
+    /// Size of each operation in bytes.
     pub block_bytes: u64,
-    /// The settings that follow.
+    /// Settings derived for this size.
     #[serde(flatten)]
     pub derived: Derived,
-    /// By share of writes.
+    /// Results by share of writes.
     pub points: Vec<Point>,
 }
 
-/// The circumstances of a measurement besides its points.
+/// Properties of a measurement that are recorded with its points.
 #[derive(Debug, Clone)]
 pub struct Circumstances {
-    /// See [`Calibration::device`].
+    /// The device; see [`Calibration::device`].
     pub device: String,
-    /// See [`Calibration::time`].
+    /// The clock of the measurement; see [`Calibration::time`].
     pub time: String,
-    /// See [`Calibration::depth`].
+    /// Operations in flight; see [`Calibration::depth`].
     pub depth: usize,
-    /// See [`Calibration::loss_max`].
+    /// The loss of read throughput that is allowed; see [`Calibration::loss_max`].
     pub loss_max: f64,
-    /// See [`Calibration::block_bytes`].
+    /// Block size of the tier in bytes; see [`Calibration::block_bytes`].
     pub block_bytes: u64,
 }
 
 impl Calibration {
-    /// Of the points of all sizes. `None` where some size, or that of the tier's blocks, has no
-    /// point without writes.
+    /// Creates a calibration from the points of all sizes. `None` where one of the sizes, or the
+    /// tier's block size, has no point of reads alone.
     pub fn of(of: Circumstances, points: &[Point], backing: Option<Backing>) -> Option<Self> {
         let Circumstances { device, time, depth, loss_max, block_bytes } = of;
         let mut all: Vec<u64> = points.iter().map(|point| point.block_bytes).collect();
@@ -243,7 +248,7 @@ impl Calibration {
         Some(Self { device, time, depth, loss_max, block_bytes, derived, backing, sizes })
     }
 
-    /// Returns the settings of admissions.
+    /// Returns the settings that admission policies take from a calibration.
     pub fn calibrated(&self) -> Calibrated {
         let Derived { write_cost, target, target_bytes, .. } = self.derived;
         Calibrated { write_cost, target, target_bytes }
@@ -259,65 +264,66 @@ pub struct Plan {
     pub write_shares: Vec<f64>,
     /// Operations in flight.
     pub depth: usize,
-    /// Rounds at each size and share.
+    /// Number of rounds for each pair of size and share of writes.
     pub rounds: usize,
-    /// The length of each round.
+    /// Length of each round.
     pub round: Duration,
 }
 
 impl Plan {
-    /// Returns the number of all rounds.
+    /// Returns the number of rounds of all sizes and shares.
     pub fn rounds_all(&self) -> usize {
         self.rounds * self.block_bytes.len() * self.write_shares.len()
     }
 }
 
-/// The results at a size and a share of writes: medians over the rounds.
+/// Results for one size and share of writes, as medians over the rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Size of the operations.
+    /// Size of each operation in bytes.
     pub block_bytes: u64,
     /// Share of the operations that write.
     pub write_share: f64,
-    /// Bytes read in a second.
+    /// Bytes read a second.
     pub read_bytes_per_second: f64,
-    /// Where the interval around their median begins, and where it ends.
+    /// Lower end of the confidence interval of `read_bytes_per_second`.
     pub read_bytes_per_second_low: f64,
-    /// See there.
+    /// Upper end of the confidence interval of `read_bytes_per_second`.
     pub read_bytes_per_second_high: f64,
-    /// Bytes written in a second.
+    /// Bytes written a second.
     pub write_bytes_per_second: f64,
-    /// Mean latency of a read.
+    /// Mean latency of reads in microseconds.
     pub read_us_mean: f64,
-    /// The latency that 99 % of the reads stay below.
+    /// 99th percentile of the latency of reads in microseconds.
     pub read_us_p99: f64,
-    /// Mean latency of a write; `None` without writes.
+    /// Mean latency of writes in microseconds; `None` without writes.
     pub write_us_mean: Option<f64>,
 }
 
-/// Why there is no measurement.
+/// Errors of a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     /// The device failed an operation.
     #[error("measuring failed: {0}")]
     Io(#[from] io::Error),
-    /// A round was over before enough was read in it.
+    /// A round ended with too few reads, so longer rounds are needed.
     #[error(
         "hardly anything was read in a round of {seconds} s; a larger --seconds leaves time for it"
     )]
     TooShort {
-        /// Its length.
+        /// Length of the round in seconds.
         seconds: f64,
     },
-    /// It was told to stop.
+    /// The caller stopped the measurement.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Measures a device; `progress` is told how many rounds have ended, and answers whether to go on.
+/// Measures a device. `progress` is called with the number of rounds that have ended, and returns
+/// whether to go on.
 ///
 /// # Errors
-/// When the device fails, a round is too short for it, or `progress` says no.
+/// When the device fails, a round is too short, or `progress` returns false.
 pub fn measure(
     bed: &mut TestBed,
     plan: &Plan,
@@ -417,7 +423,7 @@ mod derive_tests {
     use super::{Point, derive};
 
     const ALONE: f64 = 1e9;
-    /// A third of a read a lookup.
+    /// Allowed loss of read throughput. Writes may then add a third to the time of a read.
     const LOSS_MAX: f64 = 0.25;
 
     /// Returns the points of a device that spends the time of `cost` reads on a write.

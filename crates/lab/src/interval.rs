@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// The length of an interval.
+/// Length of an interval of a time series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interval {
-    /// So many requests.
+    /// A number of requests.
     Requests(u64),
-    /// So long, by the trace's clock in a simulation, by the replay's in a replay. Requests that
-    /// come later begin the next one.
+    /// A duration, by the clock of the trace in a simulation, and by that of the replay in a
+    /// replay. A request after the end of an interval belongs to the next one.
     Time(Duration),
 }

@@ -1,6 +1,8 @@
-//! The lab: says what policies, sizes and tiers are worth, by running the very code that serves.
+//! The lab: predicts the performance of policies, cache sizes and tiers by running the server's own
+//! code.
 //!
-//! Without the feature `full`, which is on by default, it replays and demonstrates only.
+//! Without the feature `full`, which is on by default, the crate has only replays and the
+//! demonstration.
 
 pub mod admission;
 #[cfg(feature = "full")]

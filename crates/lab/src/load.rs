@@ -1,4 +1,4 @@
-//! A load of random requests on an NBD export: what `floe demo` shows a cache with.
+//! Runs a load of random requests on an NBD export, for `floe demo --real`.
 //!
 //! A closed loop: one connection keeps a number of requests in flight, and each reply is followed
 //! by the next request, which [`Load`] describes.
@@ -14,19 +14,19 @@ use std::collections::HashMap;
 use crate::draw::Source;
 pub use crate::draw::{DrawError, Load};
 
-/// Longest latency kept apart, in nanoseconds: a minute.
+/// Longest latency that histograms distinguish: a minute, in nanoseconds.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Why a load could not be run.
+/// Errors of running a load.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The connection failed, or the server failed a request.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// It was told to stop.
+    /// The caller stopped the load.
     #[error("interrupted")]
     Interrupted,
-    /// The requests of the load are not possible.
+    /// The requests of the load cannot be drawn.
     #[error(transparent)]
     Draw(#[from] DrawError),
 }
@@ -34,7 +34,7 @@ pub enum LoadError {
 /// The results of a load.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Time it ran.
+    /// Time from the first request to the end of the load.
     pub elapsed: Duration,
     /// Bytes read and written.
     pub bytes: u64,
@@ -45,7 +45,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Latencies of reads and writes together.
+    /// Returns the latencies of reads and writes together, in nanoseconds.
     pub fn all_ns(&self) -> Histogram<u64> {
         let mut all = self.read_ns.clone();
         all.add(&self.write_ns).expect("both histograms have the same bounds");
@@ -53,11 +53,11 @@ impl Measured {
     }
 }
 
-/// Runs a load for a time; `go_on` is told after each reply how much has passed, and answers
+/// Runs a load for a time. `go_on` is called after each reply with the time passed, and returns
 /// whether to go on.
 ///
 /// # Errors
-/// When the connection fails, the server fails a request, or `go_on` says no.
+/// When the connection fails, the server fails a request, or `go_on` returns false.
 pub fn run(
     uri: &Uri,
     load: &Load,

@@ -1,8 +1,8 @@
-//! The device that is measured: a range of it for this use only, and its clock.
+//! The device under measurement: a range of bytes reserved for it, and its clock.
 //!
-//! A measurement writes, so a device is used only where nothing is lost by it: a new file, which is
-//! gone as soon as it is open, or a range in the middle of a device that holds nothing, which is
-//! all zeros before and afterwards. A device that holds a kept cache is never used.
+//! A measurement writes, so it uses a device only where no data can be lost. That is a new file,
+//! which is removed as soon as it is open, or a range in the middle of an empty device, which reads
+//! as zeros before and afterwards. A device that holds a persistent cache is never used.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -21,79 +21,79 @@ use rand::{Rng, SeedableRng};
 
 use crate::replay::{Clock, StageError, VirtualClock, simulated};
 
-/// Submissions the ring takes at a time.
+/// Number of submissions that the io_uring ring holds.
 const RING_ENTRIES: u32 = 512;
 
-/// Memory for operations under way; more is taken as needed.
+/// Initial size in bytes of the buffer pool for operations in flight; it grows as needed.
 const ARENA_BYTES: usize = 32 << 20;
 
-/// The bytes that are read, filled and zeroed at a time.
+/// Number of bytes to read, fill or zero at a time.
 const STRIDE_BYTES: u64 = 1 << 20;
 
-/// Why there is nothing to measure on.
+/// Errors of preparing a device for a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum TestBedError {
-    /// The kernel gives no ring.
+    /// The kernel refused to create an io_uring ring.
     #[error(transparent)]
     Ring(#[from] RingError),
     /// The device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// It cannot be looked at.
+    /// The contents of the device cannot be examined.
     #[error(transparent)]
     Look(#[from] StartError),
-    /// It cannot be simulated.
+    /// The device cannot be simulated.
     #[error(transparent)]
     Simulate(#[from] StageError),
-    /// In virtual time only a medium takes time.
+    /// A device in virtual time names no medium, so its operations would take no time.
     #[error(
         "{0} says no medium, and in virtual time nothing else takes time: say which it is like, \
          such as {0},medium=nvme"
     )]
     NoTime(String),
-    /// A cache is there.
+    /// The device holds a persistent cache.
     #[error(
         "{0} holds a kept cache, which a measurement would overwrite; measure a new file on the \
          same disk, or the disk before a cache is made"
     )]
     KeptCache(String),
-    /// Something is there.
+    /// The device holds data, and overwriting was not allowed.
     #[error("{0} holds data, which a measurement would overwrite; say --overwrite if it may")]
     Data(String),
-    /// Nothing is there, not even room.
+    /// The device is too small for a measurement.
     #[error("only {bytes} bytes of {spec} can be used; a measurement takes {wanted} at least")]
     Small {
         /// The device.
         spec: String,
-        /// The size of the range.
+        /// Usable bytes of the device.
         bytes: u64,
-        /// The size that is needed.
+        /// Bytes that a measurement needs.
         wanted: u64,
     },
-    /// A volume to read from is not there.
+    /// The file or device to read from does not exist.
     #[error("{} does not exist, so there is nothing to read from it", .0.display())]
     Missing(PathBuf),
-    /// The file that was made cannot be removed.
+    /// A file that was created for the measurement cannot be removed.
     #[error("cannot remove {}, which was made for the measurement: {source}", path.display())]
     Remove {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The device fails.
+    /// An operation on the device failed.
     #[error("{doing} {spec}: {source}")]
     Io {
         /// The operation that failed.
         doing: &'static str,
-        /// To what.
+        /// The device.
         spec: String,
-        /// Why not.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// A device to measure on, and the part of it that is used.
+/// A device to measure, and the range of it that the measurement uses.
 pub struct TestBed {
     // Before the clock, which has the ring it is on.
     pub(super) device: Box<dyn Device>,
@@ -101,17 +101,17 @@ pub struct TestBed {
     pub(super) pool: Pool,
     pub(super) range: Range<u64>,
     name: String,
-    /// True if the range is to be zeros again.
+    /// True if the range must be zeroed after the measurement.
     restores: bool,
 }
 
 impl TestBed {
-    /// Opens a device of which up to `scratch_bytes` are written, `least_bytes` at least. A missing
-    /// file is made, and removed again at once; an existing device must be empty, unless
+    /// Opens a device to write to: a range of up to `scratch_bytes`, and at least `least_bytes`. A
+    /// missing file is created and at once removed. An existing device must be empty, unless
     /// `overwrite` is set.
     ///
     /// # Errors
-    /// When the device holds something, has too little room, or fails.
+    /// When the device holds data or a persistent cache, is too small, or fails.
     pub fn to_write(
         spec: &Spec,
         scratch_bytes: u64,
@@ -153,10 +153,10 @@ impl TestBed {
         Ok(bed)
     }
 
-    /// A device that is only read.
+    /// Opens a device that is only read.
     ///
     /// # Errors
-    /// When it does not exist, is too small, or fails.
+    /// When the device does not exist, is too small, or fails.
     pub fn to_read(spec: &Spec, least_bytes: u64) -> Result<Self, TestBedError> {
         if let Some(path) = spec.paths().iter().find(|path| !path.exists()) {
             return Err(TestBedError::Missing(path.clone()));
@@ -168,10 +168,11 @@ impl TestBed {
         Ok(bed)
     }
 
-    /// A device that only takes time, as long as its medium would, and no file is touched.
+    /// Creates a simulated device, whose operations take as long as on its medium. No file is
+    /// touched.
     ///
     /// # Errors
-    /// When it has no medium, or is too small.
+    /// When the device has no medium, or is too small.
     pub fn simulated(
         spec: &Spec,
         scratch_bytes: u64,
@@ -202,7 +203,8 @@ impl TestBed {
         Ok(Self { device, clock, pool, range: 0..0, name, restores: false })
     }
 
-    /// So much in the middle of the device, or as much as there is.
+    /// Returns a range of `bytes` in the middle of the device, or of the whole device if it is
+    /// smaller.
     fn middle(&self, bytes: u64, least_bytes: u64) -> Result<Range<u64>, TestBedError> {
         let size = self.device.size_bytes();
         let len = bytes.min(size) / STRIDE_BYTES * STRIDE_BYTES;
@@ -218,7 +220,7 @@ impl TestBed {
         Ok(start..start + len)
     }
 
-    /// Returns whether all of the range reads as zeros.
+    /// Returns whether the whole range reads as zeros.
     fn is_zero(&mut self) -> Result<bool, TestBedError> {
         let into = self.pool.allocate(STRIDE_BYTES as usize).whole();
         for offset in self.strides() {
@@ -230,7 +232,8 @@ impl TestBed {
         Ok(true)
     }
 
-    /// Writes all of the range once: a device may read what was never written faster than anything.
+    /// Writes the whole range once, since a device may read data that was never written without
+    /// accessing its medium.
     fn fill(&mut self) -> Result<(), TestBedError> {
         let from = self.random_bytes(STRIDE_BYTES);
         for offset in self.strides() {
@@ -240,7 +243,7 @@ impl TestBed {
         self.carry_out("flushing", 0, Action::Flush)
     }
 
-    /// Makes the range zeros again where it was. To be called at the end.
+    /// Zeroes the range again, if it was zero before. To be called at the end of a measurement.
     ///
     /// # Errors
     /// When the device fails.
@@ -255,7 +258,7 @@ impl TestBed {
         self.carry_out("flushing", 0, Action::Flush)
     }
 
-    /// Bytes that cannot be compressed.
+    /// Returns a buffer filled with incompressible data.
     pub(super) fn random_bytes(&self, bytes: u64) -> Slice {
         let words = (0..bytes / 8).flat_map(|word| floe_policy::mix(word).to_le_bytes());
         let slice = self.pool.allocate(bytes as usize).whole();
@@ -267,7 +270,7 @@ impl TestBed {
         self.range.clone().step_by(STRIDE_BYTES as usize)
     }
 
-    /// One operation from beginning to end.
+    /// Runs one operation, and waits for its completion.
     fn carry_out(
         &mut self,
         doing: &'static str,
@@ -289,31 +292,31 @@ impl TestBed {
     }
 }
 
-/// Longest latency kept apart, in nanoseconds: a minute.
+/// Longest latency that histograms distinguish: a minute, in nanoseconds.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// A round's length over that of what goes before it and does not count.
+/// Ratio of a round's length to that of the uncounted time before it.
 const SETTLE: u32 = 5;
 
-/// Reads that a round has at least, and for how many times its length it waits for them.
+/// Fewest reads in a round. A round with fewer is extended up to [`PATIENCE`] times its length.
 const READS_LEAST: u64 = 8;
 const PATIENCE: u32 = 100;
 
 /// The mix of requests to the device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mix {
-    /// Size of every operation.
+    /// Size of each operation in bytes.
     pub(super) block_bytes: u64,
-    /// Of the operations.
+    /// Share of the operations that write.
     pub(super) write_share: f64,
     /// Operations in flight.
     pub(super) depth: usize,
 }
 
-/// The counts of a round: latencies in nanoseconds of what ended in it.
+/// Latencies in nanoseconds of the operations that completed in a round.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// Its final length.
+    /// Length of the round in seconds, any extension included.
     pub(super) seconds: f64,
     pub(super) read_ns: Histogram<u64>,
     pub(super) write_ns: Histogram<u64>,
@@ -325,17 +328,17 @@ struct Slot {
     began: Instant,
 }
 
-/// The operations in flight.
+/// The closed loop of a round, with its operations in flight.
 struct Loop<'a> {
     bed: &'a mut TestBed,
     mix: Mix,
     slots: Vec<Slot>,
     random: SmallRng,
-    /// Writes that are due, in operations.
+    /// Writes owed to reach the share of writes, as a fraction of an operation.
     due: f64,
 }
 
-/// Runs a mix for a while. The same bed, mix and seed ask for the same operations.
+/// Runs a round of a mix of reads and writes. The same bed, mix and seed give the same operations.
 ///
 /// # Errors
 /// The first operation that fails.
@@ -383,7 +386,7 @@ pub(super) fn run(bed: &mut TestBed, mix: Mix, length: Duration, seed: u64) -> i
 }
 
 impl Round {
-    /// Returns whether there are enough reads for a result.
+    /// Returns whether the round has enough reads for a result.
     pub(super) fn has_enough(&self) -> bool {
         self.read_ns.len() >= READS_LEAST
     }
