@@ -1,39 +1,40 @@
-//! ARC: two LRU lists, one for entries seen once and one for entries seen again, whose sizes follow
-//! the ghosts.
+//! ARC: two LRU lists, one for entries seen once and one for entries seen again, whose sizes adapt
+//! by ghost hits.
 //!
-//! T1 holds what was seen once lately, T2 what was seen at least twice; B1 and B2 remember what has
-//! left them. A miss that is remembered in B1 says that T1 was too small, one in B2 that T2 was,
-//! and the target p for the size of T1 moves accordingly (Megiddo and Modha, "ARC: A Self-Tuning,
-//! Low Overhead Replacement Cache", FAST '03, figure 4).
+//! T1 holds entries seen once lately, T2 entries seen at least twice; B1 and B2 are their ghost
+//! lists. A miss remembered in B1 shows that T1 was too small, one in B2 that T2 was, and the
+//! target p for the size of T1 moves accordingly (Megiddo and Modha, "ARC: A Self-Tuning, Low
+//! Overhead Replacement Cache", FAST '03, figure 4).
 //!
 //! Sizes are weights here; with weights of 1 this is the paper's algorithm to the letter.
 //!
-//! Not to be used with many cores: every hit moves its entry to the head of T2.
+//! Do not use ARC with many cores: every hit moves its entry to the head of T2.
 
 use crate::ghost_queues::GhostQueues;
 use crate::ghosts::Tag;
 use crate::listed::Listed;
 use crate::{Access, AlwaysPromote, Lists, Parameters, Policy, PolicyInfo, Slot};
 
-/// T1 and B1: seen once.
+/// T1 and B1, the lists of entries seen once.
 const ONCE: usize = 0;
-/// T2 and B2: seen again.
+/// T2 and B2, the lists of entries seen again.
 const AGAIN: usize = 1;
 
-/// ARC (`arc`): a recency and a frequency list, whose ghosts decide their sizes. LRU-like.
+/// ARC (`arc`): a recency and a frequency list, whose sizes adapt by ghost hits. LRU-like.
 #[derive(Debug, Clone)]
 pub struct Arc {
     cached: Lists<2>,
     ghosts: GhostQueues,
     tags: Vec<Tag>,
-    /// p, the size that T1 should have.
+    /// The paper's p: the target size of T1, in weight.
     once_target: f64,
-    /// The ghost list that held the request for which room is being made.
+    /// Key for which room is being made, and the ghost list that remembered it, if any.
     coming: Option<(Tag, Option<usize>)>,
 }
 
 impl Arc {
-    /// Cases II and III: looks a missed key up in the ghosts, lets it go there, and adapts p.
+    /// Looks up a missed key in the ghost lists, removes it there, and adapts p. Cases II and III
+    /// of the paper.
     #[inline]
     fn recall(&mut self, access: &Access) -> Option<usize> {
         let tag = Tag::of(access.hash);
@@ -56,7 +57,8 @@ impl Arc {
         seen
     }
 
-    /// Case IV, once L1 has room for a new key: lets B2 go so that all four lists have.
+    /// Forgets ghosts of B2 until all four lists together have room for a new key. Case IV of the
+    /// paper, after L1 has room.
     #[inline]
     fn shrink_b2(&mut self, capacity: u64) {
         let (t1, t2, b1) =
@@ -69,7 +71,7 @@ impl Arc {
         debug_assert!(b2 == 0 || t1 + t2 + b1 + b2 < 2 * capacity, "all lists keep to 2c");
     }
 
-    /// REPLACE: the tail of T1 or T2 leaves for its ghost list.
+    /// Evicts the tail of T1 or T2 into its ghost list. REPLACE of the paper.
     #[inline]
     fn replace(&mut self, seen: Option<usize>) -> Option<Slot> {
         let once = self.cached.size(ONCE) as f64;
@@ -122,7 +124,7 @@ impl Listed for Arc {
         &AlwaysPromote
     }
 
-    /// Case I.
+    /// Moves an entry that was hit to the head of T2. Case I of the paper.
     #[inline]
     fn promote(&mut self, slot: Slot) {
         self.cached.move_to_head(AGAIN, slot);
@@ -196,8 +198,8 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// A.1 to A.5 of the paper's section III.A, and the range of p. They hold while entries
-        /// weigh 1 and leave only when room is needed.
+        /// Checks A.1 to A.5 of the paper's section III.A, and the range of p. They hold while
+        /// entries weigh 1 and leave only when room is needed.
         #[test]
         fn the_lists_keep_to_the_papers_bounds(
             keys in proptest::collection::vec(prop_oneof![0..6u64, 0..24u64, 0..60u64], 0..400),

@@ -1,18 +1,19 @@
-//! Belady's MIN: the entry whose next use is furthest away leaves. No policy misses less.
+//! Belady's MIN: evicts the entry whose next use is furthest away. No policy has fewer misses.
 //!
-//! It needs the future, so it only runs over recorded traces: each [`Access`] says when its key
-//! comes next, and owners report hits through [`Eviction::hit`]. Its hit ratio bounds that of any
-//! other policy (Belady, "A study of replacement algorithms for virtual-storage computer", IBM
+//! It needs the future, so it runs only over recorded traces: each [`Access`] has the time of the
+//! key's next use, and owners report hits through [`Eviction::hit`]. Its hit ratio bounds that of
+//! any other policy (Belady, "A study of replacement algorithms for virtual-storage computer", IBM
 //! Systems Journal, 1966). With entries of different weight it is no longer the optimum, whose
 //! computation is infeasible.
 
 use crate::heap::{Heap, ordered_by_heap};
 use crate::{Access, Eviction, NoMarks, Parameters, Policy, PolicyInfo, Slot};
 
-/// Belady's offline optimum (`belady`): evicts the entry that is needed latest. Simulations only.
+/// Belady's offline optimum (`belady`): evicts the entry whose next use is latest. For simulations
+/// only.
 #[derive(Debug, Clone)]
 pub struct Belady {
-    /// Slots by the complement of their next use, so that the furthest is the least.
+    /// Slots by the complement of their next use, so that the furthest use is the heap's least key.
     nearest_last: Heap,
 }
 

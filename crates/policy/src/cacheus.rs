@@ -1,11 +1,12 @@
 //! CACHEUS: LeCaR with two experts that complement each other, and a learning rate that adjusts
 //! itself.
 //!
-//! SR-LRU resists scans: new entries go to a queue Q that evicts first, hit ones to an LRU list S,
-//! and the limit between them follows two mistakes, hits on entries demoted from S and returns of
-//! entries that left as new. CR-LFU evicts the *newest* of the least frequent, which keeps a part
-//! of a loop cached. Regret sets the experts' weights, and hill climbing on the hit ratio the rate
-//! at which it does (Rodriguez et al., "Learning Cache Replacement with CACHEUS", FAST '21).
+//! The expert SR-LRU resists scans. New entries go to a queue Q, from which it evicts first, and
+//! entries that were hit to an LRU list S. The limit between them follows two mistakes: hits on
+//! entries demoted from S, and returns of keys that left as new. The expert CR-LFU evicts the
+//! *newest* of the least frequent entries, which keeps a part of a loop cached. Regret sets the
+//! experts' weights, and hill climbing on the hit ratio sets the learning rate (Rodriguez et al.,
+//! "Learning Cache Replacement with CACHEUS", FAST '21).
 //!
 //! Constants, the first learning rate, its random jumps and the length of the histories, half the
 //! number of entries each, are those of the authors' code. Differences from it: S is full at its
@@ -14,7 +15,7 @@
 //!
 //! S and Q share the cache by weight; frequencies and histories count entries.
 //!
-//! Not to be used with many cores: each hit moves its entry in two lists.
+//! Do not use CACHEUS with many cores: each hit moves its entry in two lists.
 
 use crate::ghosts::Ghosts;
 use crate::ghosts::Tag;
@@ -30,30 +31,30 @@ const S: usize = 1;
 const SR_LRU: usize = 0;
 const CR_LFU: usize = 1;
 
-/// Share of Q at the start (the authors' code).
+/// Share of the cache that Q has at the start (the authors' code).
 const Q_SHARE: f64 = 0.01;
 /// Bounds of the learning rate (the authors' code).
 const RATE_MIN: f64 = 0.001;
 const RATE_MAX: f64 = 1.0;
-/// Steps without a better hit ratio after which the rate starts afresh.
+/// Steps without a better hit ratio after which the learning rate is reset.
 const PATIENCE: u32 = 10;
-/// Seed of the draws; any number does.
+/// Seed of the random draws; any number works.
 const SEED: u64 = 0xf10e;
 
-/// The nearest whole number to a ratio.
+/// Returns the ratio `of / to`, rounded to the nearest whole number.
 fn rounded(of: u64, to: u64) -> u64 {
     (2 * of + to) / (2 * to)
 }
 
-/// The origin of an entry in Q.
+/// The reason why an entry is in Q, or that it was hit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Origin {
-    /// It was hit.
+    /// The entry was hit, or a ghost remembered its key.
     #[default]
     Known,
-    /// It was not cached before.
+    /// The entry was inserted and has not been hit.
     New,
-    /// It fell out of S.
+    /// The entry was demoted from S.
     Demoted,
 }
 
@@ -63,7 +64,7 @@ struct Left {
     was_new: bool,
 }
 
-/// The rate at which regret counts.
+/// Learning rate, by which regret changes the weights of the experts. Hill climbing adjusts it.
 #[derive(Debug, Clone, Default)]
 struct Rate {
     now: f64,
@@ -76,8 +77,8 @@ struct Rate {
 }
 
 impl Rate {
-    /// Counts a request and climbs once per `window` of them, one for each entry of a cache that is
-    /// full.
+    /// Counts a request. Every `window` requests, one for each entry of a full cache, the rate
+    /// takes a step of its climb.
     fn count(&mut self, hit: bool, window: usize, random: &mut Random) {
         if window == 0 {
             return;
@@ -112,7 +113,7 @@ impl Rate {
 }
 
 impl Rate {
-    /// A step in a random direction, or away from a bound.
+    /// Changes the rate by a step in a random direction, or away from a bound.
     fn jump(&mut self, random: &mut Random) {
         self.now = if self.now >= RATE_MAX {
             0.9
@@ -126,8 +127,8 @@ impl Rate {
     }
 }
 
-/// CACHEUS (`cacheus`): a scan-resistant LRU or a churn-resistant LFU decides, by the regret of
-/// each. LRU-like.
+/// CACHEUS (`cacheus`): evicts by a scan-resistant LRU or a churn-resistant LFU, chosen by the
+/// regret of each. LRU-like.
 #[derive(Debug, Clone)]
 pub struct Cacheus {
     recency: Lists<2>,
@@ -136,16 +137,16 @@ pub struct Cacheus {
     tags: Vec<Tag>,
     origins: Vec<Origin>,
     s_limit: u64,
-    /// Entries in Q that fell out of S.
+    /// Entries in Q that were demoted from S.
     demoted: u64,
-    /// Ghosts that left without a hit.
+    /// Ghosts of entries that were evicted without a hit.
     new_ghosts: u64,
     trust_in_lru: f64,
     rate: Rate,
     random: Random,
-    /// Entries there were at the last eviction: what the cache holds.
+    /// Entries in the order at the last eviction, taken as the size of the full cache.
     entries: usize,
-    /// The ghost of the key for which room is being made.
+    /// Key for which room is being made, and the uses that its ghost remembers, if any.
     coming: Option<(Tag, Option<u16>)>,
 }
 
@@ -170,7 +171,8 @@ impl Cacheus {
         }
     }
 
-    /// A demoted entry was hit: S is too small. A new entry that left returned: Q is.
+    /// Moves the limit between S and Q: S grows after a hit on a demoted entry, Q after the return
+    /// of a key that left as new.
     fn adjust_sizes(&mut self, s_too_small: bool) {
         let (demoted, new) = (self.demoted.max(1), self.new_ghosts.max(1));
         let most = self.recency.capacity().saturating_sub(1);
@@ -181,8 +183,8 @@ impl Cacheus {
         }
     }
 
-    /// Learns from a miss, once for the eviction and the insertion; answers how often the key was
-    /// used if it is remembered.
+    /// Learns from a miss, once for the eviction and the insertion. Returns how often the key was
+    /// used if a ghost remembers it.
     fn recall(&mut self, tag: Tag) -> Option<u16> {
         if let Some((coming, known)) = self.coming
             && coming == tag

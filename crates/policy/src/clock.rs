@@ -1,16 +1,15 @@
-//! CLOCK: FIFO with a second chance for what was hit.
+//! CLOCK: FIFO with a second chance for entries that were hit.
 //!
-//! A hit counts in a few bits beside the slot and moves nothing. The hand looks at the oldest
-//! entry: one with a count loses one and goes round again, one without leaves. New entries start at
-//! 0 (Corbató, "A Paging Experiment with the Multics System", 1968; with more bits: the generalised
-//! CLOCK of Smith, TODS '78).
+//! A hit raises a counter of a few bits in the marks and moves nothing. The hand looks at the
+//! oldest entry: if its counter is above 0, the counter is lowered and the entry goes round again;
+//! otherwise the entry leaves. New entries start at 0 (Corbató, "A Paging Experiment with the
+//! Multics System", 1968; with more bits: the generalised CLOCK of Smith, TODS '78).
 //!
-//! Not to be used where scans are common: an entry that is never hit stays for a whole round.
+//! Do not use CLOCK where scans are common: an entry that is never hit stays for a whole round.
 
 use crate::listed::Listed;
 use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
-/// The only list.
 const RING: usize = 0;
 
 /// CLOCK (`clock`): FIFO, but an entry that was hit goes round again. FIFO-like.
@@ -21,7 +20,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Moves the hand to the first entry without a chance.
+    /// Moves the hand to the first entry whose counter is 0.
     #[inline(always)]
     fn advance(&mut self) -> Option<Slot> {
         loop {

@@ -1,21 +1,21 @@
-//! The two halves of a policy: what a hit may note from any thread, and the order that one owner
+//! The two halves of a policy: marks that hits set from any thread, and the order that one owner
 //! changes.
 //!
 //! The split carries the finding of "Can Increasing the Hit Ratio Hurt Cache Throughput?" in the
-//! types. A policy whose [`Marks::KIND`] is [`HitKind::FifoLike`] pays nothing on its lists for a
-//! hit, so more hits never hurt. One that is [`HitKind::LruLike`] owes a delink and a head update
-//! per hit, which past some hit ratio become the bottleneck.
+//! types. A policy whose [`Marks::KIND`] is [`HitKind::FifoLike`] does no list operation for a hit,
+//! so more hits never hurt throughput. One that is [`HitKind::LruLike`] owes a delink and a head
+//! update per hit, which past some hit ratio become the bottleneck.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
-/// The place of an entry in its owner's arrays.
+/// The place of an entry in its owner's arrays: a small number, dense from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
 
 impl Slot {
-    /// The slot as an array index.
+    /// Returns the slot as an array index.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -25,41 +25,41 @@ impl Slot {
 /// The direction in which a request moves data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Direction {
-    /// Out of the cache.
+    /// Data is read from the cache.
     #[default]
     Read,
-    /// Into it.
+    /// Data is written to the cache.
     Write,
 }
 
-/// The properties of a request that a policy sees beyond the slot.
+/// The properties of a request that a policy sees besides the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// A hash of the key, well mixed in all its bits and the same each time the key comes back;
-    /// ghost lists and sketches remember it.
+    /// Hash of the key, well mixed in all its bits and equal for equal keys. Ghost lists and
+    /// sketches remember it.
     pub hash: u64,
     /// The part of the capacity that the entry takes: bytes, blocks, or 1 where entries are
     /// counted. At least 1.
     pub weight: u32,
-    /// The direction of the data.
+    /// Direction in which the request moves data.
     pub direction: Direction,
-    /// The block number, where there is one.
+    /// Block number of the key, where keys have one.
     pub position: u64,
-    /// The length of the run of positions that it ends, as the owner's
-    /// [`Streams`](crate::streams::Streams) follow them; 0 where none are followed.
+    /// Length of the sequential run that this position ends, as followed by the owner's
+    /// [`Streams`](crate::streams::Streams); 0 where no streams are followed.
     pub in_a_row: u64,
-    /// True if it was not requested but [fetched ahead](Eviction::fetches_ahead).
+    /// True if the block was [fetched ahead](Eviction::fetches_ahead) and not requested.
     pub ahead: bool,
-    /// The time of the next request for the same key, as any increasing count of requests;
-    /// [`Access::NEVER`] if there is none or it is unknown. Only Belady uses it.
+    /// Time of the next request for the key, in any increasing count of requests; [`Access::NEVER`]
+    /// if there is none or it is unknown. Only Belady uses it.
     pub next_use: u64,
 }
 
 impl Access {
-    /// The `next_use` of a key that does not come back.
+    /// The `next_use` of a key that is not requested again.
     pub const NEVER: u64 = u64::MAX;
 
-    /// A read of one unit.
+    /// Creates a read of weight 1 with this key hash.
     #[inline]
     pub fn new(hash: u64) -> Self {
         Self {
@@ -80,58 +80,60 @@ impl Default for Access {
     }
 }
 
-/// The work that a hit still owes the order after it has set its mark.
+/// The work that a hit still owes the order after its mark is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
-    /// Nothing.
+    /// The hit owes nothing.
     Noted,
-    /// A call of [`Eviction::promote`], by the owner of the order.
+    /// The owner of the order has to call [`Eviction::promote`].
     Promote,
-    /// A call of [`Eviction::promote`] if the order can be had without waiting, otherwise nothing.
+    /// The owner of the order calls [`Eviction::promote`] if the order's lock is free, and skips it
+    /// otherwise.
     TryPromote,
 }
 
-/// The response of throughput to hits (queueing paper, table 2).
+/// The effect of more hits on throughput (queueing paper, table 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HitKind {
-    /// A hit does no list operation: throughput rises with every further hit.
+    /// A hit does no list operation, so throughput rises with every further hit.
     FifoLike,
-    /// A hit owes the list a delink and a head update: past some hit ratio throughput falls.
+    /// A hit owes the list a delink and a head update, so throughput falls past some hit ratio.
     LruLike,
 }
 
 /// Marks that hits set concurrently, from any thread.
 ///
 /// Marks are a handle: clones share one set of marks, so hits on other threads need not borrow the
-/// order. An [`Eviction::reserve`] that grows leaves earlier handles behind; owners that share
-/// marks reserve first.
+/// order. An [`Eviction::reserve`] that grows allocates new marks and leaves earlier handles
+/// behind, so owners that share marks reserve first.
 ///
-/// The marks of this crate ([`NoMarks`](crate::NoMarks), [`Counters`](crate::Counters), …) cost a
-/// hit least. Those of a crate of your own may do anything, this cache included, so a hit protects
-/// them for the time of the touch.
+/// The marks of this crate ([`NoMarks`](crate::NoMarks), [`Counters`](crate::Counters), …) make
+/// hits cheapest. Marks of another crate may run any code, even calls of the same cache, so a hit
+/// protects them for the time of the touch.
 pub trait Marks: Clone + Send + Sync {
-    /// The response of throughput to hits: a FIFO-like policy's touches never owe the order
+    /// The effect of hits on throughput. The touches of a FIFO-like policy never owe the order
     /// anything.
     const KIND: HitKind;
 
-    /// For the marks of this crate: their touches call no code but their own, so nothing need
-    /// protect them meanwhile.
+    /// Set by the marks of this crate only: their touches call no foreign code, so a cache need not
+    /// protect them during a hit.
     #[doc(hidden)]
     const PLAIN: Option<Plain<Self>> = None;
 
-    /// Makes room for slots `0..slots`. Never shrinks.
+    /// Allocates for slots `0..slots`. Never shrinks.
     fn reserve(&mut self, _slots: usize) {}
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     fn memory_bytes(&self) -> usize {
         0
     }
 
-    /// Notes a hit on `slot`. A hit on a slot that has just left is harmless.
+    /// Marks a hit on `slot`. A hit on a slot that has just left is harmless.
     fn touch(&self, slot: Slot) -> Touch;
 }
 
-/// Only this crate can say it, as memory safety depends on it: see [`Marks::PLAIN`].
+/// Proof that touching the marks `M` runs no foreign code. Only this crate can create one, because
+/// memory safety depends on it: see [`Marks::PLAIN`].
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub struct Plain<M>(PhantomData<fn(M)>);
@@ -148,49 +150,49 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Before the slot that is most worth keeping.
+    /// The position before the slot that is most worth keeping.
     pub const START: Self = Self { part: 0, at: 0 };
-    /// After the last slot.
+    /// The position after the last slot.
     pub const END: Self = Self { part: u32::MAX, at: 0 };
-    /// The most slots that one call of [`Eviction::rank`] looks at.
+    /// Most slots that one call of [`Eviction::rank`] looks at.
     pub const BATCH: usize = 1024;
 }
 
-/// Microseconds since any fixed start.
+/// A time in microseconds since any fixed start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tick(pub u64);
 
-/// The order in which entries leave. One owner at a time.
+/// The order in which entries leave, changed by one owner at a time.
 ///
-/// The owner keeps three promises: every slot is below what was [`reserve`](Self::reserve)d
-/// (methods panic otherwise), a slot is not inserted while it is in the order, and before an
-/// insertion that does not fit it calls [`evict`](Self::evict) until it does. Slots are in one of
-/// three states: out, in reach of `evict`, or frozen.
+/// The owner keeps three promises. Every slot is below the number that was
+/// [`reserve`](Self::reserve)d (methods panic otherwise). A slot is not inserted while it is in the
+/// order. Before an insertion that does not fit, the owner calls [`evict`](Self::evict) until it
+/// does. Slots are in one of three states: not in the order, in reach of `evict`, or frozen.
 ///
 /// No owner's memory safety depends on an order. The cache in memory panics if `evict` returns a
-/// slot without an entry in reach, and passes over such slots in what [`rank`](Self::rank) appends;
+/// slot without an entry in reach, and skips such slots in the results of [`rank`](Self::rank);
 /// other mistakes cost hits.
 pub trait Eviction {
-    /// The half that hits may use without owning the order.
+    /// The marks, which hits may set without owning the order.
     type Marks: Marks;
 
-    /// The marks that go with this order.
+    /// Returns the marks of this order.
     fn marks(&self) -> &Self::Marks;
 
-    /// Makes room for slots `0..slots`. Never shrinks. The only method that allocates in proportion
+    /// Allocates for slots `0..slots`. Never shrinks. The only method that allocates in proportion
     /// to its argument, besides [`set_capacity`](Self::set_capacity) and [`freeze`](Self::freeze).
     fn reserve(&mut self, slots: usize);
 
-    /// Sets the most slots that there will be, before the first insertion. A policy that sizes
-    /// its memory of keys by the reserved slots then does so at once, and forgets nothing when
-    /// [`reserve`](Self::reserve) is called again.
+    /// Sets the largest number of slots that will ever be reserved, before the first insertion. A
+    /// policy that sizes its ghost lists by the reserved slots then sizes them at once, and later
+    /// calls of [`reserve`](Self::reserve) make it forget nothing.
     fn expect(&mut self, _slots: usize) {}
 
-    /// Sets the total weight of the cache, from which segments and ghost lists are sized.
-    /// Without it, the number of reserved slots is assumed.
+    /// Sets the total weight of the cache, which sizes segments and ghost lists. Until it is
+    /// called, the capacity is the number of reserved slots.
     fn set_capacity(&mut self, weight: u64);
 
-    /// The number of slots in the order, frozen ones included.
+    /// Returns the number of slots in the order, frozen ones included.
     fn len(&self) -> usize;
 
     /// Returns whether no slot is in the order.
@@ -198,43 +200,44 @@ pub trait Eviction {
         self.len() == 0
     }
 
-    /// Pays what a [`Touch::Promote`] owed: the delink and the head update. A slot that has left
-    /// meanwhile or is frozen is ignored.
+    /// Moves a slot after a hit that returned [`Touch::Promote`]. A slot that has left meanwhile or
+    /// is frozen is ignored.
     fn promote(&mut self, slot: Slot);
 
-    /// Puts a slot into the order; it must not be in it.
+    /// Puts a slot into the order, in which it must not be yet.
     fn insert(&mut self, slot: Slot, access: &Access);
 
-    /// Sets the priority of the entry in `slot`, which has just come in and is not frozen. A slot
+    /// Sets the priority of the entry in `slot`, which was just inserted and is not frozen. A slot
     /// that is not in the order is ignored. An order without [pools](crate::PriorityPools) counts
-    /// one of high priority as used.
+    /// an entry of high priority as used once.
     fn prioritize(&mut self, slot: Slot, priority: Priority) {
         if priority == Priority::High {
             self.access(slot);
         }
     }
 
-    /// Takes the slot out that is worth least, `None` when none is in reach. `incoming` is what the
-    /// room is for, where that is known; policies with ghost lists decide better with it.
+    /// Removes the slot that is least worth keeping and returns it; `None` if none is in reach.
+    /// `incoming` is the candidate that needs the room, where it is known; policies with ghost
+    /// lists decide better with it.
     fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot>;
 
-    /// Returns the slot that [`evict`](Self::evict), called next with the same `incoming`, takes
-    /// out, where the order can say: for an [admission](crate::admission) that compares candidate
-    /// and victim. It searches as `evict` does, so a hand moves on, but no slot leaves. `None`
-    /// where no slot is in reach, and from orders that cannot say.
+    /// Returns the slot that [`evict`](Self::evict), called next with the same `incoming`, would
+    /// remove. An [admission](crate::admission) compares this victim with the candidate. The search
+    /// may move a hand as in `evict`, but no slot leaves. `None` if no slot is in reach, and from
+    /// orders that cannot name their victim.
     fn victim(&mut self, _incoming: Option<&Access>) -> Option<Slot> {
         None
     }
 
-    /// Takes a slot out wherever it is, frozen or not; one that is not in the order is ignored.
+    /// Removes a slot from the order, frozen or not; a slot that is not in the order is ignored.
     fn remove(&mut self, slot: Slot);
 
-    /// Gives `to` the place, the weight and the history of `from`, which leaves: a replaced value
-    /// has moved. `to` must not be in the order; if `from` is not in it either, nothing happens.
+    /// Replaces slot `from` by `to`, which gets its place, weight and history: a replaced value has
+    /// moved. `to` must not be in the order; if `from` is not in it either, nothing happens.
     fn transfer(&mut self, from: Slot, to: Slot);
 
-    /// Notes a hit and pays at once for what it owes: for owners that hold the order exclusively
-    /// anyway.
+    /// Marks a hit and does at once the promotion that it owes. For owners with exclusive access to
+    /// the order.
     #[inline]
     fn access(&mut self, slot: Slot) {
         if self.marks().touch(slot) != Touch::Noted {
@@ -242,94 +245,95 @@ pub trait Eviction {
         }
     }
 
-    /// Gives the entry in `slot` another weight: its value was replaced in place. Its place and its
-    /// history stay, what is sized by weight follows. A slot that is not in the order is ignored.
+    /// Changes the weight of the entry in `slot`, whose value was replaced in place. Its place and
+    /// history stay, and sizes in weight are updated. A slot that is not in the order is ignored.
     fn reweigh(&mut self, slot: Slot, weight: u32);
 
-    /// [`access`](Self::access) for owners that know the request, too: Belady learns the next use
-    /// from it.
+    /// Does [`access`](Self::access) with the properties of the request, from which Belady learns
+    /// the next use.
     #[inline]
     fn hit(&mut self, slot: Slot, _: &Access) {
         self.access(slot);
     }
 
-    /// Appends slots to `out`, most worth keeping first, and returns where to go on;
-    /// [`Cursor::END`] when all were seen. A call looks at [`Cursor::BATCH`] slots at most. Without
+    /// Appends slots to `out`, most worth keeping first, and returns the cursor of the next batch,
+    /// or [`Cursor::END`] after the last. A call looks at [`Cursor::BATCH`] slots at most. Without
     /// changes in between, the batches together hold each slot in reach of `evict` once; after
-    /// changes slots may be missing or appear twice. To freeze what was named and to go on from
-    /// there is fine: what is still missing in the end is named by another walk.
+    /// changes slots may be missing or appear twice. The caller may freeze the slots of a batch and
+    /// continue; another walk finds the slots that were missed.
     fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor;
 
     /// Puts `slots`, given most worth keeping first, out of reach of [`evict`](Self::evict) until
-    /// [`thaw`](Self::thaw). Slots that are not in the order or frozen already are ignored; further
+    /// [`thaw`](Self::thaw). Slots that are not in the order or already frozen are ignored; further
     /// calls freeze more.
     fn freeze(&mut self, slots: &[Slot]);
 
-    /// Brings every frozen slot back, as if it had just been used: what was frozen first comes back
-    /// as the best.
+    /// Returns every frozen slot to the order, as if it had just been used: the slot frozen first
+    /// becomes the one most worth keeping.
     fn thaw(&mut self);
 
-    /// Brings at most so many frozen slots back, those that were frozen last first, and returns
-    /// whether all are back. In the end all are where [`thaw`](Self::thaw) has them, but for what
-    /// was used or came in meanwhile. An order that can only bring all back at once does so.
+    /// Returns at most `most` frozen slots to the order, last frozen first; returns true if no
+    /// frozen slot is left. After the last call the order is as after [`thaw`](Self::thaw), except
+    /// for slots used or inserted meanwhile. An order that can only thaw all slots at once does so.
     fn thaw_some(&mut self, most: usize) -> bool {
         let _ = most; // all come back
         self.thaw();
         true
     }
 
-    /// From how many positions in a row on it pays for this order if the owner fetches ahead what
-    /// comes next, as [`Streams::ahead`](crate::streams::Streams::ahead) says, and inserts it as
-    /// such; `None` if it never does.
+    /// Returns the length of a sequential run, in positions, from which this order profits from
+    /// fetching ahead; `None` for never. The owner then fetches the positions of
+    /// [`Streams::ahead`](crate::streams::Streams::ahead) and inserts them with [`Access::ahead`]
+    /// set.
     fn fetches_ahead(&self) -> Option<u64> {
         None
     }
 
-    /// Bytes of memory held for the order, marks and ghosts included.
+    /// Returns the bytes of memory held for the order, marks and ghosts included.
     fn memory_bytes(&self) -> usize;
 }
 
-/// Orders that can be walked from the first to leave to the last without changing them.
+/// An order that can be walked from the next victim to the last without changing it.
 pub trait Ranked: Eviction {
-    /// Slots in the order in which [`Eviction::evict`] would return them.
+    /// Returns slots in the order in which [`Eviction::evict`] would evict them.
     fn coldest_first(&self) -> impl Iterator<Item = Slot> + '_;
 }
 
-/// The importance of an entry, as its user has it.
+/// The importance of an entry, given by the cache's user.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Priority {
-    /// The entry comes in to the [pool](crate::PriorityPools) for such entries.
+    /// The entry enters the [pool](crate::PriorityPools) for high priority.
     ///
-    /// Where there is none, it counts as used once more than others when it comes in. So an LRU
-    /// order has it where all new entries are, and an order with a queue for new entries, such as
-    /// [`QdClock`](crate::QdClock), does not evict it from there without a second look.
+    /// Without pools, it counts as used once more than others when it is inserted. An LRU order
+    /// therefore treats it like any new entry. An order with a queue for new entries, such as
+    /// [`QdClock`](crate::QdClock), does not evict it from the queue without a second chance.
     High,
-    /// The entry comes in to the pool for such entries, or where the policy has new ones.
+    /// The entry enters the pool for low priority, or without pools the policy's place for new
+    /// entries.
     #[default]
     Low,
-    /// The entry comes in where the policy has new ones.
+    /// The entry enters the policy's place for new entries.
     Bottom,
 }
 
 /// A policy that can be chosen by name.
 ///
-/// Orders without room are templates: [`Default`] gives one with the registry's parameters, and
-/// [`Clone`] gives one that shares nothing with the first, for a cache that keeps an order per
-/// shard. A clone of an order *with* room has its own lists but may share its marks, which are
-/// handles ([`Marks`](crate::Marks)); an owner must not use both.
+/// Orders without room are templates. [`Default`] creates one with the registry's parameters, and
+/// [`Clone`] creates one that shares nothing with the first, for a cache with one order per shard.
+/// A clone of an order *with* room has its own lists but may share its marks, which are handles
+/// ([`Marks`](crate::Marks)); an owner must not use both.
 pub trait Policy: Eviction + Clone + Default + Send + Sync + 'static {
-    /// Its name, idea, source and parameters.
+    /// Name, idea, source and parameters of the policy.
     const INFO: PolicyInfo;
 
-    /// An empty order without room.
+    /// Creates an empty order without room.
     fn new(parameters: &Parameters) -> Self;
 }
 
-/// An order that a cache can use, chosen by type (any [`Policy`]) or at run time
-/// ([`AnyPolicy`](crate::AnyPolicy)): a template for its shards, with its name and the inputs it
-/// looks at.
+/// A template of the orders of a cache's shards, with the policy's name and the inputs that it
+/// needs. It is chosen by type (any [`Policy`]) or at run time ([`AnyPolicy`](crate::AnyPolicy)).
 pub trait Replacement: Eviction + Clone + Send + Sync + 'static {
-    /// The policy's name and what else there is to know about it.
+    /// Returns the policy's name, description, parameters and needed inputs.
     fn info(&self) -> &'static PolicyInfo;
 }
 
@@ -340,41 +344,41 @@ impl<P: Policy> Replacement for P {
     }
 }
 
-/// A policy's name, what it does, where it comes from and what it can be told.
+/// A policy's name, idea, source, parameters and needed inputs.
 #[derive(Debug, Clone, Copy)]
 pub struct PolicyInfo {
-    /// The name by which it is chosen.
+    /// Name by which the policy is chosen.
     pub name: &'static str,
-    /// The idea, in one line.
+    /// One-line description of the policy's idea.
     pub idea: &'static str,
-    /// The paper or system it comes from.
+    /// Paper or system that the policy comes from.
     pub source: &'static str,
-    /// Its parameters.
+    /// Parameters that the policy accepts.
     pub parameters: &'static [Parameter],
-    /// True if it looks at [`Access::in_a_row`](crate::Access::in_a_row), and at what was [fetched
-    /// ahead](Eviction::fetches_ahead).
+    /// True if the policy reads [`Access::in_a_row`](crate::Access::in_a_row) and
+    /// [`Access::ahead`](crate::Access::ahead).
     pub streams: bool,
-    /// True if it looks at [`Access::next_use`](crate::Access::next_use), of hits too.
+    /// True if the policy reads [`Access::next_use`](crate::Access::next_use), of hits too.
     pub next_uses: bool,
 }
 
 impl PolicyInfo {
-    /// A policy without parameters.
+    /// Creates the info of a policy without parameters.
     pub const fn new(name: &'static str, idea: &'static str, source: &'static str) -> Self {
         Self { name, idea, source, parameters: &[], streams: false, next_uses: false }
     }
 
-    /// Returns the info with parameters.
+    /// Returns the info with these parameters.
     pub const fn with(self, parameters: &'static [Parameter]) -> Self {
         Self { parameters, ..self }
     }
 
-    /// Returns the info for a policy that looks at streams.
+    /// Returns the info with [`streams`](Self::streams) set.
     pub const fn looking_at_streams(self) -> Self {
         Self { streams: true, ..self }
     }
 
-    /// Returns the info for a policy that looks at next uses.
+    /// Returns the info with [`next_uses`](Self::next_uses) set.
     pub const fn looking_at_next_uses(self) -> Self {
         Self { next_uses: true, ..self }
     }
@@ -383,27 +387,27 @@ impl PolicyInfo {
 /// A numeric parameter of a policy.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {
-    /// Its name.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// Its default value.
+    /// Default value of the parameter.
     pub default: f64,
-    /// The smallest value.
+    /// Smallest allowed value.
     pub min: f64,
-    /// The largest value.
+    /// Largest allowed value.
     pub max: f64,
-    /// True if the value is a count.
+    /// True if only whole numbers are allowed.
     pub whole: bool,
-    /// Its meaning, in a few words.
+    /// Meaning of the parameter, in a few words.
     pub about: &'static str,
 }
 
 impl Parameter {
-    /// A number between 0 and 1.
+    /// Creates a parameter whose value is between 0 and 1.
     pub const fn share(name: &'static str, default: f64, about: &'static str) -> Self {
         Self { name, default, min: 0.0, max: 1.0, whole: false, about }
     }
 
-    /// A whole number.
+    /// Creates a parameter whose value is a whole number.
     pub const fn count(
         name: &'static str,
         default: u64,
@@ -414,7 +418,7 @@ impl Parameter {
         Self { name, default: default as f64, min, max, whole: true, about }
     }
 
-    /// The number that a text says: for what is counted also with a unit of bytes, such as `1GiB`.
+    /// Parses a value. Whole numbers may have a unit of bytes, such as `1GiB`.
     pub(crate) fn number(&self, text: &str) -> Option<f64> {
         const UNITS: [(&str, u64); 4] =
             [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
@@ -426,7 +430,7 @@ impl Parameter {
         }
     }
 
-    /// Returns whether the parameter allows a value.
+    /// Returns whether the parameter allows `value`.
     pub fn allows(&self, value: f64) -> bool {
         (self.min..=self.max).contains(&value) && (!self.whole || value.fract() == 0.0)
     }
@@ -445,7 +449,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// The default values.
+    /// Returns the default values of a policy's parameters.
     pub fn defaults(about: &PolicyInfo) -> Self {
         Self {
             values: about
@@ -462,7 +466,7 @@ impl Parameters {
         }
     }
 
-    /// The value of a parameter.
+    /// Returns the value of a parameter.
     ///
     /// # Panics
     /// When the policy has no such parameter.
@@ -471,7 +475,7 @@ impl Parameters {
         known.unwrap_or_else(|| panic!("the policy has no parameter {name}")).1
     }
 
-    /// The value of a parameter that counts something.
+    /// Returns the value of a parameter that is a whole number.
     ///
     /// # Panics
     /// When the policy has no such parameter.

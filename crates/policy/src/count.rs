@@ -1,41 +1,41 @@
-//! Counts the operations of requests on shared ordered structures by list and kind: the visits of a
-//! queueing network.
+//! Counts the operations of requests on shared ordered structures, by list and kind: the visits of
+//! a queueing network.
 //!
-//! Lists, heaps, bags and ghosts say here what they do. With the feature `count-operations` it is
-//! counted, apart for each thread; without, every call is empty and [`Names`] takes no room. No
-//! policy is built with it to serve: the lab has the same source once more, as
-//! `floe-policy-counted`.
+//! Lists, heaps, sample sets and ghost lists report their operations here. With the feature
+//! `count-operations` they are counted per thread; without it, every call is empty and [`Names`]
+//! takes no room. No policy that serves requests is built with the feature: the lab has the same
+//! source once more, as `floe-policy-counted`.
 //!
-//! An entry that was found by asking for the tail of its list and then goes is taken from the tail;
-//! any other is delinked. One that goes from the tail back to the same list is passed by: a step of
-//! a CLOCK's hand. Marks take no lock; those that a hit writes are counted all the same, because
-//! the line they lie in leaves the caches of other processors.
+//! An entry that leaves after a query for the tail of its list found it counts as taken from the
+//! tail; any other counts as delinked. An entry that moves from the tail to the head of its own
+//! list counts as passed by: a step of a CLOCK's hand. Marks take no lock, but a hit that writes
+//! its mark is counted, because the write invalidates the cache line on other processors.
 
 use crate::Slot;
 
-/// An operation on an ordered structure, in the words of the paper ("Can Increasing the Hit Ratio
-/// Hurt Cache Throughput?", section 3.1).
+/// An operation on an ordered structure, as named in "Can Increasing the Hit Ratio Hurt Cache
+/// Throughput?", section 3.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(
     not(feature = "count-operations"),
     expect(unreachable_pub, reason = "for those who count")
 )]
 pub enum Operation {
-    /// An entry leaves from anywhere.
+    /// An entry leaves from any position but the tail.
     Delink,
-    /// An entry comes in: at the head, or next to one that is known.
+    /// An entry is inserted: at the head, or next to a known entry.
     Head,
     /// The entry at the tail leaves.
     Tail,
-    /// The entry at the tail is passed by.
+    /// The entry at the tail moves to the head of its list: a step of a CLOCK's hand.
     Step,
-    /// A key is looked up among the ghosts.
+    /// A key is looked up in a ghost list.
     GhostLookup,
-    /// A key is found among the ghosts.
+    /// A lookup finds its key in a ghost list.
     GhostFound,
     /// An entry is drawn at random.
     Draw,
-    /// A hit writes its mark, which was not there or can still grow.
+    /// A hit writes its mark, because the mark was unset or can still grow.
     WriteMark,
 }
 
@@ -48,7 +48,7 @@ mod tally {
     #[derive(Default)]
     struct Tally {
         counts: Vec<(&'static str, Operation, u64)>,
-        /// The tails that were asked for, the last one of each list.
+        /// The tail that was found last in each list.
         reached: Vec<(&'static str, Slot)>,
     }
 
@@ -80,8 +80,8 @@ mod tally {
         TALLY.with_borrow(|tally| tally.reached.contains(&(list, slot)))
     }
 
-    /// Hands out what this thread has counted since the last time: list, operation and how often;
-    /// and begins anew.
+    /// Calls `each` with every list, operation and count of this thread since the last call, and
+    /// resets the counts.
     pub fn drain(mut each: impl FnMut(&'static str, Operation, u64)) {
         TALLY.with_borrow_mut(|tally| {
             tally.reached.clear();
@@ -111,7 +111,7 @@ mod tally {
 #[cfg(feature = "count-operations")]
 pub use tally::drain;
 
-/// A key was looked up among ghosts.
+/// Counts a lookup in a ghost list.
 #[inline(always)]
 pub(crate) fn looked_up_ghost(found: bool) {
     tally::note(GHOSTS, Operation::GhostLookup);
@@ -120,7 +120,7 @@ pub(crate) fn looked_up_ghost(found: bool) {
     }
 }
 
-/// A hit wrote its mark.
+/// Counts a hit that wrote its mark.
 #[inline(always)]
 pub(crate) fn wrote_mark() {
     tally::note("", Operation::WriteMark);
@@ -129,7 +129,7 @@ pub(crate) fn wrote_mark() {
 /// The name under which ghost lookups are counted.
 const GHOSTS: &str = "ghosts";
 
-/// The names of the lists of a structure. Lists with one name are one list in two parts.
+/// The names of a structure's lists. Lists with equal names count as one list in two parts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Names<const N: usize> {
     #[cfg(feature = "count-operations")]
@@ -166,7 +166,7 @@ impl<const N: usize> Names<N> {
         tally::note(self.name(list), operation);
     }
 
-    /// A list was asked for its tail.
+    /// Records that the tail of a list was looked up.
     #[inline(always)]
     pub(crate) fn reached(&self, list: usize, tail: Option<Slot>) {
         if let Some(slot) = tail {
@@ -174,14 +174,14 @@ impl<const N: usize> Names<N> {
         }
     }
 
-    /// An entry left a list.
+    /// Counts the removal of an entry from a list.
     #[inline(always)]
     pub(crate) fn left(&self, list: usize, slot: Slot) {
         let from_tail = tally::was_reached(self.name(list), slot);
         self.note(list, if from_tail { Operation::Tail } else { Operation::Delink });
     }
 
-    /// An entry went to the head of a list from the same or another one.
+    /// Counts the move of an entry from a list to the head of a list, which may be its own.
     #[inline(always)]
     pub(crate) fn moved(&self, from: usize, to: usize, slot: Slot) {
         if self.name(from) == self.name(to) && tally::was_reached(self.name(from), slot) {

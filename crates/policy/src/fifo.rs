@@ -1,19 +1,18 @@
-//! First in, first out: entries leave in the order in which they came, whatever happened in
-//! between.
+//! FIFO, first in, first out: entries leave in the order in which they were inserted; hits change
+//! nothing.
 //!
-//! The simplest FIFO-like policy: a hit does nothing at all, an insertion is one head update, an
+//! It is the simplest FIFO-like policy: a hit does nothing, an insertion is one head update, an
 //! eviction one tail update. Throughput rises with every further hit ("Can Increasing the Hit Ratio
 //! Hurt Cache Throughput?", section 3.2).
 //!
-//! Not to be used where misses are expensive: nothing protects a popular entry from leaving.
+//! Do not use FIFO where misses are expensive: nothing protects a popular entry from eviction.
 
 use crate::listed::Listed;
 use crate::{Access, Lists, NoMarks, Parameters, Policy, PolicyInfo, Ranked, Slot};
 
-/// The only list.
 const QUEUE: usize = 0;
 
-/// FIFO (`fifo`): evicts the entry that came first. A hit changes nothing.
+/// FIFO (`fifo`): evicts the entry that was inserted first. A hit changes nothing. FIFO-like.
 #[derive(Debug, Clone)]
 pub struct Fifo {
     queue: Lists<1>,

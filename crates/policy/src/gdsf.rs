@@ -1,28 +1,31 @@
-//! GDSF: evicts what has the fewest uses for its size, above an age that rises with each eviction.
+//! GDSF: evicts the entry with the fewest uses for its size, above an age that rises with each
+//! eviction.
 //!
 //! The priority of an entry is `L + uses / size`, where `L` is the priority of the last victim. A
-//! use computes it afresh, so what was popular long ago falls behind what comes in now. Small
-//! entries stay where their uses are equal: more of them fit, and more requests hit (Cherkasova,
+//! use computes the priority afresh, so entries that were popular long ago fall behind new ones.
+//! Where uses are equal, small entries stay: more of them fit, and more requests hit (Cherkasova,
 //! "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy", HP Labs
 //! 1998). All misses cost the same, as in the paper's variant for the hit ratio. Where all entries
-//! have one size it is LFU with dynamic ageing.
+//! have one size GDSF is LFU with dynamic ageing.
 //!
-//! Of equal priorities the one used longest ago leaves; the paper leaves that open. Sizes are
-//! weights; an owner that needs more room asks again.
+//! Of equal priorities the least recently used entry leaves; the paper leaves that open. Sizes are
+//! weights; an owner that needs more room evicts again.
 //!
-//! Not to be used where bytes count rather than requests: large entries leave first.
+//! Do not use GDSF where the hit ratio of bytes counts rather than that of requests: large entries
+//! leave first.
 
 use crate::heap::{Heap, ordered_by_heap};
 use crate::{Access, AlwaysPromote, Eviction, Parameters, Policy, PolicyInfo, Slot};
 
-/// One use of an entry of weight 1. Leaves room for 2^32 uses, and for weights of any size.
+/// Priority of one use of an entry of weight 1. It leaves room for 2^32 uses, and for weights of
+/// any size.
 const USE: u64 = 1 << 32;
 
 /// GDSF (`gdsf`): evicts the entry with the fewest uses for its weight, above an age that rises.
 /// LRU-like.
 #[derive(Debug, Clone)]
 pub struct Gdsf {
-    /// Slots by priority, and by their last use where priorities are equal.
+    /// Slots by priority, and by last use where priorities are equal.
     by_priority: Heap<(u64, u64)>,
     uses: Vec<u32>,
     weights: Vec<u32>,
@@ -31,7 +34,7 @@ pub struct Gdsf {
 }
 
 impl Gdsf {
-    /// The part of a priority that uses and size make.
+    /// Returns the part of the priority that comes from uses and size.
     fn worth(&self, slot: Slot) -> u64 {
         u64::from(self.uses[slot.index()]) * USE / u64::from(self.weights[slot.index()])
     }

@@ -1,35 +1,35 @@
-//! Two exact ghost queues without links: which keys left, through which of two doors, and in what
-//! order.
+//! Two exact ghost queues without links, which remember the keys that left and in what order.
 //!
 //! The departures of each queue are numbered. A ghost is its tag and its number, in the bucket that
 //! its tag belongs to: a cache line, of which there are enough for all ghosts. A queue forgets its
-//! oldest by moving `oldest` past it, which touches no bucket: places whose number is before
-//! `oldest` are free. So a ghost costs one cache line when it comes and one when it is asked for,
-//! none when it goes. One bit per number marks ghosts taken out of the middle.
+//! oldest ghost by moving `oldest` past it, which touches no bucket: places whose number is before
+//! `oldest` are free. So a ghost costs one cache line when it is added and one when it is looked
+//! up, none when it is forgotten. One bit per number marks ghosts that are still present, because
+//! some are taken out of the middle.
 //!
-//! Invariants: each ghost's bit is set and one place holds its number; a ghost that does not fit
-//! into its bucket is in the first after it that had room, and every bucket on the way knows the
-//! newest number of that queue which went past.
+//! Invariants: each ghost's bit is set and one place holds its number. A ghost that does not fit
+//! into its bucket is in the first later bucket that had room. Every bucket on the way stores the
+//! newest number of that queue which passed it.
 
 use crate::count::{Names, Operation, looked_up_ghost};
 use crate::ghosts::Tag;
 
-/// ARC's names for the two.
+/// Names of the two queues in operation counts, as in ARC.
 const NAMES: Names<2> = Names::new(["B1", "B2"]);
 
-/// Ghosts in a bucket: with the numbers of those that went past, a cache line.
+/// Ghosts in a bucket. Together with the numbers of passed ghosts they fill a cache line.
 const PLACES: usize = 7;
-/// Ghosts per bucket when all are in use. At four, one bucket in twenty is too full.
+/// Ghosts per bucket when all are in use. At four, one bucket in twenty overflows.
 const LOAD: usize = 4;
-/// Numbers that the bits hold per ghost, so that renumbering is rare.
+/// Presence bits per ghost; more bits make renumbering rarer.
 const NUMBERS_PER_GHOST: usize = 4;
-/// The least number of bits: two words, one of which a partly used first word may take.
+/// Least number of presence bits: two words, one of which a partly used first word may take.
 const NUMBERS_MIN: usize = 128;
 const WORD: usize = u64::BITS as usize;
-/// Numbers have 31 bits and start again.
+/// Mask of a departure number: numbers have 31 bits and wrap around.
 const NUMBER_MASK: u32 = u32::MAX >> 1;
 
-/// A number and, in the lowest bit, its queue.
+/// A departure number with the number of its queue in the lowest bit.
 type Stamp = u32;
 
 #[inline]
@@ -42,20 +42,21 @@ fn queue_of(stamp: Stamp) -> usize {
 struct Bucket {
     tags: [u32; PLACES],
     stamps: [Stamp; PLACES],
-    /// The newest of each queue that found no room here.
+    /// For each queue, the newest ghost that found no room in this bucket and was put into a later
+    /// one.
     passed: [Stamp; 2],
 }
 
-/// The numbers of one queue.
+/// The departure numbers of one queue.
 #[derive(Debug, Clone)]
 struct Queue {
-    /// The number from which on ghosts are remembered.
+    /// Number of the oldest remembered ghost; earlier ghosts are forgotten.
     oldest: u32,
-    /// The number of the next departure.
+    /// Number that the next departure gets.
     next: u32,
-    /// The remembered numbers, as bits by their lowest bits.
+    /// One presence bit per number, indexed by the number's lowest bits.
     present: Vec<u64>,
-    /// Their weights, kept once one differs from 1.
+    /// Weights of the ghosts, stored only once one differs from 1.
     weights: Vec<u32>,
     len: usize,
     size: u64,
@@ -69,7 +70,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Returns the distance from one number to another.
+    /// Returns the distance from one number to another, across the wrap-around.
     #[inline]
     fn distance(from: u32, to: u32) -> u32 {
         to.wrapping_sub(from) & NUMBER_MASK
@@ -101,7 +102,7 @@ impl Queue {
         }
     }
 
-    /// The next number, for a ghost of a weight.
+    /// Assigns the next number to a ghost of this weight, and returns it.
     #[inline]
     fn number(&mut self, weight: u64) -> u32 {
         let number = self.next;
@@ -127,7 +128,7 @@ impl Queue {
         self.size -= self.weight(number);
     }
 
-    /// Forgets the oldest and says whether there was one.
+    /// Forgets the oldest ghost; returns false if the queue was empty.
     fn pop_oldest(&mut self) -> bool {
         while self.oldest != self.next {
             let number = self.oldest;
@@ -140,7 +141,8 @@ impl Queue {
         false
     }
 
-    /// Returns whether the bits are used up. The word that the oldest is in cannot be used twice.
+    /// Returns whether the presence bits are used up. The word with the oldest ghost cannot be
+    /// reused yet.
     #[inline]
     fn is_full(&self) -> bool {
         Self::distance(self.oldest, self.next) as usize + WORD >= self.present.len() * WORD
@@ -151,7 +153,7 @@ impl Queue {
         (0..Self::distance(oldest, self.next)).map(move |step| (oldest + step) & NUMBER_MASK)
     }
 
-    /// Makes room for more numbers.
+    /// Grows the presence bits to `numbers`.
     fn reserve(&mut self, numbers: usize) {
         let mut grown = Self { present: vec![0; numbers / WORD], ..self.clone() };
         grown.weights.resize(if self.weights.is_empty() { 0 } else { numbers }, 1);
@@ -171,14 +173,14 @@ impl Queue {
 pub(crate) struct GhostQueues {
     buckets: Vec<Bucket>,
     queues: [Queue; 2],
-    /// Ghosts there is room for.
+    /// Most ghosts that both queues together can hold.
     room: usize,
-    /// Set bits of a queue before each word of its bits, while it is renumbered.
+    /// During renumbering: the set presence bits before each word.
     present_before: Vec<u32>,
 }
 
 impl GhostQueues {
-    /// Makes room for `count` ghosts in all.
+    /// Allocates for `count` ghosts in both queues together.
     pub(crate) fn reserve(&mut self, count: usize) {
         if count <= self.room {
             return;
@@ -200,7 +202,7 @@ impl GhostQueues {
         }
     }
 
-    /// The weight of the ghosts in a queue.
+    /// Returns the total weight of the ghosts in a queue.
     #[inline]
     pub(crate) fn size(&self, queue: usize) -> u64 {
         self.queues[queue].size
@@ -216,7 +218,7 @@ impl GhostQueues {
         if bucket + 1 < self.buckets.len() { bucket + 1 } else { 0 }
     }
 
-    /// Puts a ghost into the first free place from its bucket on. There is one.
+    /// Puts a ghost into the first free place at or after its bucket. One must be free.
     #[inline]
     fn place(&mut self, tag: u32, stamp: Stamp) {
         let mut at = self.home(Tag::from_bits(tag));
@@ -238,7 +240,7 @@ impl GhostQueues {
         }
     }
 
-    /// Remembers a tag as the newest of a queue.
+    /// Adds a tag as the newest ghost of a queue.
     #[inline]
     pub(crate) fn push(&mut self, queue: usize, tag: Tag, weight: u64) {
         if self.queues[0].len + self.queues[1].len >= self.room {
@@ -256,7 +258,7 @@ impl GhostQueues {
         self.place(tag.bits(), stamp);
     }
 
-    /// Forgets a tag and says in which queue it was.
+    /// Forgets a tag and returns the queue that it was in.
     #[inline]
     pub(crate) fn take(&mut self, tag: Tag) -> Option<usize> {
         let mut at = self.home(tag);
@@ -295,7 +297,7 @@ impl GhostQueues {
         }
     }
 
-    /// Forgets the oldest tags of a queue until it is no larger than `size`.
+    /// Forgets the oldest tags of a queue until its weight is at most `size`.
     #[inline]
     pub(crate) fn shrink(&mut self, queue: usize, size: u64) {
         while self.queues[queue].size > size {
@@ -303,8 +305,8 @@ impl GhostQueues {
         }
     }
 
-    /// Numbers a queue's ghosts without gaps. Each number gets `oldest` and how many are present
-    /// before it.
+    /// Renumbers a queue's ghosts without gaps: each gets `oldest` plus the number of ghosts before
+    /// it.
     #[cold]
     fn renumber(&mut self, which: usize) {
         let queue = &mut self.queues[which];
@@ -390,7 +392,7 @@ mod tests {
         proptest::collection::vec(step, 0..1200)
     }
 
-    /// Compares with two queues of keys and weights.
+    /// Compares the queues with a simple model: two lists of keys and weights.
     fn behaves(steps: Vec<Step>) {
         let mut ghosts = GhostQueues::default();
         let mut model = [VecDeque::new(), VecDeque::new()];

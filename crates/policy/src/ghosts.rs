@@ -1,13 +1,13 @@
-//! Ghosts: keys that have left a cache, each as a tag of 32 bits.
+//! Ghosts: keys that have left a cache, each stored as a tag of 32 bits.
 //!
-//! [`Ghosts`] keeps their exact order and a note for each, [`GhostTable`] the last departures
-//! without links. [`GhostQueues`](crate::ghost_queues::GhostQueues) are two exact queues without
+//! [`Ghosts`] keeps their exact order and a note for each. [`GhostTable`] keeps the last departures
+//! without links. [`GhostQueues`](crate::ghost_queues::GhostQueues) keeps two exact queues without
 //! notes.
 
 use crate::count::looked_up_ghost;
 use crate::{Lists, Slot};
 
-/// 32 bits that stand for a key.
+/// The 32 bits of a key's hash that stand for the key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tag(u32);
 
@@ -17,13 +17,13 @@ impl Tag {
         Self((hash ^ (hash >> 32)) as u32)
     }
 
-    /// The tag spread over 32 bits once more, for tables that look at its upper bits.
+    /// Returns the tag mixed once more, for tables that index by its upper bits.
     #[inline]
     pub(crate) fn spread(self) -> u32 {
         self.0.wrapping_mul(0x9e37_79b1)
     }
 
-    /// The tag that [`bits`](Self::bits) was asked of.
+    /// Creates the tag from its [`bits`](Self::bits).
     #[inline]
     pub(crate) fn from_bits(bits: u32) -> Self {
         Self(bits)
@@ -35,17 +35,15 @@ impl Tag {
     }
 }
 
-/// An entry is `tag << 32 | id + 1`; 0 is empty.
+/// Value of an empty table entry; a used one is `tag << 32 | id + 1`.
 const EMPTY: u64 = 0;
 
-/// Finds numbers by tag.
+/// The hash table behind ghost lists: maps the tag of a key to a number.
 ///
-/// From the tag of a key to a number: the hash table behind ghost lists.
-///
-/// A tag is 32 bits of the key's hash; two keys with the same tag are taken for one, which among
-/// `n` remembered keys happens to one lookup in 2^32 / n. Open addressing with linear probing and
-/// backward shifts, tag and number in one word, at most half full; the size is not rounded up to a
-/// power of two, which would waste cache.
+/// Two keys with the same tag are taken for one. With `n` remembered keys that happens to one
+/// lookup in 2^32 / n. The table has open addressing with linear probing and backward shifts, tag
+/// and number in one word, and is at most half full. Its size is not rounded up to a power of two,
+/// which would waste processor cache.
 #[derive(Debug, Clone)]
 pub(crate) struct Index {
     entries: Vec<u64>,
@@ -58,7 +56,6 @@ impl Default for Index {
 }
 
 impl Index {
-    /// Makes room for `count` tags.
     pub(crate) fn reserve(&mut self, count: usize) {
         let size = (count * 2).max(2);
         if size > self.entries.len() {
@@ -79,7 +76,7 @@ impl Index {
         if at + 1 < self.entries.len() { at + 1 } else { 0 }
     }
 
-    /// Steps from one place forward to another.
+    /// Returns the number of steps forward from one place to another.
     #[inline]
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.entries.len() - from }
@@ -100,13 +97,12 @@ impl Index {
         }
     }
 
-    /// The number of a tag.
     #[inline]
     pub(crate) fn find(&self, tag: Tag) -> Option<u32> {
         self.place(tag).map(|at| self.entries[at] as u32 - 1)
     }
 
-    /// Gives a tag a number and says which one it had. There must be room.
+    /// Sets the number of a tag and returns its previous one. There must be room.
     #[inline]
     pub(crate) fn insert(&mut self, tag: Tag, id: u32) -> Option<u32> {
         let mut at = self.home(tag);
@@ -119,7 +115,7 @@ impl Index {
         (entry != EMPTY).then(|| entry as u32 - 1)
     }
 
-    /// Takes a tag out and says which number it had.
+    /// Removes a tag and returns its number.
     #[inline]
     pub(crate) fn remove(&mut self, tag: Tag) -> Option<u32> {
         let mut hole = self.place(tag)?;
@@ -146,15 +142,13 @@ impl Index {
     }
 }
 
-/// `N` lists of tags, each from newest to oldest, with a note for each.
+/// `N` ghost lists of tags, each from newest to oldest, with a note for each tag.
 ///
-/// Ghost lists: keys that have left, in the exact order in which they did.
-///
-/// `N` lists share one pool of a fixed number of ghosts; a ghost is a 32-bit tag with a place in
-/// [`Lists`]. When the pool is used up, the oldest ghost of the list that is pushed to (or of the
-/// longest) makes room. Two queues without notes are faster without links
-/// ([`GhostQueues`](crate::ghost_queues::GhostQueues)); one whose last few ghosts may be missing
-/// takes half the memory ([`GhostTable`](crate::ghost_table::GhostTable)).
+/// The lists keep the exact order in which keys have left, and share one pool of a fixed number of
+/// ghosts. A ghost is a 32-bit tag with a place in [`Lists`]. When the pool is used up, the oldest
+/// ghost of the list that is pushed to (or of the longest) makes room. For two queues without
+/// notes, [`GhostQueues`](crate::ghost_queues::GhostQueues) is faster. For one queue whose last few
+/// ghosts may be missing, [`GhostTable`] takes half the memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Ghosts<const N: usize, Note = ()> {
     order: Lists<N>,
@@ -177,12 +171,12 @@ impl<const N: usize, Note> Default for Ghosts<N, Note> {
 }
 
 impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
-    /// No ghosts, in lists that are called so where operations are counted.
+    /// Creates empty lists with these names in operation counts.
     pub(crate) fn named(names: [&'static str; N]) -> Self {
         Self { order: Lists::named(names), ..Self::default() }
     }
 
-    /// Makes room for `count` ghosts in all.
+    /// Allocates for `count` ghosts in all lists together.
     pub(crate) fn reserve(&mut self, count: usize) {
         self.order.reserve(count);
         self.index.reserve(count);
@@ -195,13 +189,13 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
         }
     }
 
-    /// Returns the number of ghosts of a list.
+    /// Returns the number of ghosts in a list.
     #[inline]
     pub(crate) fn len(&self, list: usize) -> usize {
         self.order.size(list) as usize
     }
 
-    /// Remembers a tag as the newest of a list.
+    /// Adds a tag as the newest ghost of a list.
     #[inline]
     pub(crate) fn push(&mut self, list: usize, tag: Tag, note: Note) {
         if self.free.is_empty() {
@@ -220,7 +214,7 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
         }
     }
 
-    /// Forgets a tag and says in which list it was.
+    /// Forgets a tag and returns the list that it was in.
     #[inline]
     pub(crate) fn take(&mut self, tag: Tag) -> Option<usize> {
         let known = self.index.remove(tag);
@@ -230,14 +224,14 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
         self.order.delink(Slot(id))
     }
 
-    /// Forgets a tag and says in which list it was and what was noted.
+    /// Forgets a tag and returns its list and its note.
     #[inline]
     pub(crate) fn take_note(&mut self, tag: Tag) -> Option<(usize, Note)> {
         let note = self.index.find(tag).map(|id| self.notes[id as usize]);
         Some((self.take(tag)?, note?))
     }
 
-    /// Forgets the oldest tag of a list and says what was noted.
+    /// Forgets the oldest tag of a list and returns its note.
     #[inline]
     pub(crate) fn pop_oldest(&mut self, list: usize) -> Option<Note> {
         let id = self.order.pop_tail(list)?;
@@ -254,13 +248,13 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
     }
 }
 
-/// Places in a bucket: a cache line.
+/// Ghosts in a bucket, which is a cache line.
 const PLACES: usize = 8;
 
-/// Ghosts per bucket when the table is full. A bucket of eight overflows in 2 % of cases.
+/// Ghosts per bucket when the table is full. At four, 2 % of the buckets of eight overflow.
 const LOAD: usize = 4;
 
-/// The ghosts of a bucket, newest first. Tag 0 with number 0 is empty.
+/// The ghosts of a bucket, newest first. A place with tag 0 and number 0 is empty.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(align(64))]
 struct Bucket {
@@ -268,14 +262,12 @@ struct Bucket {
     departed: [u32; PLACES],
 }
 
-/// Tags of the last departures.
+/// A ghost queue without links: remembers the tags of a fixed number of latest departures.
 ///
-/// A ghost queue without links: which keys left during the last so many departures.
-///
-/// Each departure gets the next number and is stored with it in the tag's bucket, one cache line of
-/// eight ghosts that move up for it; a ghost whose number is too long ago counts as forgotten, so
-/// the queue needs no order (S3-FIFO, section 4.2). A bucket that overflows forgets its oldest
-/// early: one ghost in fifty at the load chosen here.
+/// Each departure gets the next number and is stored with it in the tag's bucket, a cache line of
+/// eight ghosts, newest first. A ghost whose number is too old counts as forgotten, so the queue
+/// needs no order (S3-FIFO, section 4.2). A bucket that overflows forgets its oldest ghost early:
+/// one ghost in fifty at the load chosen here.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GhostTable {
     buckets: Vec<Bucket>,
@@ -283,7 +275,7 @@ pub(crate) struct GhostTable {
 }
 
 impl GhostTable {
-    /// Makes room for `count` ghosts, forgetting all when the table has to grow.
+    /// Allocates for `count` ghosts. If the table has to grow, it forgets all ghosts.
     pub(crate) fn reserve(&mut self, count: usize) {
         let buckets = count.div_ceil(LOAD);
         if buckets > self.buckets.len() {
@@ -297,7 +289,7 @@ impl GhostTable {
         self.buckets.get_mut(at as usize)
     }
 
-    /// Remembers a departure.
+    /// Adds a tag as the latest departure.
     #[inline]
     pub(crate) fn push(&mut self, tag: Tag) {
         self.departures = self.departures.wrapping_add(1);
@@ -310,7 +302,7 @@ impl GhostTable {
         }
     }
 
-    /// Forgets a tag and says whether it was among the last `limit` departures.
+    /// Forgets a tag and returns whether it was among the last `limit` departures.
     #[inline(always)]
     pub(crate) fn take(&mut self, tag: Tag, limit: u64) -> bool {
         let now = self.departures;

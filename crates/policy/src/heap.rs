@@ -1,23 +1,23 @@
-//! Slots in a heap by a number: for policies that need the least of something that changes.
+//! A heap of slots by a key that can change, for policies that evict the least of something.
 //!
-//! A heap of four children per node in a flat array, the least at the root; where each slot stands
-//! is known, so that its number can change. Frozen slots leave the heap but keep their number.
-//! Eight bytes a slot, and the number.
+//! Each node has four children in a flat array, the least key at the root. The place of each slot
+//! is stored, so that its key can change. Frozen slots leave the heap but keep their key. A slot
+//! takes eight bytes and its key.
 
 use crate::count::{Names, Operation};
 use crate::lists::FrozenList;
 use crate::{Cursor, Slot};
 
 const CHILDREN: usize = 4;
-/// Place of a slot that is not there.
+/// Stored place of a slot that is neither in the heap nor frozen.
 const OUT: u32 = u32::MAX;
-/// Added to the place among the frozen of a slot that is.
+/// Flag in the stored place of a frozen slot; the other bits are its place in the frozen list.
 const FROZEN: u32 = 1 << 31;
 
-/// The name under which moves in a heap are counted: each takes no less than a list operation.
+/// Name under which heap operations are counted: each costs at least as much as a list operation.
 const NAMES: Names<1> = Names::new(["heap"]);
 
-/// Slots by number, or by a pair of which the second decides between equals.
+/// A heap of slots by key. The key is a number, or a pair whose second number breaks ties.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Heap<K = u64> {
     heap: Vec<Slot>,
@@ -59,7 +59,7 @@ impl<K: Copy + Default + Ord> Heap<K> {
         self.sift_up(self.heap.len() - 1);
     }
 
-    /// Changes the number of a slot in the heap; a slot that is not there keeps out.
+    /// Changes the key of a slot in the heap; ignores other slots.
     pub(crate) fn change(&mut self, slot: Slot, key: K) {
         if self.contains(slot) {
             NAMES.note(0, Operation::Delink);
@@ -70,7 +70,7 @@ impl<K: Copy + Default + Ord> Heap<K> {
         }
     }
 
-    /// Changes the number of a slot, also of one that is frozen.
+    /// Changes the key of a slot in the heap or frozen.
     pub(crate) fn correct(&mut self, slot: Slot, key: K) {
         match self.places[slot.index()] {
             OUT => {}
@@ -156,8 +156,8 @@ impl<K: Copy + Default + Ord> Heap<K> {
         }
     }
 
-    /// Slots from the leaves to the root: roughly, not exactly, from the greatest number to the
-    /// least.
+    /// Appends a batch of slots, walking from the leaves to the root: roughly, not exactly, from
+    /// the greatest key to the least.
     pub(crate) fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor {
         let end = if from == Cursor::START {
             self.heap.len()
@@ -192,8 +192,8 @@ impl<K: Copy + Default + Ord> Heap<K> {
     }
 }
 
-/// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is a
-/// [`Heap`].
+/// Implements the methods of [`Eviction`](crate::Eviction) that are equal for every policy whose
+/// order is a [`Heap`].
 macro_rules! ordered_by_heap {
     (
         order: $order:ident
@@ -222,7 +222,7 @@ macro_rules! ordered_by_heap {
             }
         }
 
-        /// Entries count one each to the owner's capacity.
+        /// Ignores the weight: each entry counts as one towards the capacity.
         fn reweigh(&mut self, slot: $crate::Slot, weight: u32) {
             let _ = (slot, weight);
             $(self.$reweighed(slot, weight);)?

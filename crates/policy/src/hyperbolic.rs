@@ -1,22 +1,23 @@
-//! Hyperbolic caching: hits per unit of time since an entry came decide, looked up in a sample.
+//! Hyperbolic caching: evicts, of a sample, the entry with the fewest hits per unit of time since
+//! its insertion.
 //!
 //! An entry's priority is the number of its hits divided by the time it has been cached, which
-//! falls like a hyperbola while nothing happens, so new entries get time to prove themselves. Of a
-//! sample of 64 the one with the lowest priority leaves (Blankstein, Sen, Freedman, "Hyperbolic
-//! Caching", ATC '17).
+//! falls like a hyperbola without hits, so new entries get time to prove themselves. Of a sample of
+//! 64 the entry with the lowest priority leaves (Blankstein, Sen, Freedman, "Hyperbolic Caching",
+//! ATC '17).
 //!
 //! Time is counted in insertions, where libCacheSim counts requests: a hit writes no clock that
-//! others read. So an entry's age grows more slowly while much is hit. The paper's extensions by
-//! cost and size are left out: entries count one each whatever their weight, and an owner that
-//! needs more room asks again.
+//! others read. So an entry ages more slowly while the hit ratio is high. The paper's extensions by
+//! cost and size are left out: entries count as one each whatever their weight, and an owner that
+//! needs more room evicts again.
 //!
-//! Not to be used where popularity changes quickly: an old favourite loses its rank slowly.
+//! Do not use it where popularity changes quickly: an old favourite loses its rank slowly.
 
 use crate::sample_set::{SampleSet, ordered_by_samples};
 use crate::{Access, Eviction, Parameter, Parameters, Policy, PolicyInfo, Slot, Stamps};
 
-/// Hyperbolic caching (`hyperbolic`): evicts, of a sample, the entry with the fewest hits for the
-/// time that it was cached. FIFO-like.
+/// Hyperbolic caching (`hyperbolic`): evicts, of a sample, the entry with the fewest hits for its
+/// time in the cache. FIFO-like.
 #[derive(Debug, Clone)]
 pub struct Hyperbolic {
     entries: SampleSet,

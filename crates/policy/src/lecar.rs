@@ -1,18 +1,18 @@
-//! LeCaR: LRU and LFU take turns with probabilities that regret adjusts.
+//! LeCaR: evicts by LRU or LFU, drawn at random with weights that regret adjusts.
 //!
 //! Each eviction follows one of two experts, drawn by their weights. The evicted key is remembered
 //! in that expert's ghost list. A miss found there means that the expert was wrong, the more so the
-//! shorter ago it was, and its weight falls (Vietri et al., "Driving Cache Replacement with
+//! more recent the eviction, and its weight falls (Vietri et al., "Driving Cache Replacement with
 //! ML-based LeCaR", HotStorage '18).
 //!
 //! Constants and the length of the histories, half the number of entries each, are those of the
-//! authors' code. Among equally rare entries the one not used for longest leaves, where their code
+//! authors' code. Among equally rare entries the least recently used one leaves, where their code
 //! takes the lowest block number.
 //!
-//! Entries count one each whatever their weight: the experts order single entries, and an owner
-//! that needs more room asks again.
+//! Entries count as one each whatever their weight: the experts order single entries, and an owner
+//! that needs more room evicts again.
 //!
-//! Not to be used with many cores: each hit moves its entry in two lists.
+//! Do not use LeCaR with many cores: each hit moves its entry in two lists.
 
 use crate::ghosts::Ghosts;
 use crate::ghosts::Tag;
@@ -22,44 +22,44 @@ use crate::{
     Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot,
 };
 
-/// The only LRU list.
 const RECENCY: usize = 0;
 
 const LRU: usize = 0;
 const LFU: usize = 1;
 
-/// The regret of a mistake as old as the cache is large (the paper's d is the N-th root of it).
+/// Regret of an eviction as many requests ago as the cache has entries (the paper's d is its N-th
+/// root).
 const DISCOUNT: f64 = 0.005;
-/// Seed of the draws; any number does.
+/// Seed of the random draws; any number works.
 const SEED: u64 = 0xf10e;
 
-/// The memory of an entry that was evicted.
+/// A ghost's time of eviction and number of uses.
 #[derive(Debug, Clone, Copy, Default)]
 struct Left {
     at: u64,
     frequency: u16,
 }
 
-/// LeCaR (`lecar`): LRU or LFU decides, drawn by weights that are learned from regret. LRU-like.
+/// LeCaR (`lecar`): evicts by LRU or LFU, drawn by weights that are learned from regret. LRU-like.
 #[derive(Debug, Clone)]
 pub struct LeCaR {
     recency: Lists<1>,
     frequency: FrequencyList,
     ghosts: Ghosts<2, Left>,
     tags: Vec<Tag>,
-    /// The weight of the LRU expert; the LFU expert has the rest of 1.
+    /// Weight of the LRU expert; the weights of both experts add up to 1.
     trust_in_lru: f64,
     learning_rate: f64,
     random: Random,
     now: u64,
-    /// Entries there were at the last eviction: what the cache holds.
+    /// Entries in the order at the last eviction, taken as the size of the full cache.
     entries: usize,
-    /// The uses of the key for which room is being made.
+    /// Key for which room is being made, and how often it was used.
     coming: Option<(Tag, u16)>,
 }
 
 impl LeCaR {
-    /// Learns from a miss, once for the eviction and the insertion; answers how often the key was
+    /// Learns from a miss, once for the eviction and the insertion. Returns how often the key was
     /// used before.
     fn regret(&mut self, tag: Tag) -> u16 {
         if let Some((known, used)) = self.coming
@@ -160,7 +160,7 @@ impl Eviction for LeCaR {
         self.frequency.remove(slot);
     }
 
-    /// Entries count one each.
+    /// Ignores the weight: each entry counts as one.
     fn reweigh(&mut self, _: Slot, _: u32) {}
 
     fn transfer(&mut self, from: Slot, to: Slot) {

@@ -1,24 +1,24 @@
-//! LFRU: a sweep finds the least frequently used among entries that were not used for a while. No
-//! lists.
+//! LFRU: a sweep evicts the least frequently used of the entries that were not used for a while. It
+//! has no lists.
 //!
-//! A hit counts and stamps the time. A hand sweeps over the entries; of each stretch it looks at,
-//! the one with the fewest uses among those not used within a window leaves. Counts are halved as
-//! the hand passes, so that old fame fades ("Writes Hurt", the NVCache paper, section on eviction:
-//! an approximation of least frequently and recently used, by a thread that scans once a second;
-//! the shipped code ages a counter per block).
+//! A hit raises a counter and stamps the time. A hand sweeps over the entries. Of each stretch, it
+//! evicts the entry with the fewest uses among those not used within a window. Counts are halved as
+//! the hand passes, so that old popularity fades ("Writes Hurt", the NVCache paper, section on
+//! eviction: an approximation of least frequently and recently used, by a thread that scans once a
+//! second; the shipped code ages a counter per block).
 //!
 //! Here the sweep runs with the evictions that need it, and the window is counted in insertions, as
 //! a share of the cache.
 //!
-//! Entries count one each whatever their weight: the blocks it was made for are alike, and an owner
-//! that needs more room asks again.
+//! Entries count as one each whatever their weight: the policy was made for blocks of one size, and
+//! an owner that needs more room evicts again.
 //!
-//! Not to be used for small caches, where a stretch is most of the cache.
+//! Do not use LFRU for small caches, where a stretch is most of the cache.
 
 use crate::sample_set::{SampleSet, ordered_by_samples};
 use crate::{Access, Eviction, Parameter, Parameters, Policy, PolicyInfo, Slot, Stamps};
 
-/// Entries looked at for one eviction.
+/// Entries examined for one eviction.
 const STRETCH: usize = 16;
 
 /// LFRU (`lfru`): evicts the least used of the entries that were not used within a window.

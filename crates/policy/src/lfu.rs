@@ -3,11 +3,11 @@
 //! Hits are counted while an entry is cached and never forgotten until it leaves; a hit moves the
 //! entry up in a list ordered by count, in constant time (Shah, Mitra, Matani, 2010).
 //!
-//! Entries count one each whatever their weight; an owner that needs more room asks again.
+//! Entries count as one each whatever their weight; an owner that needs more room evicts again.
 //!
-//! Not to be used where popularity changes: yesterday's favourites hold their place, and on block
-//! traces it loses to everything else. It counts, above all, as a base for freezing, whose frozen
-//! part it fills with what is hit most.
+//! Do not use LFU where popularity changes: yesterday's favourites hold their place, and on block
+//! traces it loses to everything else. Its main use is as a base for freezing, because it fills the
+//! frozen part with the entries hit most.
 
 use crate::{
     Access, AlwaysPromote, Cursor, Eviction, Lists, Parameters, Policy, PolicyInfo, Ranked, Slot,
@@ -70,7 +70,7 @@ impl Eviction for Lfu {
         self.order.remove(slot);
     }
 
-    /// Entries count one each.
+    /// Ignores the weight: each entry counts as one.
     fn reweigh(&mut self, _: Slot, _: u32) {}
 
     fn transfer(&mut self, from: Slot, to: Slot) {
@@ -100,24 +100,23 @@ impl Ranked for Lfu {
     }
 }
 
-/// Frequencies end here.
+/// Highest frequency that is counted.
 const FREQUENCY_MAX: usize = 4095;
 const NONE: u32 = u32::MAX;
 
-/// Slots by frequency.
-///
 /// Slots ordered by how often they were hit, most recent first among equals; every operation takes
 /// constant time.
 ///
-/// One list holds all slots, and for each frequency the newest slot is known: a slot hit once more
-/// goes right above the newest of its new frequency (Shah, Mitra, Matani, "An O(1) algorithm for
-/// implementing the LFU cache eviction scheme", 2010, with an array for their list of frequencies).
-/// Frequencies stop at a limit: so popular a slot is not about to leave. Ten bytes a slot.
+/// One list holds all slots, and for each frequency the newest slot is known. A slot hit once more
+/// goes right above the newest slot of its new frequency (Shah, Mitra, Matani, "An O(1) algorithm
+/// for implementing the LFU cache eviction scheme", 2010, with an array for their list of
+/// frequencies). Frequencies stop at a limit, because a slot that popular is not about to leave. A
+/// slot takes ten bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct FrequencyList {
     order: Lists<1>,
     frequencies: Vec<u16>,
-    /// For each frequency, the slot that came to it last.
+    /// For each frequency, the slot that reached it last.
     newest: Vec<u32>,
 }
 
@@ -145,8 +144,8 @@ impl FrequencyList {
         self.frequencies[slot.index()]
     }
 
-    /// Puts a slot among those of a frequency, which is at least 1. Takes as many steps as there
-    /// are frequencies in use below, none for frequency 1.
+    /// Inserts a slot with a frequency of at least 1. Takes as many steps as there are frequencies
+    /// in use below, none for frequency 1.
     #[inline]
     pub(crate) fn insert(&mut self, slot: Slot, frequency: u16) {
         let frequency = frequency.clamp(1, FREQUENCY_MAX as u16);
@@ -161,7 +160,7 @@ impl FrequencyList {
         self.order.push_hotter(0, slot, above);
     }
 
-    /// Counts a hit.
+    /// Raises the frequency of a slot by one.
     #[inline]
     pub(crate) fn hit(&mut self, slot: Slot) {
         if !self.order.contains(slot) {
@@ -180,7 +179,7 @@ impl FrequencyList {
         self.place(slot, more as u16, above);
     }
 
-    /// Gives up being the newest of its frequency.
+    /// Updates `newest` before a slot leaves its frequency.
     fn step_down(&mut self, slot: Slot) {
         let frequency = self.frequencies[slot.index()];
         if self.order.contains(slot) && self.newest[usize::from(frequency)] == slot.0 {
@@ -196,13 +195,13 @@ impl FrequencyList {
         self.order.delink(slot);
     }
 
-    /// The slot hit least often, and among these longest ago.
+    /// Returns the slot hit least often; among equals, the least recently hit.
     #[inline]
     pub(crate) fn coldest(&self) -> Option<Slot> {
         self.order.tail(0)
     }
 
-    /// The slot hit least often, and among these most recently.
+    /// Returns the slot hit least often; among equals, the most recently hit.
     #[inline]
     pub(crate) fn newest_of_rarest(&self) -> Option<Slot> {
         let frequency = self.frequencies[self.coldest()?.index()];
@@ -229,8 +228,8 @@ impl FrequencyList {
         }
     }
 
-    /// Brings the frozen slots back at the hot end, and adds the frequency found there to theirs:
-    /// hits on them were not counted (FrozenHot, section 3.4).
+    /// Returns the frozen slots to the hot end. Their frequencies grow by the highest one in the
+    /// list, because hits on them were not counted (FrozenHot, section 3.4).
     pub(crate) fn thaw(&mut self) {
         let head = self.order.head(0).map_or(0, |head| self.frequencies[head.index()]);
         let mut below = head;

@@ -1,20 +1,20 @@
-//! LHD: the entry that can expect the fewest hits for the room and time it takes leaves, looked up
-//! in a sample.
+//! LHD: evicts, of a sample, the entry with the fewest expected hits for the room and time that it
+//! takes.
 //!
-//! Hits and evictions are counted by the age at which they happen; from these follows, for each
-//! age, how many hits an entry of that age can still expect per unit of time. Of a sample of 32 the
-//! one with the lowest such density for its weight leaves (Beckmann, Chen, Cidon, "LHD: Improving
+//! Hits and evictions are counted by the age of the entry. From these counts follows, for each age,
+//! how many hits per unit of time an entry of that age can still expect. Of a sample of 32 the
+//! entry with the lowest such density for its weight leaves (Beckmann, Chen, Cidon, "LHD: Improving
 //! Cache Hit Rate by Maximizing Hit Density", NSDI '18).
 //!
 //! Sample size and decay are those of the authors' code. Differences from it: entries hit 0, 1,
 //! 2–3, … times are kept apart as classes, instead of 16 classes of last two hit ages for each of
 //! 16 applications; densities are computed anew once per entry inserted, not per 2^20 requests; the
 //! last eight admitted are not candidates besides the sample, and no explorers (1 % of the room
-//! there) are kept. One slot in [`WATCHED_ONE_IN`] is watched, so most hits write nothing but their
-//! own slot's stamp, and its count until the last class is reached; the others write a counter that
-//! all share. Time is counted in insertions.
+//! there) are kept. One slot in [`WATCHED_ONE_IN`] is watched, so most hits write only their own
+//! slot's stamp, and its count until the last class is reached. Hits on watched slots also write a
+//! counter that all slots share. Time is counted in insertions.
 //!
-//! Not to be used for caches of a few hundred entries: there is too little to learn from.
+//! Do not use LHD for caches of a few hundred entries: there is too little to learn from.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -26,39 +26,39 @@ use crate::{
     Stamps, Touch,
 };
 
-/// Ages told apart. The authors' code has 20,000 and coarsens time so that few are used; with a
-/// span fixed in insertions per entry these suffice.
+/// Number of ages that are distinguished. The authors' code has 20,000 and coarsens time so that
+/// few are used; with a span fixed in insertions per entry these suffice.
 const AGES: usize = 128;
-/// Classes by number of hits.
+/// Number of classes of entries by hits.
 const CLASSES: usize = 8;
-/// The least number of hits of the last class: counting on would change nothing.
+/// Least number of hits of the last class, at which counters stop.
 const COUNT_MAX: u32 = 1 << (CLASSES - 2);
-/// Ages span this many times the cache, counted in insertions.
+/// Time that all ages together cover, in insertions per entry of the cache.
 const SPAN: usize = 8;
-/// One slot in so many is watched.
+/// One slot in this many has its hits counted by class and age.
 const WATCHED_ONE_IN: u64 = 4;
-/// The share of the counts that stays when densities are computed anew (the authors' code).
+/// Factor by which old counts are kept when densities are recomputed (the authors' code).
 const DECAY: f32 = 0.9;
 
-/// Stamps, and hits by class and age.
+/// Marks of LHD: last use and hits of each slot, and total hits by class and age.
 #[derive(Debug, Clone)]
 pub struct AgedHits {
     stamps: Stamps,
     hits: Arc<[AtomicU32]>,
-    /// Insertions per age.
+    /// Length of an age, in insertions.
     step: Arc<AtomicU32>,
-    /// Entries to come, as far as that is known.
+    /// Expected number of entries, if known.
     expected: usize,
 }
 
 impl AgedHits {
-    /// Spreads the ages over some times the number of entries.
+    /// Sets the length of an age so that all ages cover [`SPAN`] times `entries`.
     fn span(&self, entries: usize) {
         // changes rarely, and an old one only misfiles
         self.step.store((entries * SPAN / AGES).max(1) as u32, Relaxed);
     }
 
-    /// Returns the index of the counters for a slot: its class and age.
+    /// Returns the index of the counters for a slot's class and age.
     #[inline]
     fn bin(&self, slot: Slot) -> usize {
         let class = (u32::BITS - self.stamps.count(slot).leading_zeros()) as usize;
@@ -120,9 +120,9 @@ pub struct Lhd {
     evictions: Vec<f32>,
     density: Vec<f32>,
     samples: u64,
-    /// True once an eviction was needed.
+    /// True since the first eviction.
     is_full: bool,
-    /// Insertions since densities were computed.
+    /// Insertions since densities were last computed.
     insertions: usize,
 }
 
@@ -143,7 +143,7 @@ impl Lhd {
         (self.weights.capacity() + 3 * AGES * CLASSES) * size_of::<u32>()
     }
 
-    /// Computes the densities anew, from the highest age down.
+    /// Recomputes the densities of all classes and ages.
     #[cold]
     fn learn(&mut self) {
         for (at, fresh) in self.marks.hits.iter().enumerate() {

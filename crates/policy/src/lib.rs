@@ -1,21 +1,21 @@
-//! Pure eviction orders and [`admission`] policies of caches.
+//! Eviction orders and [`admission`] policies of caches, as pure data structures.
 //!
-//! A policy orders *slots*, dense small numbers that its owner gives to whatever it stores. It
-//! never sees keys, values, locks or clocks, and so the same code runs in the simulator, in the
-//! memory cache and in the block cache: what you simulate is what you run.
+//! A policy orders *slots*, dense small numbers that its owner assigns to the entries it stores.
+//! The policy never sees keys, values, locks or clocks. So the same code runs in the simulator, in
+//! the memory cache and in the block cache: what you simulate is what you run.
 //!
-//! A policy comes in two halves: [`Marks`], which hits set from any thread without exclusive
-//! access, and [`Eviction`], the order itself, which one owner changes. [`Marks::KIND`] tells
-//! FIFO-like from LRU-like policies, and [`registry::table`] lists all of them.
+//! A policy has two halves: [`Marks`], which hits set from any thread without exclusive access, and
+//! [`Eviction`], the order itself, which one owner changes. [`Marks::KIND`] distinguishes FIFO-like
+//! from LRU-like policies, and [`registry::table`] lists all of them.
 //!
 //! A type that can be chosen by name is a [`Policy`]; [`AnyPolicy`] is any of them, chosen at run
 //! time. A cache that takes either is generic over [`Replacement`] and clones the value it is given
 //! for each of its shards.
 //!
-//! State lives in flat arrays indexed by slot, linked by `u32`s; no operation allocates except
-//! [`Eviction::reserve`], [`Eviction::set_capacity`] and [`Eviction::freeze`], and once in the life
-//! of an order the first weight that is not 1. Randomised policies draw from a fixed seed, so every
-//! run can be repeated.
+//! State lives in flat arrays indexed by slot, linked by `u32`s. Only [`Eviction::reserve`],
+//! [`Eviction::set_capacity`] and [`Eviction::freeze`] allocate, and once in the life of an order
+//! the first weight that is not 1. Randomised policies draw from a fixed seed, so every run can be
+//! repeated.
 //!
 //! ```
 //! use floe_policy::{Access, Eviction, Lru, Slot};

@@ -1,15 +1,15 @@
-//! LIRS: an entry that returns after few other keys stays, however long ago its visit was.
+//! LIRS: keeps entries that return after few other keys, however long ago they were last used.
 //!
 //! Entries with a low inter-reference recency (LIR) own nearly the whole cache; the others (HIR)
-//! pass through a small queue. A stack in order of recency, with keys that have left among them,
-//! tells them apart: a HIR key hit while still in the stack has a shorter distance than the LIR
-//! entry at its bottom, and they change roles (Jiang and Zhang, "LIRS: An Efficient Low
+//! pass through a small queue. A stack in order of recency, which includes keys that have left,
+//! distinguishes the two. A HIR key hit while still in the stack has a shorter reuse distance than
+//! the LIR entry at its bottom, and they change roles (Jiang and Zhang, "LIRS: An Efficient Low
 //! Inter-reference Recency Set Replacement Policy", SIGMETRICS '02).
 //!
 //! The stack and the queues are lists over *nodes*: node 2s is the entry in slot s, node 2g+1 is
-//! ghost g, so both can grow in number. Ghosts are bounded, the oldest makes room.
+//! ghost g, so both can grow in number. The number of ghosts is bounded; the oldest makes room.
 //!
-//! Not to be used with many cores: a hit moves in two lists and may prune the stack.
+//! Do not use LIRS with many cores: a hit moves entries in two lists and may prune the stack.
 
 use crate::count::looked_up_ghost;
 use crate::ghosts::{Index, Tag};
@@ -21,9 +21,7 @@ use crate::{
 const QUEUE: usize = 0;
 /// Keys that have left and are still in the stack.
 const GHOSTS: usize = 1;
-/// LIR entries.
 const LOW: usize = 2;
-/// The one list of the stack.
 const STACK: usize = 0;
 
 fn node(slot: Slot) -> Slot {
@@ -39,7 +37,7 @@ fn is_ghost(node: Slot) -> bool {
 pub struct Lirs {
     stack: Lists<1>,
     roles: Lists<3>,
-    /// The key of each node.
+    /// Tag of each node's key.
     tags: Vec<Tag>,
     ghosts: Index,
     free_ghosts: Vec<u32>,
@@ -62,7 +60,7 @@ impl Lirs {
         self.limit_low();
     }
 
-    /// Makes LIR entries at the bottom HIR while there are too many.
+    /// Demotes LIR entries at the bottom of the stack to HIR while they exceed their share.
     fn limit_low(&mut self) {
         while self.roles.size(LOW) > self.low_target {
             self.prune();
@@ -73,7 +71,7 @@ impl Lirs {
         self.prune();
     }
 
-    /// Takes nodes off the bottom of the stack until it is a LIR entry.
+    /// Removes nodes from the bottom of the stack until a LIR entry is at the bottom.
     fn prune(&mut self) {
         while let Some(bottom) = self.stack.tail(STACK) {
             if self.roles.list_of(bottom) == Some(LOW) {
@@ -95,7 +93,7 @@ impl Lirs {
         self.ghost_count -= 1;
     }
 
-    /// Leaves a ghost where the entry stood in the stack.
+    /// Replaces an entry in the stack by a ghost of its key.
     fn leave_ghost(&mut self, node: Slot) {
         if self.free_ghosts.is_empty()
             && let Some(oldest) = self.roles.tail(GHOSTS)

@@ -1,101 +1,102 @@
-//! Policies whose order is [`Lists`]: each writes what is its own, and shares the rest of
-//! [`Eviction`].
+//! Shared implementation of [`Eviction`] for policies whose order is made of [`Lists`].
 //!
-//! A policy says what a hit, an insertion and an eviction do to its lists. Growing, freezing,
-//! ranking, moving and reweighing a slot are the same for all of them; the hooks at the end of
-//! [`Listed`] let a policy keep more per slot than its lists do.
+//! A policy implements only the effect of a hit, an insertion and an eviction on its lists.
+//! Growing, freezing, ranking, moving and reweighing a slot are common to all of them. Hooks at the
+//! end of [`Listed`] let a policy keep more per slot than its lists do.
 
 use crate::lists::Lists;
 use crate::{Access, Counters, Cursor, Eviction, Marks, Slot};
 
 /// An order made of lists.
 ///
-/// The contract of each method that [`Eviction`] has, too, is the one there.
+/// Methods that [`Eviction`] has, too, have the contract documented there.
 pub trait Listed {
-    /// The marks that a hit sets.
+    /// The marks that hits set.
     type Marks: Marks;
-    /// The lists, as many as the policy has.
+    /// The type of the policy's lists, with their number.
     type Lists: SlotLists;
 
-    /// True if segments or targets are sized by weight. Otherwise every slot weighs 1.
+    /// True if segments or targets are sized by weight. Otherwise every slot counts as weight 1.
     const WEIGHTED: bool = false;
 
-    /// The lists.
+    /// Returns the policy's lists.
     fn lists(&self) -> &Self::Lists;
 
-    /// The lists, to change them.
+    /// Returns the policy's lists for changes.
     fn lists_mut(&mut self) -> &mut Self::Lists;
 
-    /// The marks that go with this order.
+    /// Returns the marks of this order.
     fn marks(&self) -> &Self::Marks;
 
-    /// A hit that the marks could not note by themselves. Nothing, where they can.
+    /// Moves a slot after a hit that owes a promotion. Does nothing in policies whose hits only set
+    /// marks.
     fn promote(&mut self, _slot: Slot) {}
 
-    /// Puts a slot into a list; it is in none.
+    /// Puts a slot, which is in no list, into one.
     fn insert(&mut self, slot: Slot, access: &Access);
 
-    /// Takes the slot out that is worth least.
+    /// Removes the slot that is least worth keeping and returns it.
     fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot>;
 
-    /// The slot that `evict` would take out; `None` from orders that cannot say.
+    /// Returns the slot that `evict` would remove; `None` from orders that cannot name it.
     fn victim(&mut self, _incoming: Option<&Access>) -> Option<Slot> {
         None
     }
 
-    /// The lists from the one most worth keeping to the one least worth it.
+    /// Returns the numbers of the lists, most worth keeping first.
     fn hottest_first(&self) -> impl AsRef<[usize]> {
         [0]
     }
 
-    /// Counters of hits, where they say more about a slot's worth than its list does.
+    /// Returns the hit counters that rank slots, for policies where they say more about a slot's
+    /// worth than its list does.
     fn hits(&self) -> Option<&Counters> {
         None
     }
 
-    /// Sets the most slots that there will be, before the first insertion.
+    /// Sets the largest number of slots that will ever be reserved, before the first insertion.
     fn expect(&mut self, _slots: usize) {}
 
-    /// Follows a change of the slots or the capacity: grows what is kept per slot, sets targets.
+    /// Adapts per-slot data and targets after a change of the slots or the capacity.
     fn resized(&mut self) {}
 
-    /// Carries what is kept per slot, beside the lists, from one slot to another.
+    /// Moves per-slot data outside the lists from one slot to another.
     fn moved(&mut self, _from: Slot, _to: Slot) {}
 
-    /// Follows a change of a slot's weight.
+    /// Adapts targets after a change of a slot's weight.
     fn reweighed(&mut self, _slot: Slot) {}
 
-    /// Bytes held beside the lists.
+    /// Returns the bytes of memory held outside the lists.
     fn other_memory_bytes(&self) -> usize {
         0
     }
 
-    /// The length of a stream from which on its owner fetches ahead; `None` for never.
+    /// Returns the length of a stream from which its owner fetches ahead; `None` for never.
     fn fetches_ahead(&self) -> Option<u64> {
         None
     }
 }
 
-/// [`Lists`] of any number, for what does not depend on the number.
+/// The operations of [`Lists`] that do not depend on the number of lists.
 pub trait SlotLists {
-    /// Makes room for slots `0..slots`.
+    /// Allocates for slots `0..slots`.
     fn reserve(&mut self, slots: usize);
     /// Sets the weight that all lists together may hold.
     fn set_capacity(&mut self, weight: u64);
-    /// The number of slots in the lists or frozen.
+    /// Returns the number of slots listed or frozen.
     fn len(&self) -> usize;
     /// Returns whether no slot is listed or frozen.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Takes a slot out, frozen or not.
+    /// Removes a slot, listed or frozen.
     fn delink(&mut self, slot: Slot);
-    /// Gives `to` the place and weight of `from`; says whether there was one.
+    /// Replaces slot `from` by `to`, which gets its place and weight; returns false if `from` had
+    /// no place.
     fn transfer(&mut self, from: Slot, to: Slot) -> bool;
-    /// Changes the weight of a slot; says whether it is in a list or frozen.
+    /// Changes the weight of a slot; returns whether it is listed or frozen.
     fn reweigh(&mut self, slot: Slot, weight: u32) -> bool;
-    /// Appends a batch of slots, most worth keeping first: by their hits, then in the order of
-    /// `lists`.
+    /// Appends a batch of slots, most worth keeping first: by hits, then in the order of `lists`.
     fn rank(
         &self,
         lists: &[usize],
@@ -103,11 +104,12 @@ pub trait SlotLists {
         from: Cursor,
         out: &mut Vec<Slot>,
     ) -> Cursor;
-    /// Takes slots out of the lists until `thaw`.
+    /// Freezes slots: takes them out of the lists until they are thawed.
     fn freeze(&mut self, slots: &[Slot]);
-    /// Puts the slot that was frozen last back at the hot end of its list. Returns it.
+    /// Returns the slot that was frozen last to the hot end of its list. Returns `None` if no slot
+    /// is frozen.
     fn thaw_last(&mut self) -> Option<Slot>;
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     fn memory_bytes(&self) -> usize;
 }
 

@@ -1,25 +1,25 @@
-//! Several doubly linked lists of slots over one flat array: what segments, queues and stacks are
-//! made of.
+//! Several doubly linked lists of slots over one flat array: the building block of segments, queues
+//! and stacks.
 //!
 //! The array starts with a sentinel per list that closes its ring, so no operation has a case for
-//! the ends. A slot is in one list at most; which one is kept in a byte beside the links unless
-//! there is only one. Frozen slots are in no list but remember theirs, and in place of a neighbour
-//! where they are among the frozen. Eight bytes a slot, nine with several lists, four more once
-//! weights differ.
+//! the ends. A slot is in one list at most; its list is stored in a byte beside the links unless
+//! there is only one list. Frozen slots are in no list, but their old list stays stored, and one of
+//! their links holds their place in the frozen list. A slot takes eight bytes, nine with several
+//! lists, four more once weights differ.
 //!
 //! Invariants: `sizes[l]` is the sum of the weights in list `l`; `len` counts listed and frozen
-//! slots; a slot whose link says frozen is in `frozen`, at the place that is its `colder`.
+//! slots; a slot whose `hotter` is [`FROZEN`] is in `frozen`, at the place in its `colder`.
 
 use crate::count::{Names, Operation};
 use crate::{Cursor, Slot};
 
-/// Growth in steps of a sixteenth keeps the unused part of the array small: block caches count
-/// metadata bytes.
+/// Reciprocal of the growth step. Growth by a sixteenth keeps the unused part of the array small,
+/// because block caches budget metadata bytes.
 const GROWTH_SHARE: usize = 16;
 
-/// `hotter` of a slot in no list.
+/// The `hotter` link of a slot in no list.
 const OUT: u32 = u32::MAX;
-/// `hotter` of a slot that is frozen.
+/// The `hotter` link of a frozen slot.
 const FROZEN: u32 = u32::MAX - 1;
 
 #[derive(Debug, Clone, Copy)]
@@ -34,9 +34,9 @@ pub struct Lists<const N: usize> {
     /// `links[l]` is the sentinel of list `l`: its `colder` is the head, its `hotter` the tail.
     /// Slot `s` is `links[N + s]`.
     links: Vec<Link>,
-    /// The list of each slot, kept when there are several.
+    /// List of each slot, stored only if there are several lists.
     list_of: Vec<u8>,
-    /// The weight of each slot, kept once one differs from 1.
+    /// Weight of each slot, stored only once one differs from 1.
     weights: Vec<u32>,
     sizes: [u64; N],
     len: usize,
@@ -65,12 +65,12 @@ impl<const N: usize> Default for Lists<N> {
 }
 
 impl<const N: usize> Lists<N> {
-    /// Empty lists that are called so where operations are counted.
+    /// Creates empty lists with these names in operation counts.
     pub(crate) fn named(names: [&'static str; N]) -> Self {
         Self { names: Names::new(names), ..Self::default() }
     }
 
-    /// Makes room for slots `0..slots`.
+    /// Allocates for slots `0..slots`.
     ///
     /// # Panics
     /// When `slots` does not fit in 32 bits.
@@ -94,7 +94,7 @@ impl<const N: usize> Lists<N> {
         }
     }
 
-    /// The number of slots there is room for.
+    /// Returns the number of slots that the lists have room for.
     pub fn slots(&self) -> usize {
         self.links.len() - N
     }
@@ -104,13 +104,13 @@ impl<const N: usize> Lists<N> {
         self.capacity = Some(weight);
     }
 
-    /// Assumes this capacity until one is set.
+    /// Sets the capacity that applies until [`set_capacity`](Self::set_capacity) is called.
     pub(crate) fn assume_slots(&mut self, slots: usize) {
         self.assumed = Some(slots as u64);
     }
 
-    /// Returns the weight that the lists may hold: the capacity (the number of slots where none was
-    /// set) without the frozen weight.
+    /// Returns the weight that the lists may hold: the capacity without the weight of frozen slots.
+    /// The capacity is the number of slots if none was set.
     #[inline]
     pub fn capacity(&self) -> u64 {
         self.capacity
@@ -119,7 +119,7 @@ impl<const N: usize> Lists<N> {
             .saturating_sub(self.frozen_size)
     }
 
-    /// The number of slots in the lists or frozen.
+    /// Returns the number of slots listed or frozen.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
@@ -130,20 +130,20 @@ impl<const N: usize> Lists<N> {
         self.len == 0
     }
 
-    /// The weight of the slots in a list.
+    /// Returns the total weight of the slots in a list.
     #[inline]
     pub fn size(&self, list: usize) -> u64 {
         self.sizes[list]
     }
 
-    /// The weight of a slot.
+    /// Returns the weight of a slot.
     #[inline]
     pub fn weight(&self, slot: Slot) -> u64 {
         if self.weights.is_empty() { 1 } else { u64::from(self.weights[slot.index()]) }
     }
 
-    /// Gives a slot that is in no list its weight. The first weight other than 1 makes room for all
-    /// of them.
+    /// Sets the weight of a slot that is in no list. The first weight other than 1 allocates for
+    /// the weights of all slots.
     #[inline]
     pub fn set_weight(&mut self, slot: Slot, weight: u32) {
         if weight != 1 || !self.weights.is_empty() {
@@ -157,7 +157,7 @@ impl<const N: usize> Lists<N> {
         self.weights[slot.index()] = weight;
     }
 
-    /// Changes the weight of a slot, listed or frozen, and says whether it was either.
+    /// Changes the weight of a slot; returns whether it is listed or frozen.
     pub fn reweigh(&mut self, slot: Slot, weight: u32) -> bool {
         let before = self.weight(slot);
         if self.contains(slot) {
@@ -172,13 +172,13 @@ impl<const N: usize> Lists<N> {
         true
     }
 
-    /// The list a slot is in; `None` when it is out or frozen.
+    /// Returns the list that a slot is in; `None` if it is in none or frozen.
     #[inline]
     pub fn list_of(&self, slot: Slot) -> Option<usize> {
         self.contains(slot).then(|| self.list_before(slot))
     }
 
-    /// The list of a slot that is known to be in one or frozen.
+    /// Returns the stored list of a slot that is known to be listed or frozen.
     #[inline]
     fn list_before(&self, slot: Slot) -> usize {
         if N > 1 { self.list_of[slot.index()] as usize % N } else { 0 }
@@ -196,7 +196,7 @@ impl<const N: usize> Lists<N> {
         self.links[slot.index() + N].hotter == FROZEN
     }
 
-    /// Puts a slot at the hot end.
+    /// Puts a slot at the hot end of a list.
     #[inline(always)]
     pub fn push_head(&mut self, list: usize, slot: Slot) {
         debug_assert!(!self.contains(slot), "slot {} is in a list already", slot.0);
@@ -218,7 +218,8 @@ impl<const N: usize> Lists<N> {
         }
     }
 
-    /// Puts a slot next to another one, on its hot side; at the cold end where there is no other.
+    /// Inserts a slot next to `than`, on its hot side; at the cold end of the list if `than` is
+    /// `None`.
     #[inline]
     pub fn push_hotter(&mut self, list: usize, slot: Slot, than: Option<Slot>) {
         debug_assert!(!self.contains(slot), "slot {} is in a list already", slot.0);
@@ -236,7 +237,7 @@ impl<const N: usize> Lists<N> {
         self.len += 1;
     }
 
-    /// Takes a listed slot out of its neighbours' links.
+    /// Connects the neighbours of a listed slot with each other.
     #[inline]
     fn unlink(&mut self, slot: Slot) {
         let Link { colder, hotter } = self.links[slot.index() + N];
@@ -244,7 +245,7 @@ impl<const N: usize> Lists<N> {
         self.links[hotter as usize].colder = colder;
     }
 
-    /// Takes a slot out, frozen or not, and says which list it was in.
+    /// Removes a slot, listed or frozen, and returns its list.
     #[inline]
     pub fn delink(&mut self, slot: Slot) -> Option<usize> {
         if self.contains(slot) {
@@ -275,7 +276,7 @@ impl<const N: usize> Lists<N> {
         }
     }
 
-    /// Moves a listed slot to the hot end of `list`; a slot out of the lists is left out.
+    /// Moves a listed slot to the hot end of `list`; ignores a slot that is in no list.
     #[inline]
     pub fn move_to_head(&mut self, list: usize, slot: Slot) {
         let hotter = self.links[slot.index() + N].hotter;
@@ -295,13 +296,13 @@ impl<const N: usize> Lists<N> {
         self.link_at_head(list, slot);
     }
 
-    /// The slot at the hot end.
+    /// Returns the slot at the hot end of a list.
     #[inline]
     pub fn head(&self, list: usize) -> Option<Slot> {
         self.links[list].colder.checked_sub(N as u32).map(Slot)
     }
 
-    /// The slot at the cold end.
+    /// Returns the slot at the cold end of a list.
     #[inline]
     pub fn tail(&self, list: usize) -> Option<Slot> {
         let tail = self.links[list].hotter.checked_sub(N as u32).map(Slot);
@@ -309,19 +310,19 @@ impl<const N: usize> Lists<N> {
         tail
     }
 
-    /// The next slot towards the hot end of the same list.
+    /// Returns the next slot towards the hot end of the slot's list.
     #[inline]
     pub fn hotter(&self, slot: Slot) -> Option<Slot> {
         self.links[slot.index() + N].hotter.checked_sub(N as u32).map(Slot)
     }
 
-    /// The next slot towards the cold end of the same list.
+    /// Returns the next slot towards the cold end of the slot's list.
     #[inline]
     pub fn colder(&self, slot: Slot) -> Option<Slot> {
         self.links[slot.index() + N].colder.checked_sub(N as u32).map(Slot)
     }
 
-    /// Takes the slot at the cold end out.
+    /// Removes the slot at the cold end of a list and returns it.
     #[inline(always)]
     pub fn pop_tail(&mut self, list: usize) -> Option<Slot> {
         let tail = self.tail(list)?;
@@ -335,7 +336,8 @@ impl<const N: usize> Lists<N> {
         Some(tail)
     }
 
-    /// Gives `to`, which is out, the place and weight of `from`; says whether there was one.
+    /// Replaces slot `from` by `to`, which is in no list and gets its place and weight; returns
+    /// false if `from` had no place.
     pub fn transfer(&mut self, from: Slot, to: Slot) -> bool {
         let link = self.links[from.index() + N];
         if from == to || link.hotter == OUT {
@@ -364,7 +366,7 @@ impl<const N: usize> Lists<N> {
         true
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
         self.links.capacity() * size_of::<Link>()
             + self.list_of.capacity()
@@ -389,18 +391,18 @@ impl<const N: usize> Lists<N> {
         }
     }
 
-    /// The frozen slots, in the order in which they were frozen.
+    /// Returns the frozen slots in the order in which they were frozen.
     pub fn frozen(&self) -> impl DoubleEndedIterator<Item = Slot> + '_ {
         self.frozen.iter()
     }
 
-    /// Puts each frozen slot back at the hot end of its list, in the order in which they were
-    /// frozen.
+    /// Puts each frozen slot back at the hot end of its list, last frozen first, so that the first
+    /// frozen ends up hottest.
     pub fn thaw(&mut self) {
         while self.thaw_last().is_some() {}
     }
 
-    /// Puts the slot that was frozen last back at the hot end of its list. Returns it.
+    /// Puts the slot that was frozen last back at the hot end of its list and returns it.
     pub fn thaw_last(&mut self) -> Option<Slot> {
         let slot = self.frozen.pop()?;
         let (list, weight) = (self.list_before(slot), self.weight(slot));
@@ -416,8 +418,8 @@ impl<const N: usize> Lists<N> {
         self.rank_by(lists, 1, |_| 0, from, out)
     }
 
-    /// The same by classes: slots of class 0 of all lists first, those of class `classes` - 1 last.
-    /// One walk for each class.
+    /// Appends a batch of slots by class: those of class 0 from all lists first, those of class
+    /// `classes` - 1 last. Walks the lists once per class.
     pub(crate) fn rank_by(
         &self,
         lists: &[usize],
@@ -449,24 +451,23 @@ impl<const N: usize> Lists<N> {
         Cursor::END
     }
 
-    /// Slots of a list from the cold end to the hot end.
+    /// Returns the slots of a list from the cold end to the hot end.
     pub fn coldest_first(&self, list: usize) -> impl Iterator<Item = Slot> + '_ {
         std::iter::successors(self.tail(list), |&slot| self.hotter(slot))
     }
 }
 
-/// Marks the place of a slot that has left.
+/// Placeholder for a slot that has left the frozen list.
 const GONE: Slot = Slot(u32::MAX);
-/// Vacated places above which, and above half of all, the list is compacted.
+/// Number of placeholders from which the frozen list is compacted, if they also are more than half
+/// of it.
 const GONE_MIN: usize = 64;
 
-/// Frozen slots, best first.
+/// Frozen slots in the order in which they were frozen, best first, so that thawing restores their
+/// ranks.
 ///
-/// The slots that are frozen, in the order in which they were: for orders that give them back best
-/// first.
-///
-/// Each frozen slot knows its place here, so that one that leaves or moves meanwhile is noted at
-/// once, and memory stays in proportion to the number of frozen slots. The owner keeps the places.
+/// The owner stores the place of each frozen slot, so that a slot that leaves or moves meanwhile is
+/// updated at once. Memory stays in proportion to the number of frozen slots.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FrozenList {
     slots: Vec<Slot>,
@@ -478,23 +479,23 @@ impl FrozenList {
         self.slots.reserve(more);
     }
 
-    /// The number of frozen slots.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.gone
     }
 
-    /// Adds a slot behind the others and answers its place.
+    /// Appends a slot and returns its place.
     pub(crate) fn push(&mut self, slot: Slot) -> u32 {
         self.slots.push(slot);
         self.slots.len() as u32 - 1
     }
 
-    /// Replaces the slot in a place.
+    /// Replaces the slot at a place.
     pub(crate) fn replace(&mut self, place: u32, slot: Slot) {
         self.slots[place as usize] = slot;
     }
 
-    /// The slot in this place has left. Others may get new places by that, which `moved` is told.
+    /// Removes the slot at a place. Other slots may move; `moved` is called with each and its new
+    /// place.
     pub(crate) fn leave(&mut self, place: u32, mut moved: impl FnMut(Slot, u32)) {
         self.slots[place as usize] = GONE;
         self.gone += 1;
@@ -505,13 +506,13 @@ impl FrozenList {
         }
     }
 
-    /// Takes all out, best first.
+    /// Removes all slots and returns them, best first.
     pub(crate) fn take(&mut self) -> impl DoubleEndedIterator<Item = Slot> + use<> {
         self.gone = 0;
         std::mem::take(&mut self.slots).into_iter().filter(|&slot| slot != GONE)
     }
 
-    /// Takes the last one out. After the last of all its memory is free.
+    /// Removes the last slot and returns it. When the list becomes empty, its memory is freed.
     pub(crate) fn pop(&mut self) -> Option<Slot> {
         loop {
             match self.slots.pop() {
@@ -525,7 +526,7 @@ impl FrozenList {
         }
     }
 
-    /// All of them, best first.
+    /// Returns the frozen slots, best first.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Slot> + '_ {
         self.slots.iter().copied().filter(|&slot| slot != GONE)
     }
