@@ -122,8 +122,8 @@ pub trait Device {
     /// for it.
     fn set_judge(&mut self, _judge: Option<Arc<dyn Judge>>) {}
 
-    /// Sets a new size, which [`Source::refresh`] found. Operations beyond it are refused from then
-    /// on; those in flight continue.
+    /// Sets a new size, which [`Source::refresh`](crate::Source::refresh) found. Operations beyond
+    /// it are refused from then on; those in flight continue.
     ///
     /// # Errors
     /// When this device's size is fixed or the device is smaller than `bytes`; the size stays

@@ -4,8 +4,8 @@
 //! next. A half that fails leaves, and is resynchronised when it can be reached again. The
 //! decisions are a [state machine](state), which a simulator crashes between any two steps.
 //!
-//! The newest [generation] is recorded in the headers of the halves and at an external witness. A
-//! half without it is never served.
+//! The newest [generation](witness::Generation) is recorded in the headers of the halves and at an
+//! external witness. A half without it is never served.
 
 mod device;
 mod layout;

@@ -7,8 +7,8 @@
 //!
 //! After a lost connection the hub reconnects and sends the unanswered requests again. A server
 //! that crashed may also have lost writes that it had acknowledged and not flushed. So the hub
-//! keeps a copy of those ([log]), and repeats them first. It makes the server flush when the log
-//! grows large.
+//! keeps a copy of those ([log](work::Log)), and repeats them first. It makes the server flush when
+//! the log grows large.
 
 mod hub;
 mod socket;

@@ -38,7 +38,6 @@ enum Base {
 /// A file or disk that underlies a block device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Below {
-    /// The path of the file or block device.
     pub(crate) path: PathBuf,
     /// The range of the file or disk that the upper device uses.
     pub(crate) bytes: Range<u64>,

@@ -72,7 +72,6 @@ impl<T> Queue<T> {
         self.slots.iter_mut().flatten()
     }
 
-    /// Removes and returns all operations.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.free.clear();
         std::mem::take(&mut self.slots).into_iter().flatten()
@@ -215,7 +214,6 @@ impl<T> Inbox<T> {
         Ok(Self { mailbox, ring, owner, listens: false, events: Vec::new() })
     }
 
-    /// Returns whether the ring polls the eventfd.
     pub(crate) fn listens(&self) -> bool {
         self.listens
     }

@@ -220,11 +220,9 @@ struct Layout {
 /// A contiguous part of a range, on one member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Part {
-    /// The number of the member.
     member: usize,
     /// The first byte on that member.
     offset: u64,
-    /// Length in bytes.
     len: u64,
 }
 

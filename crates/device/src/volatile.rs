@@ -191,7 +191,7 @@ pub enum Habit {
 }
 
 /// A disk that loses unflushed data when the process ends. Clones share the disk; each thread uses
-/// it through a [`VolatileDevice`](VolatileDevice).
+/// it through a [`VolatileDevice`].
 #[derive(Debug, Clone)]
 pub struct VolatileDisk(Arc<Shared>);
 
@@ -264,7 +264,6 @@ impl VolatileDisk {
         Ok(VolatileDisk(Arc::new(Shared { cache, jobs: Some(jobs), thread: Some(thread) })))
     }
 
-    /// Locks the cache of unflushed data.
     fn cache(&self) -> MutexGuard<'_, WriteCache> {
         lock(&self.0.cache)
     }

@@ -44,7 +44,6 @@ pub(crate) struct Shape {
 pub(crate) struct Label {
     /// The random id of the mirror.
     pub(crate) mirror: [u8; 16],
-    /// The number of the half within the mirror.
     pub(crate) half: usize,
     pub(crate) shape: Shape,
 }
@@ -52,7 +51,6 @@ pub(crate) struct Label {
 /// The result of reading the header area of a half.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// A valid header.
     Header(Label, Header),
     /// A header of a half, but no intact copy of it.
     Damaged,
@@ -94,7 +92,6 @@ impl Shape {
         Shape { count, bytes, region_bytes }
     }
 
-    /// Returns the number of regions in the mirror.
     pub(crate) fn regions(self) -> usize {
         self.bytes.div_ceil(self.region_bytes) as usize
     }
@@ -126,7 +123,6 @@ pub(crate) fn slot(number: usize) -> u64 {
     number as u64 * SLOT_BYTES
 }
 
-/// Returns the on-disk bytes of a header.
 pub(crate) fn encode(label: &Label, header: &Header) -> Vec<u8> {
     let Label { mirror, half, shape } = label;
     let mut bytes = Vec::with_capacity(shape.header_bytes());

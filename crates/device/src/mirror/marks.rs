@@ -95,17 +95,14 @@ impl Regions {
         })
     }
 
-    /// Adds the regions of another set.
     pub(crate) fn add(&mut self, other: &Regions) {
         self.combine(other, |own, other| own | other);
     }
 
-    /// Removes the regions of another set.
     pub(crate) fn subtract(&mut self, other: &Regions) {
         self.combine(other, |own, other| own & !other);
     }
 
-    /// Removes the regions that are not in another set.
     pub(crate) fn intersect(&mut self, other: &Regions) {
         self.combine(other, |own, other| own & other);
     }

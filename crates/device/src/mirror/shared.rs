@@ -180,7 +180,6 @@ impl HalfSource {
         }
     }
 
-    /// Stores a source that was just opened.
     pub(super) fn put(&mut self, source: Box<dyn HalfDevice>, slot: usize) {
         (self.source, self.slot) = (Some(source), slot);
     }

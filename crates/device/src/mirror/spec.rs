@@ -34,7 +34,6 @@ pub(crate) struct MirrorSpec {
     paths: Vec<PathBuf>,
     size: Option<u64>,
     timeout: Option<Duration>,
-    /// The resynchronisation rate in bytes per second.
     resync: Option<u64>,
     /// The folder that serves as witness.
     witness: Option<PathBuf>,

@@ -281,7 +281,6 @@ impl State {
         done
     }
 
-    /// Asks to begin a flush.
     pub(crate) fn begin_flush(&mut self) -> Begin {
         match () {
             () if self.fenced => Begin::Fenced,

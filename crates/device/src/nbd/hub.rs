@@ -457,7 +457,6 @@ pub enum NbdError {
 /// A message to the hub.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// Carry out this operation.
     Job(Job),
     /// An attempt to connect has ended.
     Connected(Result<Connected, NbdError>),
@@ -465,7 +464,6 @@ pub(super) enum Event {
     Measure(Sender<io::Result<u64>>),
     /// Set the timeout; operations in progress have this long from now.
     Timeout(Duration),
-    /// End the thread.
     End,
 }
 

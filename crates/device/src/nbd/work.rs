@@ -96,7 +96,6 @@ impl Work {
         self.operations.len() > 0
     }
 
-    /// Returns the number of requests in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.ledger.in_flight()
     }
@@ -374,7 +373,6 @@ pub(super) enum JobAction {
     Flush,
 }
 
-/// A request to the NBD server.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) command: u16,

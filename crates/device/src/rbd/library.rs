@@ -362,7 +362,6 @@ impl OpenImage {
         Ok(open)
     }
 
-    /// Returns the connection on which the image was opened.
     pub(super) fn connection(&self) -> &Arc<Connection> {
         self.connection.as_ref().expect("it is taken when this is dropped")
     }

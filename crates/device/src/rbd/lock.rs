@@ -142,7 +142,6 @@ impl RbdWatch {
     }
 }
 
-/// The owner of a lock.
 struct Locker {
     cookie: String,
     address: String,
@@ -180,7 +179,6 @@ impl Handles {
         Ok(())
     }
 
-    /// Returns the client that holds the lock.
     pub(super) fn owner(&self, library: &Functions) -> io::Result<Option<String>> {
         Ok(self.locker(library)?.map(|locker| locker.address))
     }
