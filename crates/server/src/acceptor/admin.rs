@@ -148,7 +148,7 @@ impl Encryption {
     }
 }
 
-/// Time in which a running server answers a health check.
+/// Longest time that a running server takes to answer a health check.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// A listening socket of the admin interface.

@@ -24,7 +24,7 @@ pub(crate) enum Audience {
     LivePage,
 }
 
-/// State for reports beside the counters and volumes.
+/// State for reports, in addition to counters and volumes.
 pub(crate) struct Reporting {
     begun: Instant,
     started: SystemTime,
