@@ -40,7 +40,7 @@ pub struct Limits {
 impl Default for Limits {
     /// Returns the default limits, which have these reasons:
     ///
-    /// - [`MOST_CONNECTIONS`].
+    /// - 1024 connections, for the reasons given at [`MOST_CONNECTIONS`].
     /// - 256 MiB of requests: a client alone has up to 32 MiB in flight, each of 24 busy ones about
     ///   5 MiB, and 64 KiB are each client's own.
     /// - 10 s for a handshake, for which honest clients on bad lines need a second or two.
@@ -80,8 +80,8 @@ pub(crate) const MOST_REQUESTS: usize = 256;
 /// server stops reading from the client. A single list of exports may be longer.
 pub(crate) const MOST_ANSWER_BYTES: usize = 64 << 10;
 
-/// Divisor for the part of a thread's request memory that is reserved: a quarter of it is divided
-/// evenly among all possible connections.
+/// Divisor for the reserved part of a thread's request memory. A quarter of the memory is divided
+/// evenly among all possible connections, as each client's own.
 pub(crate) const OWN_PART: usize = 4;
 
 /// Least bytes reserved for each client, whatever the number of connections: one small request.

@@ -28,7 +28,7 @@ const LEAST_TOUCHES: usize = 64;
 pub(crate) struct Touch {
     pub(crate) at: Instant,
     pub(crate) hash: u64,
-    /// The access is a read. The curve shows the hits of reads.
+    /// True for a read. The miss-ratio curve counts only the hits of reads.
     pub(crate) reads: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Sampling {
 }
 
 impl Sampling {
-    /// Creates a sampling of all blocks for a server with this number of threads.
+    /// Creates the initial sampling, of all blocks, for a server with `threads` threads.
     pub(crate) fn of_threads(threads: usize) -> Self {
         let room = (ROOM / threads.max(1)).clamp(LEAST_TOUCHES, MOST_TOUCHES);
         Self { limit: u64::MAX, block_bytes: FIRST_BLOCK_BYTES, room }

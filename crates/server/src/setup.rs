@@ -95,8 +95,8 @@ pub struct AdminSetup {
     pub hosts: Vec<String>,
     /// Key of the live page, if browsers may change the server on it.
     pub page: Option<PageKey>,
-    /// Folders that must contain the devices which clients name; `None` applies `own_folders` to
-    /// some clients only.
+    /// Folders that must contain the devices which clients name. With `None`, `own_folders` apply
+    /// to clients that may not be the server's user.
     pub paths: Option<Vec<PathBuf>>,
     /// Folders that apply, if `paths` is `None`, to clients that may not be the server's user: over
     /// TCP, and of the group.

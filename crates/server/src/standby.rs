@@ -38,8 +38,8 @@ pub(crate) struct Sockets {
     pub(crate) patience: Duration,
 }
 
-/// The thread that answers admin clients of a server that does not serve yet. It ends when this is
-/// dropped.
+/// The thread that answers admin clients while the server does not serve yet. Dropping this ends
+/// the thread.
 #[derive(Debug)]
 pub struct Desk {
     stop: Option<UnixStream>,

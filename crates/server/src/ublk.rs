@@ -51,7 +51,7 @@ pub(crate) enum NameError {
 }
 
 impl Names {
-    /// Returns the folders of this system.
+    /// Returns the folders of a running system: `/dev/floe` for links, `/run/floe` for notes.
     pub(crate) fn of_system() -> Self {
         Self { links: "/dev/floe".into(), notes: "/run/floe".into() }
     }

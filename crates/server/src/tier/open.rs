@@ -337,7 +337,7 @@ impl CacheMaker {
     }
 }
 
-/// Opens cache devices. A trait, so that a program can supply devices of its own.
+/// Opens cache devices. A program can implement this to supply devices of its own.
 pub trait CacheDevices: Debug + Send + Sync {
     /// Prepares the device of a tier, which is created if necessary. A mirror whose settings name
     /// no witness uses the one given here.
