@@ -34,7 +34,7 @@ pub enum LoadError {
 /// The results of a load.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Time from the first request to the end of the load.
+    /// Time from the first request to the last reply.
     pub elapsed: Duration,
     /// Bytes read and written.
     pub bytes: u64,

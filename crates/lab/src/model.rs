@@ -1,7 +1,7 @@
-//! Models of caches over many hit ratios: what `floe model` prints.
+//! Models of caches over many hit ratios: the output of `floe model`.
 //!
-//! A [`Curve`] is one policy on one machine under one load; its lines are hit ratios, and [`Star`]
-//! says where its peak is.
+//! A [`Curve`] is one policy on one machine under one load. Its lines are the results at hit
+//! ratios, and [`Star`] describes its peak.
 
 use floe_model::events::{Distributions, Effort, Simulated, simulate};
 use floe_model::open::{Open, open};
@@ -9,114 +9,117 @@ use floe_model::peak::{Peak, peak, saturation_peak};
 use floe_model::{Load, ModelError, Network, Policy, Service, Setting, bound, mva};
 use serde::Serialize;
 
-/// A policy under a load, at any hit ratio.
+/// Model of a policy under a load, to be solved at any hit ratio.
 #[derive(Debug, Clone)]
 pub struct Curve {
-    /// The policy.
+    /// The modelled policy.
     pub policy: Policy,
-    /// The times of its operations.
+    /// Service times of the policy's operations.
     pub service: std::sync::Arc<Service>,
-    /// Disk, q and frozen share; its hit ratio does not count.
+    /// Disk latency, `q` and shares of frozen entries and written marks. The hit ratio in it is
+    /// ignored.
     pub setting: Setting,
     /// The arrival of requests.
     pub demand: Demand,
-    /// Cores that requests share; `None` when there are enough.
+    /// Number of cores that requests share; `None` for no limit.
     pub cores: Option<u32>,
 }
 
 /// The arrival of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Demand {
-    /// So many are in flight at all times.
+    /// A closed loop with this number of requests in flight.
     Closed(u32),
-    /// So many million arrive in a second.
+    /// An open loop, in which this many million requests arrive a second.
     Open(f64),
 }
 
-/// The subject of a curve.
+/// The settings of a curve, which each output line repeats.
 #[derive(Debug, Clone, Serialize)]
 pub struct Identity {
-    /// The policy.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// Share of hits that skips the list, where there is a list to skip.
+    /// Share of hits that do not change the list; `None` where the policy has no such choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub q: Option<f64>,
-    /// Share of hits on frozen entries, where some are.
+    /// Share of hits on frozen entries; `None` without freezing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frozen: Option<f64>,
-    /// Share of marks that hits write, where some do.
+    /// Share of hits that write their mark; `None` where none do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub written: Option<f64>,
-    /// Requests in flight, in a closed loop.
+    /// Requests in flight; `None` in an open loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mpl: Option<u32>,
-    /// Million requests that arrive in a second, otherwise.
+    /// Million requests that arrive a second; `None` in a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrival_mrps: Option<f64>,
-    /// Cores, where said.
+    /// Number of cores; `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// The disk that a miss waits for.
+    /// Disk latency of a miss in microseconds.
     pub disk_us: f64,
 }
 
-/// The results at a hit ratio; throughputs are in million requests a second.
+/// Results at a hit ratio. Throughputs are in million requests a second.
 #[derive(Debug, Clone, Serialize)]
 pub struct Line {
-    /// The curve it is on.
+    /// The settings of the curve.
     #[serde(flatten)]
     pub identity: Identity,
-    /// The hit ratio.
+    /// The hit ratio at which the model was solved.
     pub hit_ratio: f64,
-    /// The answers.
+    /// The solution of the model at the hit ratio.
     #[serde(flatten)]
     pub answer: Answer,
-    /// The bottleneck when everything waits: a station, or `cores`.
+    /// The bottleneck when everything waits: the name of a station, or `cores`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bottleneck: Option<&'static str>,
 }
 
-/// The answer of a model.
+/// Solution of a model at one hit ratio.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Answer {
-    /// Of a closed loop.
+    /// Throughput of a closed loop.
     Closed {
-        /// No more than that.
+        /// Upper bound of the throughput.
         bound_mrps: f64,
-        /// Exactly, or with fewer cores than requests approximately.
+        /// Throughput by mean value analysis: exact, or approximate with fewer cores than requests.
         mva_mrps: f64,
-        /// By simulation.
+        /// Throughput by simulation; `None` if none was run.
         #[serde(skip_serializing_if = "Option::is_none")]
         sim_mrps: Option<f64>,
-        /// Half of the simulation's 95 % interval.
+        /// Half the width of the 95 % confidence interval of `sim_mrps`.
         #[serde(skip_serializing_if = "Option::is_none")]
         sim_ci95: Option<f64>,
     },
-    /// Of arrivals.
+    /// Response time of an open loop.
     Open {
-        /// The rate at which they pile up, if there is one.
+        /// Arrival rate above which the queue grows without limit; `None` if no rate does that.
         #[serde(skip_serializing_if = "Option::is_none")]
         saturation_mrps: Option<f64>,
-        /// Mean time of a request, unless they pile up.
+        /// Mean response time of a request in microseconds; `None` if the queue grows without
+        /// limit.
         #[serde(skip_serializing_if = "Option::is_none")]
         response_us: Option<f64>,
     },
 }
 
-/// Where a curve is highest, and why it does not stay there.
+/// Peak of a curve, and the reason why throughput falls after it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Star {
-    /// The curve.
+    /// The settings of the curve.
     #[serde(flatten)]
     pub identity: Identity,
-    /// The hit ratio past which throughput falls; 1 if it never does.
+    /// Hit ratio above which throughput falls; 1 if it never does.
     pub p_star: f64,
-    /// Throughput there, or with arrivals the rate at which they pile up, in million requests a
-    /// second; none when nothing is waited for.
+    /// Throughput at `p_star`, or the saturation rate in an open loop, in million requests a
+    /// second. `None` when nothing limits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_mrps: Option<f64>,
-    /// The same when everything hits.
+    /// Throughput, or the saturation rate in an open loop, at a hit ratio of 1, in million requests
+    /// a second. `None` when nothing limits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_hits_mrps: Option<f64>,
     /// `LRU-like` or `FIFO-like`.
@@ -127,7 +130,7 @@ pub struct Star {
 }
 
 impl Curve {
-    /// Returns the subject of the curve.
+    /// Returns the settings of the curve, as output lines repeat them.
     pub fn identity(&self) -> Identity {
         Identity {
             policy: self.policy.name,
@@ -144,7 +147,7 @@ impl Curve {
     /// Computes the results at a hit ratio, without simulating.
     ///
     /// # Errors
-    /// There is no such model.
+    /// The settings form no valid model.
     pub fn line(&self, hit_ratio: f64) -> Result<Line, ModelError> {
         let network = self.network(hit_ratio)?;
         let (answer, mpl) = match self.demand {
@@ -164,10 +167,10 @@ impl Curve {
         Ok(Line { identity: self.identity(), hit_ratio, answer, bottleneck })
     }
 
-    /// Adds what a simulation says, if it is a closed loop's line.
+    /// Simulates the model and adds the throughput to `line`. Does nothing in an open loop.
     ///
     /// # Errors
-    /// There is no such model.
+    /// The settings form no valid model.
     pub fn simulate(
         &self,
         line: &mut Line,
@@ -186,10 +189,10 @@ impl Curve {
         Ok(())
     }
 
-    /// Where it is highest.
+    /// Computes the peak of the curve.
     ///
     /// # Errors
-    /// There is no such model.
+    /// The settings form no valid model.
     pub fn star(&self) -> Result<Star, ModelError> {
         let (policy, service, setting) = (&self.policy, &*self.service, &self.setting);
         let Peak { hit_ratio, throughput_mrps, all_hits_mrps, class, bottleneck } =
@@ -216,7 +219,7 @@ impl Curve {
     }
 }
 
-/// JSON has no infinity.
+/// Returns the number, or `None` for infinity, which JSON cannot express.
 fn finite(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
 }

@@ -1,11 +1,11 @@
-//! Running a trace through the block cache that serves, on devices that answer when they do.
+//! Replays a trace through the server's block cache, on real or simulated devices.
 //!
-//! [`Survey`] looks at a trace, [`Layout`] gives its addresses a place on the volumes, [`Stage`]
-//! has the cache and its devices, real ones or simulated ones in virtual time, and [`run`] replays.
-//! Whatever the stage, the code between trace and devices is the one of the server:
+//! [`Survey`] checks a trace, [`Layout`] maps its addresses to the volumes, [`Stage`] has the cache
+//! and its devices, and [`run`] replays. Devices are real ones, or simulated ones in virtual time.
+//! On either stage, the code between trace and devices is that of the server:
 //! [`floe_block::Driver`] over [`floe_block::BlockCache`]. In virtual time a replay takes as long
-//! as that code takes, and the same trace on the same plan gives the same outcome to the last
-//! digit, except for `processing_us` and `wall_seconds`, which are measured.
+//! as that code takes. The same trace on the same plan gives the same result to the last digit,
+//! except for `processing_us` and `wall_seconds`, which are measured.
 
 mod engine;
 mod outcome;

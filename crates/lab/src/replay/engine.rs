@@ -1,8 +1,8 @@
-//! The loop of a replay: begins requests when it is their turn, takes answers, lets the clock run.
+//! The loop of a replay: begins requests on time, takes completions, and advances the clock.
 //!
 //! It is the loop of a server with a trace in the place of clients: the same driver over the same
-//! cache. Between the warm-up and what counts, everything under way comes to its end, so that no
-//! counter mixes the two; at the end everything dirty is flushed.
+//! cache. Between the warm-up and the counted part, the loop waits for all requests and background
+//! work, so that no counter mixes the two. At the end all dirty data is flushed.
 
 use std::io;
 use std::iter::Peekable;
@@ -23,56 +23,56 @@ use crate::interval::Interval;
 /// The settings of a replay.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// The pace of requests.
+    /// Pace at which requests begin.
     pub pace: Pace,
-    /// Requests at the start that do not count.
+    /// Number of requests at the start that warm the cache and are not counted.
     pub warmup: u64,
-    /// True to check the data that is read. A simulated stage must hold data for it.
+    /// True to check the data that reads return. A simulated stage must hold data for this.
     pub verify: bool,
     /// The interval at which dirty data is written to the backing devices, with write-back.
     pub flush_interval: Duration,
-    /// The most of the hits, as a share, that may be read from the backing devices instead; `None`
-    /// for none.
+    /// Largest share of the hits that the shed controller may send to the backing devices; `None`
+    /// to disable it.
     pub shed_most: Option<f64>,
-    /// Intervals of the series; `None` for no series.
+    /// Interval length of the time series; `None` for no series.
     pub interval: Option<Interval>,
 }
 
-/// Why a replay came to no end.
+/// Errors of a replay.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The trace is bad.
+    /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] Error),
-    /// The ring failed.
+    /// Waiting for the io_uring ring failed.
     #[error("cannot wait for devices: {0}")]
     Wait(#[from] io::Error),
     /// A request failed.
     #[error("request {number} of the trace, {what}: {fault}")]
     Request {
-        /// Its number, counted from 1.
+        /// Number of the request in the trace, counted from 1.
         number: u64,
-        /// The operation.
+        /// Description of the request.
         what: String,
-        /// The error of the cache.
+        /// The error that the cache returned.
         fault: Fault,
     },
-    /// A read returned other bytes than were written.
+    /// A read returned data other than was written.
     #[error("wrong data: request {number} of the trace, {what}: {mismatch}")]
     Mismatch {
-        /// Its number, counted from 1.
+        /// Number of the request in the trace, counted from 1.
         number: u64,
-        /// The operation.
+        /// Description of the request.
         what: String,
-        /// The mismatch.
+        /// The wrong bytes, and the expected ones.
         mismatch: Mismatch,
     },
-    /// Data that was dirty at the end cannot be written to a backing device.
+    /// The flush at the end failed; with the number of bytes that were still dirty.
     #[error("cannot flush at the end: {0}; {1} bytes are in the cache only")]
     Flush(Fault, u64),
 }
 
-/// A request under way.
+/// A request in flight.
 struct UnderWay {
     number: u64,
     request: Request,
@@ -80,7 +80,8 @@ struct UnderWay {
     payload: Option<Slice>,
 }
 
-/// Replays a trace on a stage. `progress` is told now and then how many requests have ended.
+/// Replays a trace on a stage. `progress` is called now and then with the number of requests that
+/// have ended.
 ///
 /// # Errors
 /// At the first request that fails or reads wrong data, and when the trace or the ring fails.
@@ -166,7 +167,7 @@ struct Engine<'a, P> {
     flush_interval: Duration,
     shed: Option<Shed>,
     verifier: Option<Verifier>,
-    /// By the cache's name for it.
+    /// Requests in flight, indexed by the number that the cache gave them.
     under_way: Vec<Option<UnderWay>>,
     in_flight: usize,
     started: u64,
@@ -179,7 +180,7 @@ struct Engine<'a, P> {
 }
 
 impl<P: FnMut(u64)> Engine<'_, P> {
-    /// Replays up to `most` requests, and waits until all are answered.
+    /// Replays up to `most` requests, and waits until all have completed.
     fn replay<I>(&mut self, requests: &mut Peekable<I>, most: u64) -> Result<(), ReplayError>
     where
         I: Iterator<Item = Result<floe_trace::Request, Error>>,
@@ -221,7 +222,8 @@ impl<P: FnMut(u64)> Engine<'_, P> {
         }
     }
 
-    /// Begins a request, whose latency counts from `late_since` if it is late.
+    /// Begins a request. Its latency counts from `late_since` if that is given, because it begins
+    /// late, and otherwise from now.
     fn begin(&mut self, request: &floe_trace::Request, late_since: Option<Instant>) {
         self.started += 1;
         self.measured.recorded.note(request.time_ns);
@@ -271,7 +273,7 @@ impl<P: FnMut(u64)> Engine<'_, P> {
         self.in_flight += 1;
     }
 
-    /// Does what can be done without waiting; says whether a request has ended.
+    /// Does all work that is possible without waiting. Returns whether a request has ended.
     fn advance(&mut self) -> Result<bool, ReplayError> {
         if let Some(due) = self.clean_due {
             let now = self.stage.clock.now();
@@ -331,13 +333,14 @@ impl<P: FnMut(u64)> Engine<'_, P> {
         Ok(())
     }
 
-    /// Waits until a device or the clock wants something.
+    /// Waits for a device completion or the next due time: that of the driver, the flush or the
+    /// next request.
     fn wait(&mut self, next_turn: Option<Instant>) -> Result<(), ReplayError> {
         let due = [self.stage.driver.next_due(), self.clean_due, next_turn];
         Ok(self.stage.clock.wait_until(due.into_iter().flatten().min())?)
     }
 
-    /// Waits until nothing is under way, in the background neither.
+    /// Waits until no request and no background work is in flight.
     fn settle(&mut self) -> Result<(), ReplayError> {
         loop {
             self.advance()?;
@@ -348,7 +351,7 @@ impl<P: FnMut(u64)> Engine<'_, P> {
         }
     }
 
-    /// Brings everything to the backing devices.
+    /// Flushes all dirty data to the backing devices.
     fn flush(&mut self) -> Result<(), ReplayError> {
         self.clean_due = None; // everything is being cleaned
         let volumes: Vec<_> = self.stage.volumes.iter().map(|volume| volume.id).collect();
@@ -385,43 +388,44 @@ fn describe(request: &Request) -> String {
     format!("{what} of {} bytes at {} of volume {}", request.len, request.offset, request.volume.0)
 }
 
-/// The pace of requests.
+/// Pace at which requests begin.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
-    /// So many at a time.
+    /// A closed loop: each completion starts the next request.
     Closed {
-        /// Requests in flight.
+        /// Number of requests in flight.
         in_flight: usize,
     },
-    /// When the trace says.
+    /// Requests begin at their recorded times.
     Recorded {
-        /// The factor of the recorded speed.
+        /// Factor by which the replay is faster than the recording.
         speed: f64,
-        /// Most requests in flight.
+        /// Largest number of requests in flight; requests beyond it begin late.
         in_flight: usize,
     },
 }
 
-/// The answer to a request that wants to begin.
+/// The pacer's decision on the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// At once; its latency counts from the moment given.
+    /// Begin now; the latency counts from the given time.
     Now(Instant),
-    /// Not before this moment.
+    /// Begin at this time.
     At(Instant),
-    /// When another has ended.
+    /// Begin after another request has completed, because too many are in flight.
     Full,
 }
 
-/// Paces one run.
+/// Decides when each request of a replay begins.
 #[derive(Debug)]
 pub(super) struct Pacer {
     pace: Pace,
-    /// The moment of time zero in the trace.
+    /// Clock time that corresponds to time zero of the trace.
     start: Instant,
-    /// Traces step back now and then; requests do not.
+    /// Latest recorded time so far. A request recorded earlier counts as recorded then, since
+    /// requests begin in order.
     latest: Duration,
-    /// The moment the next request was said to wait for.
+    /// True if the next request was told to begin at a later time.
     waited: bool,
     late_most: Duration,
 }
@@ -431,8 +435,8 @@ impl Pacer {
         Self { pace, start: now, latest: Duration::ZERO, waited: false, late_most: Duration::ZERO }
     }
 
-    /// Returns whether the next request, recorded at `time_ns`, may begin `now` with so many in
-    /// flight.
+    /// Decides when the next request, recorded at `time_ns`, begins, given the time and the number
+    /// of requests in flight.
     pub(super) fn turn(&mut self, time_ns: u64, now: Instant, under_way: usize) -> Turn {
         let (speed, in_flight) = match self.pace {
             Pace::Closed { in_flight } if under_way < in_flight => return Turn::Now(now),
@@ -458,8 +462,8 @@ impl Pacer {
         Turn::Now(due)
     }
 
-    /// After a pause that is not the trace's, the request recorded at `time_ns` is due now at the
-    /// earliest.
+    /// Shifts the schedule after a pause that the trace does not have: the request recorded at
+    /// `time_ns` is due now at the earliest.
     pub(super) fn resume(&mut self, time_ns: u64, now: Instant) {
         if let Pace::Recorded { speed, .. } = self.pace {
             let recorded = Duration::from_nanos((time_ns as f64 / speed) as u64).max(self.latest);
@@ -468,13 +472,13 @@ impl Pacer {
         }
     }
 
-    /// Returns the longest delay of a request's begin.
+    /// Returns the longest delay of a request's beginning.
     pub(super) fn late_most(&self) -> Duration {
         self.late_most
     }
 }
 
-/// The shed controller and its measurements.
+/// The shed controller, and the latencies that it decides by.
 #[derive(Debug)]
 pub(super) struct Shed {
     shedder: Shedder,
@@ -489,13 +493,13 @@ impl Shed {
         Self { shedder, begun, requests: 0, time: Duration::ZERO }
     }
 
-    /// A request has ended.
+    /// Adds the latency of a completed request.
     pub(super) fn served(&mut self, latency: Duration) {
         self.requests += 1;
         self.time += latency;
     }
 
-    /// Decides, if it is time.
+    /// Lets the controller set the share of hits to shed, if its next decision is due.
     pub(super) fn turn(&mut self, now: Instant, driver: &mut Driver) {
         let now = now.saturating_duration_since(self.begun);
         if now >= self.shedder.due() {
@@ -503,7 +507,7 @@ impl Shed {
         }
     }
 
-    /// Returns the results; the cache tells the bytes.
+    /// Returns the controller's decisions; the caller fills in the bytes that were shed.
     pub(super) fn into_outcome(self) -> ShedOutcome {
         let decisions = self.shedder.decisions().iter().map(|decision| ShedDecision {
             seconds: decision.at.as_secs_f64(),

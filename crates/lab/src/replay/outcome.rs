@@ -1,4 +1,4 @@
-//! Results of a replay: the fields of `floe replay`.
+//! Results of a replay: the output fields of `floe replay`.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -10,78 +10,79 @@ use serde::Serialize;
 use crate::admission::AdmissionOutcome;
 use crate::interval::Interval;
 
-/// One step of a histogram.
+/// A step of a latency histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LatencyStep {
-    /// Latencies up to here, and above the step before.
+    /// Upper end of the step in microseconds; its lower end is that of the step before.
     pub up_to_us: f64,
-    /// The number of requests.
+    /// Number of requests with a latency in the step.
     pub count: u64,
 }
 
-/// The results of a replay. Warm-up is left out of everything but `metadata_bytes`, which is as at
-/// the end and of all tiers. Where a cache has several tiers, what else is said of the cache is of
-/// the first one, and backing devices are those that the last one stands on; `tiers` has each.
+/// The results of a replay. The warm-up is left out, except in `metadata_bytes`, which is the
+/// memory of all tiers at the end. In a cache with several tiers, other fields of the cache
+/// describe the first tier, and backing devices are those below the last tier; `tiers` has the
+/// fields of each.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplayResult {
-    /// The trace.
+    /// Name of the trace.
     pub trace: String,
-    /// The block sizes.
+    /// Block sizes of the cache.
     pub blocks: String,
     /// Size of the cache in bytes.
     pub cache_bytes: u64,
-    /// When writes reached which device.
+    /// Write mode of the cache.
     pub write: String,
-    /// The policy that decided what left.
+    /// Eviction policy of the cache.
     pub evict: String,
-    /// `real` or `virtual`.
+    /// Clock of the replay: `real` or `virtual`.
     pub time: &'static str,
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Requests before those, not counted.
+    /// Number of requests of the warm-up, not part of `requests`.
     pub warmup_requests: u64,
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Trims.
+    /// Number of trims.
     pub trims: u64,
-    /// Bytes of the reads.
+    /// Bytes that reads asked for.
     pub read_bytes: u64,
-    /// Bytes of the writes.
+    /// Bytes that writes brought.
     pub write_bytes: u64,
-    /// Mean latency of reads; none of these without reads.
+    /// Mean latency of reads in microseconds; `None` without reads.
     pub read_us_mean: Option<f64>,
-    /// Median.
+    /// Median latency of reads in microseconds.
     pub read_us_p50: Option<f64>,
-    /// 99th percentile.
+    /// 99th percentile of the latency of reads in microseconds.
     pub read_us_p99: Option<f64>,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the latency of reads in microseconds.
     pub read_us_p999: Option<f64>,
-    /// Longest.
+    /// Longest latency of a read in microseconds.
     pub read_us_max: Option<f64>,
-    /// Mean latency of writes.
+    /// Mean latency of writes in microseconds; `None` without writes.
     pub write_us_mean: Option<f64>,
-    /// Median.
+    /// Median latency of writes in microseconds.
     pub write_us_p50: Option<f64>,
-    /// 99th percentile.
+    /// 99th percentile of the latency of writes in microseconds.
     pub write_us_p99: Option<f64>,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the latency of writes in microseconds.
     pub write_us_p999: Option<f64>,
-    /// Longest.
+    /// Longest latency of a write in microseconds.
     pub write_us_max: Option<f64>,
-    /// Time from the first request to the last answer, by the replay's clock.
+    /// Time from the first request to the last completion in seconds, by the replay's clock.
     pub seconds: f64,
-    /// Requests a second; none where no time passed, as in virtual time on devices without a
+    /// Requests a second; `None` where no time passed, as in virtual time on devices without a
     /// medium.
     pub requests_per_second: Option<f64>,
-    /// Bytes read and written a second, likewise.
+    /// Bytes read and written a second; `None` where no time passed.
     pub bytes_per_second: Option<f64>,
-    /// The longest delay of a request's begin, at recorded times.
+    /// Longest delay of a request's beginning in microseconds, in a replay at recorded times.
     pub late_us_max: f64,
-    /// Reads that found all they wanted cached.
+    /// Reads whose data was all cached.
     pub read_hits: u64,
-    /// Writes that found blocks for all they wrote.
+    /// Writes for whose whole range the cache had blocks.
     pub write_hits: u64,
     /// Share of reads that hit.
     pub read_hit_ratio: f64,
@@ -89,58 +90,59 @@ pub struct ReplayResult {
     pub write_hit_ratio: f64,
     /// Bytes read from the backing devices.
     pub backing_read_bytes: u64,
-    /// Bytes written to the backing devices, those of the flush at the end too.
+    /// Bytes written to the backing devices, including the flush at the end.
     pub backing_write_bytes: u64,
     /// Bytes read from the cache device.
     pub cache_read_bytes: u64,
     /// Bytes written to the cache device.
     pub cache_write_bytes: u64,
-    /// Memory held for blocks, groups, and valid and dirty bits, of all tiers.
+    /// Bytes of memory for blocks, groups, and valid and dirty bits, of all tiers.
     pub metadata_bytes: u64,
-    /// Blocks made.
+    /// Number of blocks allocated.
     pub blocks_allocated: u64,
-    /// Their mean size.
+    /// Mean size of allocated blocks in bytes.
     pub mean_block_bytes: f64,
-    /// Mean size of the requests that were not hits.
+    /// Mean size in bytes of the requests that were not hits.
     pub mean_missed_bytes: f64,
-    /// Time the cache's own code took a request, measured, also in virtual time.
+    /// Mean time in microseconds that the cache's own code took per request. Measured, also in
+    /// virtual time.
     pub processing_us: f64,
-    /// Time the flush at the end took, by the replay's clock.
+    /// Duration of the flush at the end in seconds, by the replay's clock.
     pub flush_seconds: f64,
-    /// Bytes that were compared with what they should be.
+    /// Bytes of reads that were compared with the expected data.
     pub verified_bytes: u64,
-    /// Time it took the machine.
+    /// Real time that the replay took, in seconds.
     pub wall_seconds: f64,
-    /// Smallest blocks fetched before they were asked for, because they came next in a stream.
+    /// Smallest blocks that were fetched ahead of a sequential stream.
     pub prefetched_blocks: u64,
-    /// Their bytes.
+    /// Bytes that were fetched ahead of a sequential stream.
     pub prefetched_bytes: u64,
-    /// Those that were read before they left.
+    /// Prefetched blocks that were read before they were evicted.
     pub prefetched_used_blocks: u64,
-    /// The offers to the cache and their fate, where an admission was asked.
+    /// Counters of the admission policy; `None` without such a policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<AdmissionOutcome>,
-    /// The tiers of the cache, from the top, where there are several.
+    /// Results of each tier, from the top, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierOutcome>,
-    /// The price of the tiers, where prices were given.
+    /// Price of the tiers; `None` where no prices were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostOutcome>,
-    /// The requests that were shed, where that was allowed.
+    /// Results of the shed controller; `None` where it was disabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shed: Option<ShedOutcome>,
-    /// Bytes written to the cache device for each byte that requests wrote; none without writes.
+    /// Bytes written to the cache device per byte that requests wrote; `None` without writes.
     pub write_amplification: Option<f64>,
-    /// The endurance that these writes need; none where no time passed.
+    /// Endurance that the writes to the cache device need; `None` where no time passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endurance: Option<Endurance>,
-    /// The replay over time, where asked for.
+    /// Time series of the replay; empty unless requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<IntervalResult>,
-    /// Latencies of reads, where asked for.
+    /// Latency histogram of reads; `None` unless requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_histogram: Option<Vec<LatencyStep>>,
-    /// Latencies of writes, where asked for.
+    /// Latency histogram of writes; `None` unless requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_histogram: Option<Vec<LatencyStep>>,
     /// All latencies of reads.
@@ -151,7 +153,7 @@ pub struct ReplayResult {
     pub write_latencies: Latencies,
 }
 
-/// The measurements beside the cache's own counters.
+/// Measurements of the replay loop, in addition to the cache's own counters.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     pub(super) reads: Latencies,
@@ -170,7 +172,7 @@ pub(super) struct Measured {
 }
 
 impl ReplayResult {
-    /// Puts measurements together with what the tiers of the cache have counted since `before`.
+    /// Combines measurements with what the tiers of the cache have counted since `before`.
     pub(super) fn new(
         trace: &str,
         tiers: &[Config],
@@ -264,8 +266,8 @@ impl ReplayResult {
         }
     }
 
-    /// Puts among the fields what the tiers would cost, each at its price for a byte in bytes of
-    /// DRAM, from the top.
+    /// Computes the price of the tiers, and stores it in `cost`. `prices` are those of a byte of
+    /// each tier, from the top, relative to a byte of DRAM.
     ///
     /// # Panics
     /// When there are not as many prices as tiers.
@@ -277,7 +279,7 @@ impl ReplayResult {
         self.cost = Some(CostOutcome::of(&sizes, self.requests_per_second, prices));
     }
 
-    /// Puts the histograms among the fields.
+    /// Stores the latency histograms in the output fields.
     pub fn show_histograms(&mut self) {
         let steps = |latencies: &Latencies| {
             Some(
@@ -293,51 +295,51 @@ impl ReplayResult {
     }
 }
 
-/// A tier, from the top. Its requests are the trace's in the first tier, and in each other what the
-/// one above asked for.
+/// Results of a tier. The requests of the first tier are those of the trace; those of each other
+/// tier come from the tier above it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TierOutcome {
-    /// Its block sizes.
+    /// Block sizes of the tier.
     pub blocks: String,
-    /// Its size in bytes.
+    /// Size of the tier in bytes.
     pub cache_bytes: u64,
-    /// When writes reached which device.
+    /// Write mode of the tier.
     pub write: String,
-    /// The policy that decided what left.
+    /// Eviction policy of the tier.
     pub evict: String,
-    /// Reads it was asked for.
+    /// Reads that the tier received.
     pub reads: u64,
-    /// Reads that found all they wanted cached.
+    /// Reads whose data was all cached.
     pub read_hits: u64,
     /// Share of reads that hit.
     pub read_hit_ratio: f64,
-    /// Writes it was asked for.
+    /// Writes that the tier received.
     pub writes: u64,
-    /// Writes that found blocks for all they wrote.
+    /// Writes for whose whole range the tier had blocks.
     pub write_hits: u64,
-    /// Bytes read from its device.
+    /// Bytes read from the tier's device.
     pub cache_read_bytes: u64,
-    /// Bytes written to its device.
+    /// Bytes written to the tier's device.
     pub cache_write_bytes: u64,
-    /// Bytes read from what it stands on: the tier below, or the backing devices.
+    /// Bytes read from the tier below, or from the backing devices.
     pub below_read_bytes: u64,
-    /// Bytes written to that, those of the flush at the end too.
+    /// Bytes written to the tier below, or to the backing devices, including the flush at the end.
     pub below_write_bytes: u64,
-    /// Smallest blocks fetched before they were asked for, because they came next in a stream.
+    /// Smallest blocks that were fetched ahead of a sequential stream.
     pub prefetched_blocks: u64,
-    /// Their bytes.
+    /// Bytes that were fetched ahead of a sequential stream.
     pub prefetched_bytes: u64,
-    /// Those that were read before they left.
+    /// Prefetched blocks that were read before they were evicted.
     pub prefetched_used_blocks: u64,
-    /// Memory held for blocks, groups, and valid and dirty bits.
+    /// Bytes of memory for blocks, groups, and valid and dirty bits.
     pub metadata_bytes: u64,
-    /// The offers to it and their fate, where an admission was asked.
+    /// Counters of the admission policy; `None` without such a policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<AdmissionOutcome>,
 }
 
 impl TierOutcome {
-    /// Of a tier that was made so and has counted this.
+    /// Creates the results of a tier from its settings and counters.
     pub(super) fn new(config: &Config, stats: &Stats) -> Self {
         let Stats { requests, counters, .. } = stats;
         Self {
@@ -363,37 +365,38 @@ impl TierOutcome {
     }
 }
 
-/// One interval. Latencies are none without such requests; bytes are of the first tier's device,
-/// and of the backing devices below the last.
+/// Results of one interval of a replay. Latencies are `None` without requests of their kind. Cache
+/// bytes are those of the first tier's device, backing bytes those of the devices below the last
+/// tier.
 #[derive(Debug, Clone, Serialize)]
 pub struct IntervalResult {
-    /// Requests that were counted before it.
+    /// Number of counted requests before the interval.
     pub after_requests: u64,
-    /// Its requests.
+    /// Number of requests in the interval.
     pub requests: u64,
-    /// Its end, by the replay's clock, since the first request that counted.
+    /// End of the interval in seconds since the first counted request, by the replay's clock.
     pub seconds: f64,
-    /// Requests a second; none where no time passed.
+    /// Requests a second; `None` where no time passed.
     pub requests_per_second: Option<f64>,
-    /// Share of reads that found all they wanted cached; none without reads.
+    /// Share of reads whose data was all cached; `None` without reads.
     pub read_hit_ratio: Option<f64>,
-    /// Share of writes that found blocks for all they wrote; none without writes.
+    /// Share of writes for whose whole range the cache had blocks; `None` without writes.
     pub write_hit_ratio: Option<f64>,
-    /// Mean latency of reads.
+    /// Mean latency of reads in microseconds.
     pub read_us_mean: Option<f64>,
-    /// Median.
+    /// Median latency of reads in microseconds.
     pub read_us_p50: Option<f64>,
-    /// 99th percentile.
+    /// 99th percentile of the latency of reads in microseconds.
     pub read_us_p99: Option<f64>,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the latency of reads in microseconds.
     pub read_us_p999: Option<f64>,
-    /// Mean latency of writes.
+    /// Mean latency of writes in microseconds.
     pub write_us_mean: Option<f64>,
-    /// Median.
+    /// Median latency of writes in microseconds.
     pub write_us_p50: Option<f64>,
-    /// 99th percentile.
+    /// 99th percentile of the latency of writes in microseconds.
     pub write_us_p99: Option<f64>,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the latency of writes in microseconds.
     pub write_us_p999: Option<f64>,
     /// Bytes read from the backing devices.
     pub backing_read_bytes: u64,
@@ -403,15 +406,15 @@ pub struct IntervalResult {
     pub cache_read_bytes: u64,
     /// Bytes written to the cache device.
     pub cache_write_bytes: u64,
-    /// Bytes at its end that the backing devices do not have.
+    /// Dirty bytes at the end of the interval.
     pub dirty_bytes: u64,
 }
 
-/// The intervals of a replay so far.
+/// Completed intervals of a replay, and the current one.
 pub(super) struct Series {
     every: Interval,
     began: Instant,
-    /// Of the interval under way.
+    /// Beginning of the current interval.
     begins: Instant,
     before: Vec<Stats>,
     requests: u64,
@@ -422,7 +425,7 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// Begins with the first interval; `stats` are the counters of each tier.
+    /// Starts the first interval; `stats` are the counters of each tier.
     pub(super) fn new(every: Interval, now: Instant, stats: Vec<Stats>) -> Self {
         Self {
             every,
@@ -437,7 +440,7 @@ impl Series {
         }
     }
 
-    /// Counts a request that is answered now. Returns whether the interval is full.
+    /// Counts a request that completes at `now`. Returns whether the interval is full.
     pub(super) fn note(&mut self, kind: Kind, latency: Duration, now: Instant) -> bool {
         self.requests += 1;
         match kind {
@@ -451,7 +454,7 @@ impl Series {
         }
     }
 
-    /// Ends the interval under way.
+    /// Ends the current interval, and starts the next one.
     pub(super) fn end(&mut self, now: Instant, stats: Vec<Stats>) {
         let gained: Vec<Stats> =
             self.before.iter().zip(&stats).map(|(before, after)| after.since(before)).collect();
@@ -486,7 +489,7 @@ impl Series {
         (self.reads, self.writes) = (Latencies::default(), Latencies::default());
     }
 
-    /// Returns all intervals, with the one under way if it has requests.
+    /// Returns all intervals, including the current one if it has requests.
     pub(super) fn finish(mut self, now: Instant, stats: Vec<Stats>) -> Vec<IntervalResult> {
         if self.requests > 0 {
             self.end(now, stats);
@@ -495,11 +498,13 @@ impl Series {
     }
 }
 
-/// Latencies are kept apart up to an hour, to three digits.
+/// Longest latency that histograms distinguish: an hour, in nanoseconds. Latencies keep [`DIGITS`]
+/// significant digits.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
-/// The first step of a histogram: a power of two of them is a microsecond.
+/// Upper end of a histogram's first step in nanoseconds. Steps double, so that a microsecond is the
+/// end of one.
 const FIRST_STEP_NS: u64 = 125;
 
 /// Latencies of one kind of request.
@@ -528,18 +533,19 @@ impl Latencies {
         self.0.len()
     }
 
-    /// Returns the mean; `None` without requests.
+    /// Returns the mean latency in microseconds; `None` without requests.
     pub(super) fn mean_us(&self) -> Option<f64> {
         (self.count() > 0).then(|| self.0.mean() / 1e3)
     }
 
-    /// The latency that this share of requests do not exceed; `None` without requests.
+    /// Returns the latency in microseconds that this share of the requests does not exceed; `None`
+    /// without requests.
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         (self.count() > 0).then(|| self.0.value_at_quantile(share) as f64 / 1e3)
     }
 
-    /// Returns the counts in steps that double, from the first step that has any to the last: the
-    /// upper end in microseconds, and the count.
+    /// Returns the histogram in steps that double, from the first to the last one with requests. A
+    /// step has its upper end in microseconds, and its number of requests.
     pub fn steps(&self) -> Vec<(f64, u64)> {
         let steps: Vec<(f64, u64)> = self
             .0
@@ -552,19 +558,19 @@ impl Latencies {
     }
 }
 
-/// The price of the cache.
+/// Price of all tiers, and requests for that price.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CostOutcome {
-    /// The price of a byte of each tier, from the top, in bytes of DRAM.
+    /// Price of a byte of each tier, from the top, relative to a byte of DRAM.
     pub prices: Vec<f64>,
-    /// The price of all tiers, in GiB of DRAM.
+    /// Price of all tiers, as that of so many GiB of DRAM.
     pub gib: f64,
-    /// Requests a second for each of these; none where no time passed.
+    /// Requests a second per `gib`; `None` where no time passed.
     pub requests_per_second_per_gib: Option<f64>,
 }
 
 impl CostOutcome {
-    /// The cost of tiers of these sizes at these prices, from the top.
+    /// Computes the price of tiers with these sizes and prices, both from the top.
     ///
     /// # Panics
     /// When there are not as many prices as tiers.
@@ -587,20 +593,20 @@ const DAYS_PER_YEAR: f64 = 365.25;
 /// Writes to the first tier's device, at the pace of the trace.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Endurance {
-    /// The clock that tells the pace: `trace` for the times recorded in the trace, `replay` where
-    /// it has none.
+    /// Clock that the pace is measured by: `trace` for the times recorded in the trace, `replay`
+    /// where it has none.
     pub clock: &'static str,
-    /// Bytes written in a day.
+    /// Bytes written to the device in a day.
     pub bytes_per_day: f64,
-    /// Times the device is written whole in a day, as data sheets give endurance.
+    /// Drive writes per day: how often a day the whole capacity of the device is written.
     pub drive_writes_per_day: f64,
-    /// Terabytes (10¹²) written in a year.
+    /// Terabytes (10¹² bytes) written to the device in a year.
     pub terabytes_per_year: f64,
 }
 
 impl Endurance {
-    /// Of so many bytes written to a device of this size while a trace was replayed; `None` where
-    /// no time passed.
+    /// Computes the endurance from the bytes written to a device during a replay; `None` where no
+    /// time passed.
     pub(super) fn of(
         written_bytes: u64,
         device_bytes: u64,
@@ -621,7 +627,7 @@ impl Endurance {
     }
 }
 
-/// The first and the last of the recorded times of the requests that count.
+/// First and last recorded time of the counted requests, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Recorded(Option<(u64, u64)>);
 
@@ -631,32 +637,32 @@ impl Recorded {
         self.0 = Some((first.min(time_ns), last.max(time_ns)));
     }
 
-    /// `None` in a trace without times.
+    /// Returns the span of the recorded times in seconds; `None` in a trace without times.
     fn seconds(&self) -> Option<f64> {
         let span_ns = self.0.map_or(0, |(first, last)| last - first);
         (span_ns > 0).then_some(span_ns as f64 / 1e9)
     }
 }
 
-/// A share of hits that was decided to be shed.
+/// A decision of the shed controller on the share of hits to shed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ShedDecision {
-    /// When, since the start of the replay, by its clock.
+    /// Seconds from the start of the replay to the decision, by the replay's clock.
     pub seconds: f64,
-    /// The share from then on.
+    /// Share of hits to shed from then on.
     pub share: f64,
-    /// Why, in words and numbers.
+    /// The controller's reason, in words and numbers.
     pub reason: String,
 }
 
-/// The results of shedding.
+/// Results of the shed controller, which sends hits to the backing devices.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ShedOutcome {
-    /// The share of hits that was shed in the end.
+    /// Share of hits that was shed at the end.
     pub share: f64,
     /// Bytes of hits that were read from the backing devices, without those of the warm-up.
     pub bytes: u64,
-    /// The last decisions, newest last.
+    /// The most recent decisions, newest last.
     pub decisions: Vec<ShedDecision>,
 }
 

@@ -1,8 +1,8 @@
-//! A trace, read twice: once to know what it asks for, and once to ask for it.
+//! Reads a trace twice: first to check all requests, and then to replay them.
 //!
-//! The first reading ([`Survey`]) finds what would otherwise stop a long run in its middle. The
+//! The first reading ([`Survey`]) finds errors that would otherwise stop a long replay midway. The
 //! second runs ahead in a thread of its own ([`Feed`]), so that decompressing a trace delays no
-//! request; it keeps a bounded part of the trace in memory.
+//! request. It keeps a bounded part of the trace in memory.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::vec::IntoIter;
@@ -11,28 +11,29 @@ use floe_block::format_size;
 use floe_trace::{Error, Op, Request, Trace};
 use hashbrown::HashMap;
 
-/// Requests handed over at a time, and how often ahead of use.
+/// Number of requests that the reading thread hands over at a time. It reads up to
+/// [`BATCHES_AHEAD`] such batches ahead.
 const BATCH_REQUESTS: usize = 8192;
 const BATCHES_AHEAD: usize = 8;
 
-/// The properties of a trace's requests.
+/// Properties of all requests of a trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// The number of requests.
+    /// Number of requests.
     pub requests: u64,
-    /// The number of requests that change data.
+    /// Number of requests that change data.
     pub changes: u64,
-    /// True if requests have times.
+    /// True if requests have recorded times.
     pub has_times: bool,
-    /// Volumes in order of appearance, by their number in the trace, with the first byte past all
-    /// requests.
+    /// Volumes in order of appearance: the number in the trace, and the end of the highest request
+    /// in bytes.
     pub volumes: Vec<(u32, u64)>,
-    /// The longest read or write, in bytes.
+    /// Length in bytes of the longest read or write.
     pub longest_bytes: u64,
 }
 
 impl Survey {
-    /// Reads requests to the end.
+    /// Reads all requests of a trace.
     ///
     /// # Errors
     /// The first error of the trace.
@@ -67,7 +68,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Begins to read the first `limit` requests.
+    /// Starts a thread that reads the first `limit` requests.
     pub fn start(trace: Trace, limit: u64) -> Self {
         let (tell, batches) = sync_channel(BATCHES_AHEAD);
         std::thread::spawn(move || {
@@ -107,37 +108,38 @@ impl Iterator for Feed {
     }
 }
 
-/// The longest request of one piece; a server takes no longer one.
+/// Longest request in bytes that a server accepts.
 pub const LONGEST_REQUEST_BYTES: u64 = 32 << 20;
 
-/// The boundary at which volumes laid end to end begin, and to which folded addresses keep.
+/// Alignment in bytes of volumes that are laid end to end. Folded addresses keep their position
+/// within units of [`UNIT_BYTES`].
 const ALIGNMENT_BYTES: u64 = 1 << 20;
 const UNIT_BYTES: u64 = 4096;
 
-/// The treatment of addresses that do not fit.
+/// Options for traces whose addresses do not fit the volumes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Fit {
-    /// Take addresses beyond a volume modulo its size.
+    /// True to take addresses beyond a volume modulo its size.
     pub wrap: bool,
-    /// Lay the trace's volumes end to end on the first volume.
+    /// True to lay the trace's volumes end to end on the first volume.
     pub concatenate: bool,
 }
 
-/// Why a trace does not fit.
+/// Reasons why a trace does not fit the volumes.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LayoutError {
-    /// More volumes than there are.
+    /// The trace has more volumes than are configured.
     #[error(
         "the trace speaks of {wanted} volumes and there are {there}: configure as many, or lay \
          them end to end on the first with --concatenate"
     )]
     Volumes {
-        /// Volumes of the trace.
+        /// Number of volumes in the trace.
         wanted: usize,
-        /// Volumes there are.
+        /// Number of configured volumes.
         there: usize,
     },
-    /// Addresses beyond a volume.
+    /// The trace has addresses beyond the end of a volume.
     #[error(
         "the trace needs {} of volume {volume}, which has {}: give it memory:{large} or \
          file:PATH,size={large}, which take only what is written, or fold addresses into it with \
@@ -147,38 +149,38 @@ pub enum LayoutError {
         large = format_size(wanted_bytes.next_multiple_of(1 << 30))
     )]
     Size {
-        /// The volume, counted from 1.
+        /// Number of the volume, counted from 1.
         volume: usize,
-        /// The first byte past all requests.
+        /// Bytes that the volume must have for all requests to fit.
         wanted_bytes: u64,
-        /// The volume's size.
+        /// Size of the volume in bytes.
         there_bytes: u64,
     },
-    /// A request that no server takes.
+    /// The trace has a request that is too long for a server.
     #[error(
         "the trace has a request of {}; the longest a server takes are {}",
         exact(*bytes),
         exact(LONGEST_REQUEST_BYTES)
     )]
     Longest {
-        /// Its length.
+        /// Length of the request in bytes.
         bytes: u64,
     },
 }
 
-/// Where requests go.
+/// Mapping of a trace's addresses to the configured volumes.
 #[derive(Debug)]
 pub struct Layout {
-    /// By the volume's number in the trace: which volume it is, and where on it its first byte is.
+    /// Volume index and offset of the first byte, by the volume's number in the trace.
     places: HashMap<u32, (usize, u64), foldhash::fast::FixedState>,
     sizes: Vec<u64>,
 }
 
 impl Layout {
-    /// A layout of a trace on volumes of these sizes in bytes.
+    /// Maps a trace to volumes with these sizes in bytes.
     ///
     /// # Errors
-    /// When it does not fit and may not be made to.
+    /// When the trace does not fit, and `fit` does not allow to change addresses.
     pub fn new(survey: &Survey, sizes: &[u64], fit: Fit) -> Result<Self, LayoutError> {
         if survey.longest_bytes > LONGEST_REQUEST_BYTES {
             return Err(LayoutError::Longest { bytes: survey.longest_bytes });
@@ -208,10 +210,10 @@ impl Layout {
         Ok(Self { places, sizes: sizes.to_vec() })
     }
 
-    /// The volume of a request, and its range there.
+    /// Returns the volume index of a request, and its offset and length there in bytes.
     ///
     /// # Panics
-    /// When the request is of a volume that the survey did not see.
+    /// When the survey did not see the request's volume.
     pub(super) fn place(&self, request: &Request) -> (usize, u64, u64) {
         let (volume, start) = self.places[&request.volume];
         let (offset, size) = (start + request.key, self.sizes[volume]);
@@ -233,7 +235,7 @@ impl Layout {
     }
 }
 
-/// A size that hides nothing.
+/// Formats a size briefly if that is exact, or else in bytes.
 fn exact(bytes: u64) -> String {
     let short = format_size(bytes);
     if short.len() < 8 { short } else { format!("{bytes} bytes") }

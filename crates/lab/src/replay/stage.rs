@@ -1,4 +1,4 @@
-//! The stage of a replay: a cache, its devices, and their clock.
+//! The stage of a replay: a cache with its devices and their clock.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -19,46 +19,46 @@ use super::verify::Content;
 #[cfg(feature = "full")]
 use floe_server::config::{ServerConfig, TierConfig};
 
-/// Submissions the ring takes at a time.
+/// Number of submissions that the io_uring ring holds.
 const RING_ENTRIES: u32 = 512;
 
-/// Memory for requests under way; more is taken as needed.
+/// Initial size in bytes of the buffer pool for requests in flight; it grows as needed.
 const ARENA_BYTES: usize = 64 << 20;
 
-/// A cache as `floe serve` would be told to make it.
+/// Description of a cache and its volumes, before any device is opened.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The tiers of the cache, from the top; at least one.
     pub tiers: Vec<Tier>,
-    /// The volumes.
+    /// Volumes that the cache serves.
     pub volumes: Vec<Volume>,
 }
 
-/// A tier, before it is opened.
+/// Description of a tier, before its device is opened.
 #[derive(Debug, Clone)]
 pub struct Tier {
-    /// Its part of the cache.
+    /// Settings of the tier.
     pub config: Config,
-    /// The most dirty bytes that it may hold; `None` for no limit.
+    /// Largest number of dirty bytes in the tier; `None` for no limit.
     pub most_dirty_bytes: Option<u64>,
-    /// Its device.
+    /// The tier's device.
     pub cache: Spec,
 }
 
-/// A volume, before it is opened.
+/// Description of a volume, before its device is opened.
 #[derive(Debug, Clone)]
 pub struct Volume {
-    /// Its name, for messages.
+    /// Name of the volume, for messages.
     pub name: String,
-    /// Its device.
+    /// The volume's backing device.
     pub spec: Spec,
-    /// Nothing will be written to it.
+    /// True if nothing will be written to the volume.
     pub read_only: bool,
 }
 
 impl Plan {
-    /// The cache that a server with these settings would have. Its tiers end with the replay, even
-    /// where a server would keep them. `read_only` says that nothing will be written.
+    /// Returns the cache that a server with these settings would have, without persistence: tiers
+    /// end with the replay. `read_only` states that nothing will be written.
     #[cfg(feature = "full")]
     pub fn of(settings: &ServerConfig, read_only: bool) -> Self {
         let volumes = settings.volume.iter().map(|volume| Volume {
@@ -77,10 +77,10 @@ impl Plan {
         Self { tiers, volumes: volumes.collect() }
     }
 
-    /// The sizes of the volumes in bytes: as large as they say, or as their files.
+    /// Returns the sizes of the volumes in bytes, from their settings or their files.
     ///
     /// # Errors
-    /// When a file's size cannot be told.
+    /// When the size of a file cannot be determined.
     pub fn volume_sizes(&self) -> Result<Vec<u64>, StageError> {
         let size =
             |spec: &Spec| spec.size_found().ok_or_else(|| StageError::Size(spec.to_string()));
@@ -103,47 +103,47 @@ impl Plan {
         self.tiers.iter().map(opened).collect()
     }
 
-    /// The device of a volume that is there already, if one is: writing to it destroys what it
-    /// holds.
+    /// Returns the first backing device that exists already, if any. Writing to it destroys its
+    /// contents.
     pub fn existing(&self) -> Option<&Spec> {
         self.volumes.iter().map(|volume| &volume.spec).find(|spec| spec.is_there())
     }
 }
 
-/// Why there is no stage.
+/// Errors of preparing a stage.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
-    /// The cache cannot be made.
+    /// The cache cannot be created with these settings.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The kernel gives no ring.
+    /// The kernel refused to create an io_uring ring.
     #[error(transparent)]
     Ring(#[from] RingError),
     /// A device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// A file without a medium in virtual time.
+    /// A device in virtual time is a file and names no medium.
     #[error(
         "{0} says no medium, and in virtual time no file is touched: say which medium it is like, \
          such as {0},medium=nvme"
     )]
     NoMedium(String),
-    /// A volume of unknown size.
+    /// The size of a volume is unknown.
     #[error("cannot tell the size of {0}: it does not exist; create it or add size=SIZE")]
     Size(String),
-    /// No address space for the bytes.
+    /// No address space for the bytes of a simulated device.
     #[error("no memory for the {size} bytes of {spec}, which verification needs: {source}")]
     Memory {
         /// The device.
         spec: String,
-        /// Its size.
+        /// Size of the device in bytes.
         size: u64,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
-/// A volume of a stage.
+/// A volume whose backing device is open.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Opened {
     pub(super) id: VolumeId,
@@ -152,31 +152,31 @@ pub(super) struct Opened {
 
 /// A tier whose device is open.
 pub struct OpenTier {
-    /// Its part of the cache.
+    /// Settings of the tier.
     pub config: Config,
-    /// As in [`Tier`].
+    /// Largest number of dirty bytes in the tier; `None` for no limit.
     pub most_dirty_bytes: Option<u64>,
-    /// Its device.
+    /// The tier's device.
     pub device: Box<dyn Device>,
 }
 
-/// A cache with devices, ready to be asked.
+/// A cache with open devices, ready for requests.
 pub struct Stage {
     pub(super) driver: Driver,
-    /// The settings of its tiers, from the top.
+    /// Settings of the tiers, from the top.
     pub(super) tiers: Vec<Config>,
     pub(super) volumes: Vec<Opened>,
     pub(super) clock: Clock,
     pub(super) meter: Meter,
-    /// True if written data is stored.
+    /// True if devices store the data that is written.
     pub(super) holds_data: bool,
 }
 
 impl Stage {
-    /// An empty cache of these tiers, from the top, each with its device; without volumes.
+    /// Creates an empty cache of these tiers, from the top, without volumes.
     ///
     /// # Errors
-    /// When a tier cannot be made.
+    /// When a tier cannot be created.
     ///
     /// # Panics
     /// Without a tier.
@@ -207,16 +207,16 @@ impl Stage {
         Ok(Self { driver, tiers: configs, volumes: Vec::new(), clock, meter, holds_data: true })
     }
 
-    /// Adds a volume on a device, which holds `content`.
+    /// Adds a volume on a backing device with the given initial content.
     pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>, content: Content) {
         let id = self.driver.add_volume(name, Box::new(Metered::new(backing, &self.meter)));
         self.volumes.push(Opened { id, content });
     }
 
-    /// Opens the devices of a plan and makes the cache on them.
+    /// Opens the devices of a plan, and creates the cache on them.
     ///
     /// # Errors
-    /// When the cache cannot be made, the kernel gives no ring, or a device cannot be opened.
+    /// When the cache cannot be created, the kernel refuses a ring, or a device cannot be opened.
     pub fn real(plan: &Plan) -> Result<Self, StageError> {
         for tier in &plan.tiers {
             BlockCache::new(tier.config.clone())?; // opening devices may create files
@@ -240,11 +240,11 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Devices that only take time: as long as their media would. With `holds_data` they hold bytes
-    /// too, in memory, and all volumes begin as zeros.
+    /// Creates the cache on simulated devices, which take as long as their media would. With
+    /// `holds_data` they also store data, in memory, and all volumes begin as zeros.
     ///
     /// # Errors
-    /// When the cache cannot be made, a file has no medium, or a volume's size cannot be told.
+    /// When the cache cannot be created, a file has no medium, or the size of a volume is unknown.
     pub fn simulated(plan: &Plan, holds_data: bool) -> Result<Self, StageError> {
         let clock = VirtualClock::default();
         let device = |spec: &Spec, size: u64| simulated(spec, size, &clock, holds_data);
@@ -258,7 +258,7 @@ impl Stage {
     }
 }
 
-/// A device of `size` bytes as slow as a spec's medium, and like it made of several.
+/// Creates a simulated device of `size` bytes, with the medium of `spec` and striped like it.
 pub(crate) fn simulated(
     spec: &Spec,
     size: u64,
@@ -283,7 +283,7 @@ pub(crate) fn simulated(
     Ok(Box::new(stripe.cut_to(size / SECTOR_BYTES * SECTOR_BYTES)))
 }
 
-/// A clock that stands still until it is set forward.
+/// A clock that advances only when it is set.
 #[derive(Debug, Clone)]
 pub struct VirtualClock {
     epoch: Instant,
@@ -297,12 +297,12 @@ impl Default for VirtualClock {
 }
 
 impl VirtualClock {
-    /// Nanoseconds since it was made.
+    /// Returns the nanoseconds since the clock was created.
     pub fn passed_ns(&self) -> u64 {
         self.passed_ns.get()
     }
 
-    /// The moment so many nanoseconds after it was made.
+    /// Returns the instant `passed_ns` nanoseconds after the clock was created.
     pub fn at(&self, passed_ns: u64) -> Instant {
         self.epoch + Duration::from_nanos(passed_ns)
     }
@@ -316,14 +316,14 @@ impl VirtualClock {
 /// The clock of a replay.
 #[derive(Debug)]
 pub enum Clock {
-    /// The machine's clock, and the ring that real devices answer through.
+    /// The machine's clock, with the io_uring ring of the real devices.
     Real(Ring),
-    /// A clock of its own.
+    /// A clock that advances to the next due time instead of waiting.
     Virtual(VirtualClock),
 }
 
 impl Clock {
-    /// This moment.
+    /// Returns the current time.
     pub fn now(&self) -> Instant {
         match self {
             Self::Real(_) => Instant::now(),
@@ -331,13 +331,13 @@ impl Clock {
         }
     }
 
-    /// Waits until a device has something to say or the moment has come.
+    /// Waits for a completion of a device, or until `due`.
     ///
     /// # Errors
     /// When the ring fails.
     ///
     /// # Panics
-    /// In virtual time when nothing is due: nothing would ever happen again.
+    /// In virtual time when nothing is due, since the wait would never end.
     pub(crate) fn wait_until(&self, due: Option<Instant>) -> io::Result<()> {
         match self {
             Self::Real(ring) => ring.wait_until(due).map(drop),
@@ -349,23 +349,24 @@ impl Clock {
     }
 }
 
-/// A device whose operations end by a [`VirtualClock`].
+/// A device whose operations complete by a [`VirtualClock`].
 #[derive(Debug)]
 pub struct SimulatedDevice {
     clock: VirtualClock,
     size_bytes: u64,
-    /// The model of operation times; without one, operations take no time.
+    /// Model of operation times; without one, operations take no time.
     model: Option<Model>,
-    /// The bytes, where they will be read.
+    /// Stored data; `None` where no data is stored.
     content: Option<MemoryDevice>,
-    /// Operations under way by due time, then in order.
+    /// Operations in flight, ordered by due time and then by submission.
     waiting: BinaryHeap<Reverse<(u64, u64, u64)>>,
     submitted: u64,
     finished: Vec<Completion>,
 }
 
 impl SimulatedDevice {
-    /// A device of `size_bytes`, as slow as `model` says; it holds bytes where `content` is given.
+    /// Creates a device of `size_bytes` with the latencies of `model`. Data is stored in `content`,
+    /// if given.
     pub fn new(
         clock: VirtualClock,
         size_bytes: u64,
@@ -414,7 +415,7 @@ impl Device for SimulatedDevice {
     }
 }
 
-/// Time measured so far; clones share it.
+/// Measures the time spent in the driver; clones share their total.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meter {
     driver_ns: Rc<Cell<u64>>,
@@ -422,12 +423,12 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Does some of the driver's work on the clock.
+    /// Runs a part of the driver's work, and adds its time to the total.
     pub(super) fn driver<T>(&self, work: impl FnOnce() -> T) -> T {
         timed(&self.driver_ns, work)
     }
 
-    /// Time in the driver and not in its devices.
+    /// Returns the time spent in the driver, without that in its devices.
     pub(super) fn processing(&self) -> Duration {
         Duration::from_nanos(self.driver_ns.get().saturating_sub(self.device_ns.get()))
     }
@@ -440,7 +441,7 @@ fn timed<T>(sum_ns: &Cell<u64>, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A device whose work is not the cache's.
+/// A device whose time is subtracted from that of the driver.
 pub(super) struct Metered {
     device: Box<dyn Device>,
     meter: Meter,

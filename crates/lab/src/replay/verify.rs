@@ -1,10 +1,10 @@
 //! Verifies that reads return the data that was written.
 //!
-//! Each write stores bytes made from their address and its version ([`pattern`]); [`spans`] knows
-//! which versions each byte may have. A write that has been answered ends every version that was
-//! answered before it began. A read may see what was there when it began and whatever was written
-//! while it was under way. When several versions are possible and a read has seen one with no write
-//! near, that one it stays: a cache may not change its mind about it.
+//! Each write stores a pattern of its address and version ([`Pattern`]); [`Spans`] records which
+//! versions each byte may have. The completion of a write ends all versions whose writes completed
+//! before it began. A read may return the versions from its beginning and those written while it
+//! was in flight. If several are possible, a read without concurrent writes fixes the version that
+//! it returned: later reads must return it again.
 //!
 //! Bytes never written are checked where the volume was known to be zero. Trimmed ranges are not
 //! checked at all.
@@ -16,33 +16,33 @@ use std::ops::Range;
 use floe_device::{SECTOR_BYTES, Slice};
 use floe_policy::mix;
 
-/// A request under way, by the caller's name for it.
+/// Identifies a request in flight; chosen by the caller.
 pub(super) type Ticket = u64;
 
-/// The content of a volume at the start.
+/// Initial content of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
-    /// Zeros.
+    /// All bytes are zero.
     Zero,
-    /// Unknown content.
+    /// The content is unknown, so that unwritten bytes are not checked.
     Unknown,
 }
 
-/// Versions with this bit may be any bytes.
+/// Bit of versions with unknown content, which match any bytes.
 const ANY: u64 = 1;
 const ZERO: u64 = 0;
 
-/// Bytes that should not be there.
+/// A read that returned unexpected data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The volume.
+    /// Index of the volume.
     pub volume: usize,
-    /// The first wrong byte.
+    /// Address of the first wrong byte.
     pub address: u64,
-    /// The requests of the trace, counted from 1, whose bytes it may hold; 0 is what was there
-    /// before.
+    /// Numbers of the requests, counted from 1, whose data was expected; 0 for the content at the
+    /// start.
     pub wanted: Vec<u64>,
-    /// The eight bytes found from there on, or as many as were read.
+    /// The eight bytes found from `address` on, or as many as were read.
     pub found: Vec<u8>,
 }
 
@@ -65,12 +65,12 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// The operations under way.
+/// State of a request in flight.
 #[derive(Debug)]
 enum Under {
-    /// A write or a trim: its version, and the versions of those it overlaps in place and time.
+    /// A write or a trim: its version, and the versions of overlapping concurrent writes.
     Write { version: u64, beside: Vec<u64> },
-    /// A read: what each part of it may be, and whether nothing has disturbed it.
+    /// A read: the possible versions of each part, and whether no write overlapped it.
     Read { parts: Vec<(Range<u64>, Candidates)>, quiet: bool },
 }
 
@@ -82,7 +82,7 @@ struct Request {
     under: Under,
 }
 
-/// Fills what is written, checks what is read.
+/// Fills the payloads of writes, and checks the data of reads.
 #[derive(Debug)]
 pub(super) struct Verifier {
     volumes: Vec<Spans>,
@@ -92,7 +92,7 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// A verifier of volumes with this content.
+    /// Creates a verifier for volumes with this initial content.
     pub(super) fn new(volumes: impl IntoIterator<Item = Content>) -> Self {
         let spans = |content| Spans::new(if content == Content::Zero { ZERO } else { ANY });
         Self {
@@ -103,13 +103,13 @@ impl Verifier {
         }
     }
 
-    /// Bytes that were compared with what they should be.
+    /// Returns the number of bytes that were compared with the expected data.
     pub(super) fn checked_bytes(&self) -> u64 {
         self.checked_bytes
     }
 
-    /// Begins the write of a payload, and makes its bytes. `ticket` is the request's number in the
-    /// trace, from 1.
+    /// Begins a write, and fills its payload. `ticket` is the request's number in the trace, from
+    /// 1.
     pub(super) fn write_begins(
         &mut self,
         ticket: Ticket,
@@ -122,7 +122,7 @@ impl Verifier {
         self.change_begins(ticket, volume, offset..offset + payload.len() as u64, version);
     }
 
-    /// Begins a trim: only whole sectors are forgotten.
+    /// Begins a trim. The content of whole sectors becomes unknown.
     pub(super) fn trim_begins(&mut self, ticket: Ticket, volume: usize, range: Range<u64>) {
         let start = range.start.next_multiple_of(SECTOR_BYTES);
         // The last sector of a volume may be a short one: take it whole, which is checked less, not
@@ -161,7 +161,7 @@ impl Verifier {
         });
     }
 
-    /// Begins a read.
+    /// Begins a read, and notes the versions that it may return.
     pub(super) fn read_begins(&mut self, ticket: Ticket, volume: usize, range: Range<u64>) {
         let parts = self.volumes[volume].of(&range);
         let writes = |other: &Request| {
@@ -174,10 +174,10 @@ impl Verifier {
         self.under_way.push(Request { ticket, volume, range, under: Under::Read { parts, quiet } });
     }
 
-    /// Ends a request that has succeeded; a read brings what it read.
+    /// Ends a request that has succeeded. For a read, checks the data in `payload`.
     ///
     /// # Errors
-    /// The first byte that should not be there.
+    /// The first wrong byte of a read.
     ///
     /// # Panics
     /// When no such request has begun.
@@ -245,7 +245,7 @@ impl Verifier {
     }
 }
 
-/// Makes the bytes that request `number` of a trace writes; `scratch` is memory to work in.
+/// Fills the payload of a write with the pattern of request `number`; `scratch` is working memory.
 pub(super) fn fill(
     number: u64,
     volume: usize,
@@ -258,7 +258,7 @@ pub(super) fn fill(
     payload.copy_from(scratch);
 }
 
-/// Where the first byte is that a version does not have.
+/// Returns the index of the first byte that differs from a version.
 fn wrong(volume: usize, version: u64, address: u64, bytes: &[u8]) -> Option<usize> {
     match version {
         ZERO => bytes.iter().position(|&byte| byte != 0),
@@ -277,13 +277,13 @@ fn mismatch(volume: usize, address: u64, bytes: &[u8], candidates: &Candidates) 
     }
 }
 
-/// The difference of the words at two neighbouring addresses; odd, so that no two addresses of a
-/// volume share a word.
+/// Difference between the pattern words of neighbouring addresses. Odd, so that the words of a
+/// volume are all different.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 const WORD_BYTES: u64 = 8;
 
-/// The bytes of a volume under a version.
+/// The data of a volume in one version, as a function of the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pattern(u64);
 
@@ -296,7 +296,7 @@ impl Pattern {
         (address / WORD_BYTES).wrapping_mul(STEP).wrapping_add(self.0).to_le_bytes()
     }
 
-    /// Stores the bytes of `address` and what follows.
+    /// Fills `bytes` with the data that begins at `address`.
     fn fill(self, address: u64, bytes: &mut [u8]) {
         let (head, words) = bytes.split_at_mut(Self::head(address, bytes.len()));
         if !head.is_empty() {
@@ -313,7 +313,7 @@ impl Pattern {
         tail.copy_from_slice(&self.word(at)[..tail.len()]);
     }
 
-    /// Where the first byte is that should not be there.
+    /// Returns the index of the first byte that differs from the pattern.
     fn mismatch(self, address: u64, bytes: &[u8]) -> Option<usize> {
         let (head, words) = bytes.split_at(Self::head(address, bytes.len()));
         let skew = (address % WORD_BYTES) as usize;
@@ -331,13 +331,13 @@ impl Pattern {
         None
     }
 
-    /// Bytes up to the first word that begins within the range.
+    /// Returns the number of bytes before the first aligned word of a range.
     fn head(address: u64, len: usize) -> usize {
         ((WORD_BYTES - address % WORD_BYTES) % WORD_BYTES).min(len as u64) as usize
     }
 }
 
-/// The versions a byte may have; nearly always one, which takes no memory of its own.
+/// The versions that a byte may have. Nearly always one, which needs no allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Candidates {
     first: u64,
@@ -361,7 +361,7 @@ impl Candidates {
         self.others.is_empty()
     }
 
-    /// Keeps what `keep` says, which is at least one.
+    /// Keeps the versions for which `keep` is true, of which there must be one.
     fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         self.others.retain(|&version| keep(version));
         if !keep(self.first) {
@@ -376,10 +376,10 @@ struct Span {
     candidates: Candidates,
 }
 
-/// The versions of a volume's bytes.
+/// The possible versions of each byte of a volume.
 #[derive(Debug)]
 struct Spans {
-    /// The version of all bytes outside of the spans.
+    /// Version of all bytes outside the spans.
     initial: u64,
     spans: BTreeMap<u64, Span>,
 }
@@ -389,7 +389,7 @@ impl Spans {
         Self { initial, spans: BTreeMap::new() }
     }
 
-    /// The parts of a range with their candidates, in order and without gaps.
+    /// Returns the parts of a range with their possible versions, in order and without gaps.
     fn of(&self, range: &Range<u64>) -> Vec<(Range<u64>, Candidates)> {
         let mut parts = Vec::new();
         let mut at = range.start;
@@ -411,7 +411,7 @@ impl Spans {
         parts
     }
 
-    /// A write of a range begins: from now on it may be seen.
+    /// Adds a version to a range, when its write begins.
     fn may_become(&mut self, range: &Range<u64>, version: u64) {
         self.cover(range);
         for (_, span) in self.spans.range_mut(range.clone()) {
@@ -419,7 +419,8 @@ impl Spans {
         }
     }
 
-    /// A write of a range has been answered: what `keep` does not name is gone for good.
+    /// Completes a write of a range: only `version` and versions for which `keep` is true remain
+    /// possible.
     fn settle(&mut self, range: &Range<u64>, version: u64, keep: impl Fn(u64) -> bool) {
         let mut settled = true;
         for (_, span) in self.spans.range_mut(range.clone()) {
@@ -431,7 +432,7 @@ impl Spans {
         }
     }
 
-    /// A range is known to hold one version.
+    /// Sets the only possible version of a range.
     fn set(&mut self, range: &Range<u64>, version: u64) {
         self.cover(range);
         let starts: Vec<u64> = self.spans.range(range.clone()).map(|(&start, _)| start).collect();
@@ -440,7 +441,7 @@ impl Spans {
             .insert(range.start, Span { end: range.end, candidates: Candidates::one(version) });
     }
 
-    /// Makes spans of all of a range, none of which reaches beyond it.
+    /// Splits spans at the ends of a range, and creates spans for its gaps.
     fn cover(&mut self, range: &Range<u64>) {
         self.split(range.start);
         self.split(range.end);
