@@ -1,4 +1,4 @@
-//! Counts the heap allocations of a process, for tests that are alone in theirs:
+//! Counts the heap allocations of a process. A test that uses this needs a process of its own:
 //!
 //! ```
 //! #[global_allocator]
@@ -23,16 +23,16 @@ thread_local! {
 
 static OF_ALL_THREADS: AtomicU64 = AtomicU64::new(0);
 
-/// The system's allocator, counting.
+/// A global allocator that counts allocations and passes them to the system's allocator.
 #[derive(Debug)]
 pub struct Counting;
 
-/// Allocations of the calling thread so far.
+/// Returns the number of allocations of the calling thread so far.
 pub fn of_this_thread() -> u64 {
     OF_THIS_THREAD.get()
 }
 
-/// Allocations of all other threads so far.
+/// Returns the number of allocations of all other threads so far.
 pub fn of_other_threads() -> u64 {
     OF_ALL_THREADS.load(Relaxed) - of_this_thread()
 }
@@ -55,7 +55,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The processor time that this thread has used.
+/// Returns the processor time that the calling thread has used.
 pub fn thread_time() -> Duration {
     let used = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)

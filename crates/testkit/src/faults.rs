@@ -1,20 +1,20 @@
 //! A device that fails on purpose, for tests.
 //!
-//! [`FaultDevice`] wraps a device and behaves like a disk with a volatile write cache: a write is
-//! answered once it is in that cache (held here, in memory), a flush moves the cache's content to
-//! the inner device, a durable write moves its own. So the inner device always holds what would
-//! survive, and a *power cut* is forgetting the cache. On top of that a [`FaultPlan`] fails,
-//! delays, tears or drops chosen operations. [`Faults`] is the test's handle: it counts, injects
-//! and cuts the power.
+//! [`FaultDevice`] wraps a device and behaves like a disk with a volatile write cache. A write
+//! completes once it is in that cache (here: in memory). A flush moves the content of the cache to
+//! the inner device; a durable write moves only its own data. So the inner device always holds what
+//! would survive, and a *power cut* discards the cache. In addition, a [`FaultPlan`] fails, delays,
+//! tears or drops chosen operations. With [`Faults`] a test counts operations, injects faults and
+//! cuts the power.
 //!
 //! After a cut every operation, also those in flight, fails with EIO until [`Faults::power_on`]. A
 //! flush that was in progress may have stored some of its writes, as on a real disk. Discarded
 //! ranges read as zeros.
 //!
-//! Invariants: without faults it answers exactly as the inner device would; a read sees every write
-//! completed before it was submitted; what a completed flush covered is in the inner device; what
-//! was written after the last flush, and not durably, is not (unless a cut is told to keep some of
-//! it).
+//! Invariants: without faults, the device answers exactly as the inner device would. A read sees
+//! every write that completed before the read was submitted. Data covered by a completed flush is
+//! in the inner device. Data written after the last flush, and not durably, is not, unless a power
+//! cut was told to keep some of it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -30,7 +30,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rustix::io::Errno;
 
-/// A device that fails on purpose.
+/// A device with a volatile write cache that fails on purpose.
 #[derive(Debug)]
 pub struct FaultDevice<D> {
     inner: D,
@@ -38,14 +38,16 @@ pub struct FaultDevice<D> {
     pool: Pool,
     cache: WriteCache,
     storing: Storing,
-    /// The operations of the inner device, by inner token.
+    /// Operations in flight on the inner device, by their token there.
     inside: HashMap<u64, Inside>,
     next_inside: u64,
-    /// Answers for the next poll, and how many polls later than that.
+    /// Completions for later polls, each with the number of polls by which it is delayed beyond the
+    /// next one.
     done: Vec<(u32, Completion)>,
     delayed: Vec<(u32, Completion)>,
     finished: Vec<Completion>,
-    /// Counts power cuts: an answer belongs to the life its operation was submitted in.
+    /// Number of power cuts so far. A completion counts only if its operation was submitted in the
+    /// same life.
     life: u64,
 }
 
@@ -55,7 +57,7 @@ enum Inside {
     Store(StoreStep),
 }
 
-/// The test's handle on a [`FaultDevice`]. Clones share it.
+/// The handle by which a test controls a [`FaultDevice`]. Clones control the same device.
 #[derive(Debug, Clone)]
 pub struct Faults(Rc<RefCell<Shared>>);
 
@@ -64,64 +66,65 @@ struct Shared {
     plan: FaultPlan,
     counts: Counts,
     off: bool,
-    /// A cut that was asked for and not carried out yet; with a seed, some writes survive.
+    /// A power cut that was requested but not carried out yet. With a seed, some unflushed writes
+    /// survive.
     cut: Option<Option<u64>>,
     stored: bool,
 }
 
-/// Operations submitted so far and what was done to them.
+/// Numbers of submitted operations, injected faults and power cuts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Reads.
+    /// Reads submitted.
     pub reads: u64,
-    /// Writes.
+    /// Writes submitted.
     pub writes: u64,
-    /// Zeroings and discards.
+    /// Zeroings and discards submitted.
     pub zeros: u64,
-    /// Flushes.
+    /// Flushes submitted.
     pub flushes: u64,
-    /// Operations a fault was injected into.
+    /// Operations with an injected fault.
     pub faults: u64,
     /// Power cuts.
     pub power_cuts: u64,
 }
 
 impl Faults {
-    /// The counts of all events so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         self.0.borrow().counts
     }
 
-    /// Applies `fault` to the next operation of a kind.
+    /// Applies `fault` to the next operation of this kind.
     pub fn inject(&self, kind: OperationKind, fault: Fault) {
         let mut shared = self.0.borrow_mut();
         let nth = shared.counts.of(kind);
         shared.plan.set(kind, nth, fault);
     }
 
-    /// Cuts the power: all that was not flushed is lost.
+    /// Cuts the power: all data that was not flushed is lost.
     pub fn power_cut(&self) {
         self.cut(None);
     }
 
-    /// Cuts the power while the disk was writing its cache out in some order of its own: of the
-    /// unflushed 512-byte units, each survives with probability one half, drawn from `seed`.
+    /// Cuts the power while the disk writes out its cache in an order of its own. Each unflushed
+    /// unit of 512 bytes survives with probability one half, drawn from `seed`.
     pub fn power_cut_keeping(&self, seed: u64) {
         self.cut(Some(seed));
     }
 
-    /// Power comes back: new operations work again.
+    /// Switches the power on again: new operations succeed.
     pub fn power_on(&self) {
         self.0.borrow_mut().off = false;
     }
 
-    /// True once the power is cut.
+    /// Returns whether the power is off.
     pub fn is_off(&self) -> bool {
         self.0.borrow().off
     }
 
-    /// True if nothing is on its way to the inner device. After a cut, poll until this is true
-    /// before looking there.
+    /// Returns whether nothing is on its way to the inner device and no power cut is pending. After
+    /// a cut, poll until this is true before you examine the inner device.
     pub fn is_settled(&self) -> bool {
         let shared = self.0.borrow();
         shared.stored && shared.cut.is_none()
@@ -151,7 +154,8 @@ impl Counts {
 }
 
 impl<D: Device> FaultDevice<D> {
-    /// Wraps `inner`, to fail as `plan` says; the handle is for the test.
+    /// Wraps `inner` in a device that fails as `plan` says. Returns the device and the test's
+    /// handle.
     pub fn new(inner: D, plan: FaultPlan) -> (FaultDevice<D>, Faults) {
         let shared =
             Shared { plan, counts: Counts::default(), off: false, cut: None, stored: true };
@@ -172,7 +176,7 @@ impl<D: Device> FaultDevice<D> {
         (device, Faults(shared))
     }
 
-    /// The device within: what would survive a power cut now.
+    /// Returns the inner device, which holds what would survive a power cut now.
     pub fn inner(&self) -> &D {
         &self.inner
     }
@@ -181,7 +185,7 @@ impl<D: Device> FaultDevice<D> {
         self.done.push((delay, Completion { token, result }));
     }
 
-    /// Starts an operation of the inner device.
+    /// Submits an operation to the inner device.
     fn start_inside(&mut self, offset: u64, action: Action, what: Inside) {
         let token = self.next_inside;
         self.next_inside += 1;
@@ -253,7 +257,8 @@ impl<D: Device> FaultDevice<D> {
         self.store();
     }
 
-    /// Gives the inner device what the job at hand wants done next.
+    /// Submits the pending operations of the current store job to the inner device, and completes
+    /// jobs that are done.
     fn store(&mut self) {
         loop {
             while let Some((offset, action, step)) = self.storing.next(&self.pool) {
@@ -270,8 +275,8 @@ impl<D: Device> FaultDevice<D> {
         self.shared.borrow_mut().stored = self.storing.is_idle();
     }
 
-    /// Forgets the cache, except that `survivors` reach the medium, and fails whatever was under
-    /// way.
+    /// Discards the cache, except that `survivors` reach the medium, and fails all operations in
+    /// flight.
     fn lose_power(&mut self, survivors: Vec<Dirty>) {
         self.shared.borrow_mut().cut = None;
         self.life += 1;
@@ -289,7 +294,7 @@ impl<D: Device> FaultDevice<D> {
         self.store();
     }
 
-    /// Carries out a cut the test asked for.
+    /// Carries out a power cut that the test has requested.
     fn obey(&mut self) {
         let cut = self.shared.borrow().cut;
         if let Some(keep) = cut {
@@ -365,10 +370,10 @@ fn broken() -> io::Error {
     Errno::IO.into()
 }
 
-/// The longest delay a seeded plan draws, in polls.
+/// Maximum delay that a seeded plan draws, in polls.
 const DELAY_POLLS_MAX: u32 = 8;
 
-/// OperationKinds of operations, as plans count them.
+/// Kinds of operations. A plan counts each kind separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OperationKind {
     /// Reads.
@@ -384,48 +389,48 @@ pub enum OperationKind {
 /// A fault, applied to one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Fail with EIO, without effect.
+    /// Fail with EIO, without any effect.
     Fail,
-    /// Take effect, but complete only after `polls` further polls.
+    /// Take effect, but complete only after `polls` more polls.
     Delay {
-        /// The number of polls by which it is later than usual.
+        /// Number of polls by which the completion is delayed.
         polls: u32,
     },
-    /// Store only the first units of a write, then fail. Any other operation just fails.
+    /// Store only the first units of a write. Any other operation fails.
     Tear {
-        /// The number of units of 512 bytes that are stored.
+        /// Number of 512-byte units that are stored.
         units: u64,
-        /// The consequence of the tear.
+        /// Event that follows the torn write.
         then: AfterTear,
     },
-    /// Report success without effect: a write is lost, a read leaves its slice as it was, a flush
-    /// keeps nothing.
+    /// Report success without any effect: a write is lost, a read leaves its buffer unchanged, a
+    /// flush makes nothing durable.
     Drop,
 }
 
-/// The consequence of a torn write.
+/// The event that follows a torn write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterTear {
     /// The write fails with EIO.
     Error,
-    /// The power fails: the torn part is on the medium, everything else unflushed is lost.
+    /// The power fails: the torn part is on the medium, and all other unflushed data is lost.
     PowerCut,
 }
 
 /// Probabilities of faults, each between 0 and 1, for every operation.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rates {
-    /// Probability of failing.
+    /// Probability that the operation fails.
     pub fail: f64,
-    /// Probability of completing late, and so out of order.
+    /// Probability that the completion is delayed, and so comes out of order.
     pub delay: f64,
-    /// Probability of being torn (writes only).
+    /// Probability that a write is torn.
     pub tear: f64,
-    /// Probability of being lost without an error (writes only).
+    /// Probability that a write is lost without an error.
     pub drop: f64,
 }
 
-/// The operations that fail, with their faults: named ones ("the third write"), or drawn from a
+/// The faults of a device: assigned to certain operations ("the third write"), or drawn from a
 /// seed.
 ///
 /// Operations count from zero, each kind by itself, in the order of submission. The same seed and
@@ -437,17 +442,17 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// Makes a plan without faults.
+    /// Returns a plan without faults.
     pub fn none() -> FaultPlan {
         FaultPlan::default()
     }
 
-    /// Faults drawn from a seed.
+    /// Returns a plan that draws faults from a seed with these probabilities.
     pub fn seeded(seed: u64, rates: Rates) -> FaultPlan {
         FaultPlan { named: HashMap::new(), seeded: Some((SmallRng::seed_from_u64(seed), rates)) }
     }
 
-    /// Adds a fault of the `nth` operation of a kind, counted from zero.
+    /// Adds a fault for the `nth` operation of a kind, counted from zero.
     pub fn on(mut self, kind: OperationKind, nth: u64, fault: Fault) -> FaultPlan {
         self.set(kind, nth, fault);
         self
@@ -457,9 +462,8 @@ impl FaultPlan {
         self.named.insert((kind, nth), fault);
     }
 
-    /// Chooses the fault of this operation of `units` units. Draws the same amount of randomness
-    /// for every operation, so that one more read does not change the fate of a later write beyond
-    /// shifting it.
+    /// Chooses the fault of an operation of `units` units. Each operation draws the same amount of
+    /// randomness, so an additional read only shifts the fates of later writes.
     fn decide(&mut self, kind: OperationKind, nth: u64, units: u64) -> Option<Fault> {
         let drawn = self.seeded.as_mut().and_then(|(random, rates)| {
             let (which, how): (f64, f64) = (random.random(), random.random());
@@ -487,7 +491,8 @@ fn draw(kind: OperationKind, units: u64, which: f64, how: f64, rates: &Rates) ->
     })
 }
 
-/// Sectors that shall reach the medium, and who waits for it.
+/// A job that moves sectors from the cache to the medium, with the token of the operation that
+/// waits for it.
 #[derive(Debug)]
 struct StoreJob {
     token: Option<u64>,
@@ -496,7 +501,7 @@ struct StoreJob {
     delay: u32,
 }
 
-/// A job's present operation on the inner device.
+/// The operation of a store job that is in flight on the inner device.
 #[derive(Debug)]
 enum StoreStep {
     Fetch { dirty: Dirty, into: Slice },
@@ -504,9 +509,8 @@ enum StoreStep {
     Flush,
 }
 
-/// Jobs that move cached sectors to the medium, one at a time: an older version of a sector never
-/// overtakes a newer one. It says which operation of the inner device is next, and is told how that
-/// ended.
+/// The queue of store jobs, which move cached sectors to the medium. Jobs run one at a time, so an
+/// older version of a sector never overtakes a newer one.
 #[derive(Debug, Default)]
 struct Storing {
     queue: VecDeque<StoreJob>,
@@ -516,11 +520,11 @@ struct Storing {
 #[derive(Debug)]
 struct RunningJob {
     job: StoreJob,
-    /// Sectors of the job already begun.
+    /// Number of the job's sectors that were started.
     begun: usize,
-    /// Fetched and patched, to be stored.
+    /// Sectors that were read, patched and still have to be stored.
     fetched: Vec<(u64, Slice)>,
-    /// Steps the inner device has not finished.
+    /// Operations of the job in flight on the inner device.
     open: usize,
     flushed: bool,
     result: io::Result<()>,
@@ -535,7 +539,7 @@ impl Storing {
         self.queue.is_empty() && self.current.is_none()
     }
 
-    /// The next thing to ask of the inner device, if anything can be asked now.
+    /// Returns the next operation to submit to the inner device, if one can be submitted now.
     fn next(&mut self, pool: &Pool) -> Option<(u64, Action, StoreStep)> {
         if self.current.is_none() {
             let job = self.queue.pop_front()?;
@@ -569,14 +573,14 @@ impl Storing {
         }
     }
 
-    /// The current job, once nothing is left to do for it.
+    /// Removes and returns the current job with its result, if it is finished.
     fn take_finished(&mut self) -> Option<(StoreJob, io::Result<()>)> {
         let current = self.current.take_if(|current| current.is_finished())?;
         Some((current.job, current.result))
     }
 
-    /// Drops the jobs nobody began, and lets the current one run out unanswered. Returns who
-    /// waited.
+    /// Drops the jobs that were not started, and lets the current one end without a completion.
+    /// Returns the tokens of the operations that waited.
     fn abandon(&mut self) -> Vec<u64> {
         let mut waiting: Vec<u64> = self.queue.drain(..).filter_map(|job| job.token).collect();
         if let Some(current) = &mut self.current {
@@ -621,8 +625,8 @@ impl RunningJob {
     }
 }
 
-/// A device of which a function sees each operation first. Where the function returns a result, the
-/// operation ends with it, and the device never sees it.
+/// A device whose operations pass through a function first. If the function returns a result, the
+/// operation completes with it and never reaches the device.
 pub struct Intercepted<D, F> {
     device: D,
     intercept: F,
@@ -630,7 +634,7 @@ pub struct Intercepted<D, F> {
 }
 
 impl<D: Device, F: FnMut(&Operation) -> Option<io::Result<()>>> Intercepted<D, F> {
-    /// Puts `intercept` before a device.
+    /// Wraps `device` so that `intercept` sees each operation first.
     pub fn new(device: D, intercept: F) -> Self {
         Self { device, intercept, ended: Vec::new() }
     }

@@ -1,8 +1,8 @@
-//! Rigs that the tests and benchmarks of several crates share. No program contains this crate.
+//! Fixtures that the tests and benchmarks of several crates share. No program contains this crate.
 //!
-//! It knows devices, the keys of NVMe hosts, and nothing above them. A crate's unit tests see
-//! another copy of their crate than this one does, so those of `device` use only what knows no
-//! device.
+//! The crate knows devices, the keys of NVMe hosts, and nothing above them. In a crate's unit
+//! tests, this crate links another copy of the crate under test, whose types differ. So the unit
+//! tests of `device` use only the parts that do not depend on it.
 
 pub mod allocations;
 #[cfg(feature = "devices")]
@@ -24,10 +24,10 @@ pub use programs::{is_installed, run, skipped, traces_folder};
 
 pub use random::{Identity, Random, pattern};
 
-/// Long enough for any machine; only keeps a test of something broken from hanging.
+/// Timeout of waits in tests: long enough for any machine, so it ends only a test that would hang.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Retries until there is something, and returns it.
+/// Repeats `attempt` until it returns a value, and returns that.
 ///
 /// # Panics
 ///

@@ -1,13 +1,13 @@
 //! A blocking NVMe/TCP host over any [`Transport`]: the side that reads and writes namespaces.
 //!
 //! [`Queue`] is a pure state machine for one connection: commands go in and bytes come out, bytes
-//! go in and completions come out. [`Connection`] drives one over a transport ([`tcp`] has one).
-//! [`Controller`] and [`IoQueue`] are its admin and its I/O use. Everything here is written from
-//! the specifications alone and shares no encoding with `floe_nvme::target`, so that tests of one
-//! against the other compare two readings.
+//! go in and completions come out. [`Connection`] runs a queue over a transport ([`tcp`] has one).
+//! [`Controller`] is an admin queue and [`IoQueue`] an I/O queue. Everything here is written from
+//! the specifications alone and shares no encoding with `floe_nvme::target`. So tests of one
+//! against the other compare two independent readings.
 //!
-//! Invariants: a controller can make the host keep no more than the commands in flight ask for, and
-//! one PDU. An error of the connection (not of a command) is final.
+//! Invariants: the memory that a controller can make the host use is bounded by the commands in
+//! flight and one PDU. An error of the connection (not of a command) is final.
 
 mod authentication;
 mod command;

@@ -1,4 +1,4 @@
-//! Other people's programs and files, which a machine may lack.
+//! External programs and files that tests use and that a machine may lack.
 
 use std::env::{split_paths, var_os};
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,8 @@ pub fn skipped(reason: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
 }
 
-/// The folder of real traces that `FLOE_TRACES` names; says that a test is skipped without.
+/// Returns the folder of real traces that `FLOE_TRACES` names. Without one, prints that the test is
+/// skipped.
 pub fn traces_folder() -> Option<PathBuf> {
     let folder = var_os("FLOE_TRACES").map(PathBuf::from);
     if folder.is_none() {
@@ -24,8 +25,8 @@ pub fn traces_folder() -> Option<PathBuf> {
     folder
 }
 
-/// Checks that programs (or files, by their paths) are there; says that a test is skipped where one
-/// is not.
+/// Returns whether programs (or files, given by path) exist. If one is missing, prints that the
+/// test is skipped.
 ///
 /// # Panics
 ///
@@ -42,11 +43,11 @@ pub fn is_installed(programs: &[&str]) -> bool {
     false
 }
 
-/// Runs a program in an empty folder until it ends well, and returns what it printed.
+/// Runs a program in an empty folder until it exits successfully, and returns its output.
 ///
 /// # Panics
 ///
-/// Panics where it is missing or fails.
+/// Panics where the program is missing or fails.
 #[track_caller]
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
@@ -60,7 +61,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     text
 }
 
-/// A cluster, which ends with this or with the process.
+/// A Ceph cluster for tests. It stops when this is dropped or the process ends.
 #[derive(Debug)]
 pub struct Ceph {
     folder: PathBuf,
@@ -68,21 +69,21 @@ pub struct Ceph {
 }
 
 impl Ceph {
-    /// Starts a cluster with an empty pool `rbd`; says that a test is skipped where Ceph is
-    /// missing.
+    /// Starts a cluster with an empty pool `rbd`. Prints that the test is skipped, and returns
+    /// `None`, where Ceph is missing.
     ///
     /// # Panics
-    /// When it does not start.
+    /// When the cluster does not start.
     #[track_caller]
     pub fn start() -> Option<Ceph> {
         Self::start_on("memstore")
     }
 
     /// Starts a cluster with an empty pool `rbd` whose data is in a sparse file of 16 GiB, as on a
-    /// disk; says that it is skipped where Ceph is missing.
+    /// disk. Prints that the test is skipped, and returns `None`, where Ceph is missing.
     ///
     /// # Panics
-    /// When it does not start.
+    /// When the cluster does not start.
     #[track_caller]
     pub fn start_on_disk() -> Option<Ceph> {
         Self::start_on("bluestore")
@@ -106,15 +107,15 @@ impl Ceph {
         Some(Ceph { folder: parent.join("ceph"), script })
     }
 
-    /// The path of the cluster's configuration file.
+    /// Returns the path of the cluster's configuration file.
     pub fn conf(&self) -> PathBuf {
         self.folder.join("ceph.conf")
     }
 
-    /// Runs `rbd` with these arguments, and returns what it printed.
+    /// Runs `rbd` with these arguments and returns its output.
     ///
     /// # Panics
-    /// When it fails.
+    /// When the command fails.
     #[track_caller]
     pub fn rbd(&self, arguments: &[&str]) -> String {
         let conf = self.conf();
@@ -123,11 +124,11 @@ impl Ceph {
         run("timeout", &all)
     }
 
-    /// Has the cluster take itself for full, or no longer: by the shares of its memory from which
-    /// on it does. It notices some seconds later, and if it has 64 KiB.
+    /// Makes the cluster consider itself full, or no longer, by a change of its full ratios. The
+    /// change takes effect after some seconds, and only if the cluster holds at least 64 KiB.
     ///
     /// # Panics
-    /// When that fails.
+    /// When the ratios cannot be set.
     #[track_caller]
     pub fn set_full(&self, full: bool) {
         let conf = self.conf();
@@ -140,25 +141,27 @@ impl Ceph {
         }
     }
 
-    /// Makes an image of this many bytes in the pool `rbd`, and returns the text that names it.
+    /// Creates an image of `bytes` bytes in the pool `rbd` and returns its specification, as
+    /// [`Ceph::spec`] does.
     ///
     /// # Panics
-    /// When that fails.
+    /// When the image cannot be created.
     #[track_caller]
     pub fn image(&self, name: &str, bytes: u64) -> String {
         self.rbd(&["create", "--size", &format!("{bytes}B"), &format!("rbd/{name}")]);
         self.spec(name)
     }
 
-    /// The text that names an image of the pool `rbd`, or a snapshot of one.
+    /// Returns the specification by which Floe opens an image of the pool `rbd`, or a snapshot of
+    /// one.
     pub fn spec(&self, name: &str) -> String {
         format!("rbd:rbd/{name},conf={}", self.conf().display())
     }
 
-    /// Stops the process that has the data; returns once all its threads stand still.
+    /// Stops the process that stores the data (SIGSTOP). Returns once all its threads have stopped.
     ///
     /// # Panics
-    /// When there is none.
+    /// When there is no such process.
     #[track_caller]
     pub fn pause(&self) {
         kill_process(self.osd(), Signal::STOP).expect("it is there");
@@ -169,10 +172,10 @@ impl Ceph {
         });
     }
 
-    /// Lets the process that has the data go on.
+    /// Continues the process that stores the data after [`Ceph::pause`].
     ///
     /// # Panics
-    /// When there is none.
+    /// When there is no such process.
     #[track_caller]
     pub fn go_on(&self) {
         kill_process(self.osd(), Signal::CONT).expect("it is there");
@@ -185,7 +188,7 @@ impl Ceph {
     }
 }
 
-/// Returns whether a thread is stopped, or no more, by its line in `/proc`.
+/// Returns whether a thread is stopped or gone, according to its `stat` file in `/proc`.
 fn is_stopped(stat: &Path) -> bool {
     let Ok(line) = std::fs::read_to_string(stat) else { return true };
     line.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
@@ -199,7 +202,8 @@ impl Drop for Ceph {
     }
 }
 
-/// A folder with the certificates of a server on localhost, and of a client, of one authority.
+/// Creates a folder with certificates for a server on localhost and for a client, both signed by
+/// one authority.
 #[cfg(feature = "certificates")]
 pub fn certificates() -> tempfile::TempDir {
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};

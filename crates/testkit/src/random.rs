@@ -1,13 +1,13 @@
-//! Random numbers and bytes, the same for the same seed.
+//! Pseudo-random numbers and bytes that are reproducible from a seed.
 
 use std::hash::Hasher;
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+/// The random number generator SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number.
+    /// Returns the next number.
     #[allow(clippy::should_implement_trait, reason = "it has no end, and is no iterator")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -16,19 +16,20 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number from 0 to `end` - 1.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Returns `len` bytes whose values vary with position and seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random(seed);
     (0..len.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(len).collect()
 }
 
-/// Leaves the last number as it is. Panics where a key is not a number of 64 bits.
+/// A hasher that returns the last 64-bit number of the key unchanged. Panics for keys of any other
+/// type.
 #[derive(Debug, Clone, Default)]
 pub struct Identity(u64);
 

@@ -1,4 +1,5 @@
-//! DH-HMAC-CHAP, as the host that proves its name and may ask the controller for a proof.
+//! The host's side of DH-HMAC-CHAP: the host proves its name and may ask the controller for a
+//! proof.
 //!
 //! Source: NVMe Base Specification 2.0, section 8.13 "NVMe In-band Authentication".
 
@@ -6,14 +7,14 @@ use super::command::{Command, HostError, Payload, Transport, broken, fabrics, u1
 use super::connection::Connection;
 use floe_nvme::auth::{Group, Hash, Random, Secret};
 
-/// SECP: the security protocol of NVMe authentication.
+/// Security protocol of NVMe authentication (SECP).
 const SECURITY_PROTOCOL: u8 = 0xE9;
-/// Bytes that the host takes of a message: enough for the largest group.
+/// Maximum length of a message that the host accepts: enough for the largest group.
 const TAKEN_BYTES: u32 = 4096;
-/// AUTHID of DH-HMAC-CHAP.
+/// Identifier of DH-HMAC-CHAP (AUTHID).
 const PROTOCOL_ID: u8 = 0x01;
 
-/// AUTH_TYPE and AUTH_ID of messages.
+/// AUTH_TYPE and AUTH_ID of the Negotiate message.
 const NEGOTIATE: [u8; 2] = [0x00, 0x00];
 const CHALLENGE: [u8; 2] = [0x01, 0x01];
 const REPLY: [u8; 2] = [0x01, 0x02];
@@ -22,23 +23,24 @@ const SUCCESS2: [u8; 2] = [0x01, 0x04];
 const FAILURE2: [u8; 2] = [0x00, 0xF0];
 const FAILURE1: [u8; 2] = [0x00, 0xF1];
 
-/// Secrets of a host, and what it offers to a controller that asks for a proof.
+/// The secrets of a host, and the algorithms that it offers to a controller that asks for
+/// authentication.
 #[derive(Debug, Clone)]
 pub struct Authentication {
-    /// The host's secret.
+    /// Secret of the host.
     pub secret: Secret,
-    /// The controller's secret, if the controller shall prove its name too.
+    /// Secret of the controller, if the controller must authenticate too.
     pub controller_secret: Option<Secret>,
-    /// Hash functions, the preferred first.
+    /// Offered hash functions, the preferred one first.
     pub hashes: Vec<Hash>,
-    /// Groups; `None` is no group.
+    /// Offered Diffie-Hellman groups; `None` is an exchange without a group.
     pub groups: Vec<Option<Group>>,
-    /// Source of challenges and of secret exponents.
+    /// Source of random bytes for challenges and secret exponents.
     pub random: Random,
 }
 
 impl Authentication {
-    /// Offers everything there is.
+    /// Creates an authentication that offers all hash functions and groups.
     pub fn new(secret: Secret, controller_secret: Option<Secret>, random: Random) -> Self {
         let groups = [
             Group::Ffdhe2048,
@@ -57,7 +59,7 @@ impl Authentication {
     }
 }
 
-/// Authenticates a queue whose Connect asked for it. The names are the host's and the subsystem's.
+/// Authenticates a queue whose Connect asked for it. `host` and `subsystem` are the names to prove.
 pub(super) fn authenticate<T: Transport>(
     connection: &mut Connection<T>,
     own: &Authentication,
@@ -163,7 +165,7 @@ fn group_id(group: Option<Group>) -> u8 {
     }
 }
 
-/// The first 16 bytes of a message.
+/// Returns the first 16 bytes of a message.
 fn header([kind, id]: [u8; 2], transaction: u16) -> Vec<u8> {
     let mut bytes = vec![0; 16];
     (bytes[0], bytes[1]) = (kind, id);

@@ -1,4 +1,4 @@
-//! Submission queue entries.
+//! Submission queue entries, errors and PDU headers of the test host.
 //!
 //! Source: NVMe Base Specification, "Submission Queue Entry", "Fabrics Command Set"; NVM Command
 //! Set Specification for I/O commands.
@@ -42,7 +42,7 @@ pub mod fabrics {
     pub const AUTHENTICATION_RECEIVE: u8 = 0x06;
 }
 
-/// Features.
+/// Identifiers of features.
 pub mod feature {
     #![allow(missing_docs)]
     pub const NUMBER_OF_QUEUES: u8 = 0x07;
@@ -50,7 +50,7 @@ pub mod feature {
     pub const KEEP_ALIVE_TIMER: u8 = 0x0F;
 }
 
-/// Log pages.
+/// Identifiers of log pages.
 pub mod log_page {
     #![allow(missing_docs)]
     pub const HEALTH: u8 = 0x02;
@@ -59,7 +59,7 @@ pub mod log_page {
     pub const DISCOVERY: u8 = 0x70;
 }
 
-/// Offsets of a controller's properties.
+/// Offsets of a controller's properties (registers).
 pub mod attribute {
     #![allow(missing_docs)]
     pub const CAP: u32 = 0x00;
@@ -68,32 +68,32 @@ pub mod attribute {
     pub const CSTS: u32 = 0x1C;
 }
 
-/// PSDT: an SGL for data, a contiguous buffer for metadata.
+/// PSDT bits of the flags: an SGL describes the data, and metadata is in a contiguous buffer.
 const SGL: u8 = 0x40;
 
-/// The data that a command moves.
+/// The data that a command transfers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// No data.
     None,
-    /// Bytes from the controller.
+    /// The controller sends this number of bytes.
     FromController(u32),
-    /// Bytes to the controller.
+    /// The host sends these bytes.
     ToController(Vec<u8>),
 }
 
-/// A command without its id and its SGL, which the queue fills in.
+/// A command without its identifier and SGL, which the queue fills in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     entry: [u8; 64],
-    /// The command's data.
+    /// Data of the command.
     pub payload: Payload,
-    /// The command's name in errors.
+    /// Name of the command in error messages.
     pub name: &'static str,
 }
 
 impl Command {
-    /// A command with zeroes in all fields but its opcode and namespace.
+    /// Creates a command with zeros in all fields but its opcode and namespace.
     pub fn new(name: &'static str, opcode: u8, namespace: u32, payload: Payload) -> Self {
         let mut entry = [0; 64];
         entry[0] = opcode;
@@ -102,31 +102,31 @@ impl Command {
         Self { entry, payload, name }
     }
 
-    /// A fabrics command.
+    /// Creates a command of NVMe over Fabrics.
     pub fn fabrics(name: &'static str, kind: u8, payload: Payload) -> Self {
         Self::new(name, admin::FABRICS, kind.into(), payload)
     }
 
-    /// Sets command doubleword `number`, 10 to 15 as a rule.
+    /// Sets command doubleword `number`, usually 10 to 15.
     #[must_use]
     pub fn dword(self, number: usize, value: u32) -> Self {
         self.bytes(4 * number, &value.to_le_bytes())
     }
 
-    /// Sets two command doublewords.
+    /// Sets doublewords `number` and `number` + 1 to the halves of `value`.
     #[must_use]
     pub fn dwords(self, number: usize, value: u64) -> Self {
         self.bytes(4 * number, &value.to_le_bytes())
     }
 
-    /// Sets bytes of the entry, for whatever has no name.
+    /// Replaces bytes of the entry from offset `at` on.
     #[must_use]
     pub fn bytes(mut self, at: usize, bytes: &[u8]) -> Self {
         self.entry[at..at + bytes.len()].copy_from_slice(bytes);
         self
     }
 
-    /// Connect for queue `queue` of `entries` entries.
+    /// Creates a Connect command for queue `queue` of `entries` entries.
     pub fn connect(
         queue: u16,
         entries: u16,
@@ -141,34 +141,35 @@ impl Command {
             .bytes(48, &keep_alive_ms.to_le_bytes())
     }
 
-    /// Property Get of 4 bytes, or of 8.
+    /// Creates a Property Get command that reads 8 bytes if `wide`, else 4.
     pub fn property_get(offset: u32, wide: bool) -> Self {
         Self::fabrics("Property Get", fabrics::PROPERTY_GET, Payload::None)
             .bytes(40, &[wide.into()])
             .dword(11, offset)
     }
 
-    /// Property Set of 4 bytes.
+    /// Creates a Property Set command that writes 4 bytes.
     pub fn property_set(offset: u32, value: u32) -> Self {
         Self::fabrics("Property Set", fabrics::PROPERTY_SET, Payload::None)
             .dword(11, offset)
             .dwords(12, value.into())
     }
 
-    /// Identify: the structure of `cns`, of the namespace or from the namespace id on.
+    /// Creates an Identify command for the structure with number `cns`. `namespace` selects the
+    /// namespace, or the start of a list.
     pub fn identify(cns: u8, namespace: u32) -> Self {
         Self::new("Identify", admin::IDENTIFY, namespace, Payload::FromController(4096))
             .dword(10, cns.into())
     }
 
-    /// Set Features.
+    /// Creates a Set Features command.
     pub fn set_features(feature: u8, value: u32) -> Self {
         Self::new("Set Features", admin::SET_FEATURES, 0, Payload::None)
             .dword(10, feature.into())
             .dword(11, value)
     }
 
-    /// Get Log Page: `bytes`, a multiple of 4, from `offset` on.
+    /// Creates a Get Log Page command for `bytes` bytes, a multiple of 4, from `offset` on.
     pub fn get_log_page(page: u8, namespace: u32, offset: u64, bytes: u32) -> Self {
         let last = bytes / 4 - 1;
         let payload = Payload::FromController(bytes);
@@ -178,8 +179,8 @@ impl Command {
             .dwords(12, offset)
     }
 
-    /// The entry as it is sent: with an id, and an SGL that places data at the beginning of the
-    /// capsule or lets the transport carry it.
+    /// Encodes the entry with an identifier and an SGL. The data is at the beginning of the capsule
+    /// if `in_capsule`, else the transport carries it.
     pub(super) fn encode(&self, id: u16, in_capsule: bool) -> [u8; 64] {
         let mut entry = self.entry;
         let length = match &self.payload {
@@ -200,7 +201,7 @@ impl Command {
 pub struct Status(pub u16);
 
 impl Status {
-    /// Bit that forbids a repetition of the command.
+    /// The DNR bit: the host must not repeat the command.
     const DO_NOT_RETRY: u16 = 1 << 14;
 
     /// Returns whether the command succeeded.
@@ -208,17 +209,17 @@ impl Status {
         self.0 & 0x7FF == 0
     }
 
-    /// The status code, meaningful within its type.
+    /// Returns the status code, whose meaning depends on the type.
     pub fn code(self) -> u8 {
         self.0 as u8
     }
 
-    /// The status code type: 0 generic, 1 specific to the command, 2 media, 3 path.
+    /// Returns the status code type: 0 generic, 1 specific to the command, 2 media, 3 path.
     pub fn kind(self) -> u8 {
         (self.0 >> 8) as u8 & 7
     }
 
-    /// Returns whether the same command would fail again.
+    /// Returns whether the same command would fail again (DNR).
     pub fn do_not_retry(self) -> bool {
         self.0 & Self::DO_NOT_RETRY != 0
     }
@@ -261,70 +262,70 @@ impl fmt::Display for Status {
     }
 }
 
-/// The controller's refusal of one command; the connection goes on.
+/// Failure of one command. The connection stays usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("controller failed {command}: {status}")]
 pub struct CommandError {
-    /// The command's name.
+    /// Name of the command.
     pub command: &'static str,
-    /// The controller's status.
+    /// Status that the controller returned.
     pub status: Status,
-    /// The completion's first 8 bytes.
+    /// First 8 bytes of the completion.
     pub result: u64,
 }
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// No connection.
+    /// The connection could not be established.
     #[error("cannot connect to {address}: {source}")]
     Connect {
-        /// The controller's address.
+        /// Address of the controller.
         address: String,
         /// The system's error.
         source: std::io::Error,
     },
-    /// The controller broke the protocol.
+    /// The controller violated the protocol, as the text describes.
     #[error("controller broke the NVMe/TCP protocol: {0}")]
     Protocol(String),
     /// The controller ended the connection with a reason.
     #[error("controller ended the connection: fatal error status {status:#06x}, info {info:#010x}")]
     Terminated {
-        /// The field FES.
+        /// Fatal error status (FES).
         status: u16,
-        /// The field FEI.
+        /// Fatal error information (FEI).
         info: u32,
     },
     /// Reading from or writing to the socket failed.
     #[error("connection to the controller failed: {0}")]
     Io(#[from] std::io::Error),
-    /// The controller hung up.
+    /// The controller closed the connection.
     #[error("the controller hung up")]
     HungUp,
-    /// No byte moved for as long as the transport waits.
+    /// The transport's timeout passed without a byte sent or received.
     #[error("the controller did not answer in time")]
     Timeout,
     /// The connection had failed before.
     #[error("the connection to the controller had failed before")]
     Failed,
-    /// As many commands are in flight as the queue holds.
+    /// The queue is full. The number is its capacity.
     #[error("{0} commands are in flight, and the queue holds no more")]
     QueueFull(usize),
-    /// The controller asks for a proof, and there is no secret.
+    /// The controller asks for authentication, but the host has no secret.
     #[error("the controller wants the host to authenticate, and there is no secret")]
     NoSecret,
-    /// The controller does not accept the proof.
+    /// The authentication failed, with this reason code.
     #[error("the controller refused the authentication: explanation {0:#04x}")]
     NotAuthenticated(u8),
     /// The controller did not prove its name.
     #[error("the controller did not prove that it has its secret")]
     WrongController,
-    /// The controller failed one command; the connection goes on.
+    /// The controller failed one command. The connection stays usable.
     #[error(transparent)]
     Command(#[from] CommandError),
 }
 
-/// A breach of the protocol, from its description.
+/// Returns the error of a protocol violation with this description.
 pub(super) fn broken(reason: impl Into<String>) -> HostError {
     HostError::Protocol(reason.into())
 }
@@ -342,7 +343,7 @@ pub(super) const READY_TO_TRANSFER: u8 = 0x09;
 pub(super) const HEADER_DIGEST: u8 = 1;
 /// Flag: a data digest follows the data.
 pub(super) const DATA_DIGEST: u8 = 2;
-/// Flag of data: the last PDU of a transfer.
+/// Flag of data: this is the last PDU of a transfer.
 pub(super) const LAST: u8 = 4;
 /// Flag of the controller's data: the command succeeded, and no response follows.
 pub(super) const SUCCESS: u8 = 8;
@@ -351,24 +352,24 @@ pub(super) const COMMON_BYTES: usize = 8;
 pub(super) const IC_BYTES: usize = 128;
 pub(super) const HEADER_BYTES: usize = 24;
 pub(super) const DIGEST_BYTES: usize = 4;
-/// Longest PDU that ends a connection.
+/// Maximum length of a PDU that terminates the connection.
 pub(super) const TERMINATION_MAX_BYTES: usize = 152;
 
-/// The CRC-32C of both digests.
+/// Returns the CRC-32C of some bytes, as header and data digests use it.
 pub fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The header that every PDU begins with.
+/// The common header with which every PDU begins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Common {
     pub(super) kind: u8,
     pub(super) flags: u8,
-    /// HLEN.
+    /// Length of the header in bytes (HLEN).
     pub(super) header_bytes: usize,
-    /// PDO.
+    /// Offset of the data in the PDU, in bytes (PDO).
     pub(super) data_offset: usize,
-    /// PLEN.
+    /// Length of the PDU in bytes (PLEN).
     pub(super) bytes: usize,
 }
 
@@ -384,9 +385,9 @@ impl Common {
     }
 }
 
-/// Appends a PDU: its header from byte 8 on, and its data.
+/// Appends a PDU, given its header from byte 8 on and its data.
 ///
-/// `alignment` is that of the data from the beginning of the PDU.
+/// `alignment` applies to the data, relative to the beginning of the PDU.
 pub(super) fn put(
     out: &mut Vec<u8>,
     kind: u8,
@@ -432,41 +433,42 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Text padded with spaces or zeroes.
+/// Returns the text of a field that is padded with spaces or zeros.
 pub(super) fn text_at(bytes: &[u8], at: usize, length: usize) -> String {
     let field = &bytes[at..at + length];
     let end = field.iter().position(|byte| *byte == 0).unwrap_or(length);
     String::from_utf8_lossy(&field[..end]).trim_end().to_owned()
 }
 
-/// Carries a host's bytes to a controller and back.
+/// A byte stream from a host to a controller and back.
 ///
-/// Receiving blocks. Sending does not, so that a host with much in flight can receive while the
-/// controller takes nothing.
+/// Receiving blocks. Sending does not, so a host with much in flight can receive while the
+/// controller accepts nothing.
 pub trait Transport: Sized {
-    /// Connects to an address of the form HOST:PORT. With a `timeout`, connecting and each later
-    /// wait in which nothing moves end after it.
+    /// Connects to an address of the form HOST:PORT. `timeout` limits connecting, and each later
+    /// wait without progress.
     ///
     /// # Errors
     /// When the controller cannot be reached.
     fn connect(address: &str, timeout: Option<Duration>) -> Result<Self, HostError>;
 
-    /// Sends a part of `bytes`. Returns the bytes sent: 0 when none can be sent now.
+    /// Sends a part of `bytes` without blocking. Returns the number of bytes sent, 0 when none can
+    /// be sent now.
     ///
     /// # Errors
-    /// When the connection failed, as for every call.
+    /// When the connection has failed.
     fn send_some(&mut self, bytes: &[u8]) -> Result<usize, HostError>;
 
-    /// Receives at least one byte, waiting for it. Returns the bytes received.
+    /// Waits for at least one byte. Returns the number of bytes received.
     ///
     /// # Errors
-    /// See [`Transport::send_some`].
+    /// When the connection has failed.
     fn receive_some(&mut self, bytes: &mut [u8]) -> Result<usize, HostError>;
 
     /// Waits until more can be sent or something has arrived. Returns whether something has
     /// arrived.
     ///
     /// # Errors
-    /// See [`Transport::send_some`].
+    /// When the connection has failed.
     fn wait_to_send_or_receive(&mut self) -> Result<bool, HostError>;
 }

@@ -1,4 +1,4 @@
-//! A queue on a transport: calls that wait.
+//! A queue on a transport, with blocking calls.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::queue::{Completion, Queue, QueueOptions};
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// A connection whose parameters are agreed on.
+/// An initialized connection to a controller.
 #[derive(Debug)]
 pub struct Connection<T> {
     transport: T,
@@ -17,10 +17,10 @@ pub struct Connection<T> {
 }
 
 impl<T: Transport> Connection<T> {
-    /// Connects, and agrees on the connection's parameters.
+    /// Connects and negotiates the connection's parameters.
     ///
     /// # Errors
-    /// When the controller cannot be reached or answers wrongly.
+    /// When the controller cannot be reached or answers incorrectly.
     pub fn open(
         address: &str,
         timeout: Option<Duration>,
@@ -36,12 +36,12 @@ impl<T: Transport> Connection<T> {
         Ok(new)
     }
 
-    /// The state of the connection.
+    /// Returns the state machine of the connection.
     pub fn queue(&mut self) -> &mut Queue {
         &mut self.queue
     }
 
-    /// Submits a command and sends as much as can be sent now. Returns its id.
+    /// Submits a command and sends as much as can be sent now. Returns the command's identifier.
     ///
     /// # Errors
     /// When the queue is full, or the connection failed.
@@ -62,7 +62,7 @@ impl<T: Transport> Connection<T> {
         self.queue.submit(command)
     }
 
-    /// The next finished command; waits for it.
+    /// Waits for the next completion and returns it.
     ///
     /// # Errors
     /// When the connection failed.
@@ -80,7 +80,7 @@ impl<T: Transport> Connection<T> {
         })
     }
 
-    /// Submits a command and waits for its end, which must be the next.
+    /// Submits a command and waits for its completion, which must be the next one.
     ///
     /// # Errors
     /// When the controller fails the command, or the connection failed.
@@ -112,7 +112,7 @@ impl<T: Transport> Connection<T> {
         self.queue.receive(&self.buffer[..bytes])
     }
 
-    /// Runs what may fail the connection, and remembers when it did.
+    /// Runs an action and marks the connection as failed if the action returns an error.
     fn guard<R>(
         &mut self,
         act: impl FnOnce(&mut Self) -> Result<R, HostError>,
@@ -126,7 +126,7 @@ impl<T: Transport> Connection<T> {
     }
 }
 
-/// Turns a failed command into an error.
+/// Turns the completion of a failed command into an error.
 ///
 /// # Errors
 /// When the command failed.

@@ -1,4 +1,4 @@
-//! The admin queue: from Connect to a controller that is ready, and what is asked of it then.
+//! The admin queue: sets up a controller, from Connect until it is ready, and sends admin commands.
 //!
 //! The order is that of Linux: Connect, CAP, CC with EN 0 and then 1, CSTS until it is ready, VS,
 //! Identify. Source: NVMe Base Specification, "Controller Initialization".
@@ -16,39 +16,41 @@ use super::identify::{
 };
 use super::queue::{Completion, QueueOptions};
 
-/// Bytes of Connect's data.
+/// Bytes of the data of a Connect command.
 const CONNECT_BYTES: usize = 1024;
 
-/// Entries of commands and completions, as powers of two, in CC.
+/// Bits of CC for the sizes of queue entries, as powers of two: 64-byte commands and 16-byte
+/// completions.
 const ENTRY_SIZES: u32 = 6 << 16 | 4 << 20;
 const ENABLE: u32 = 1;
 
-/// Times that CSTS is read before the controller counts as never ready.
+/// Number of reads of CSTS after which the host gives up waiting for a controller.
 const READY_QUESTIONS: usize = 10_000;
 
-/// Address and names: everything that a queue needs to reach its controller.
+/// Address, names and options that a queue needs to reach its controller.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// HOST:PORT.
+    /// Address of the controller, in the form HOST:PORT.
     pub address: String,
-    /// The subsystem's name.
+    /// NVMe qualified name of the subsystem.
     pub subsystem: String,
-    /// The host's name.
+    /// NVMe qualified name of the host.
     pub host: String,
-    /// The host's id.
+    /// Identifier of the host.
     pub host_id: [u8; 16],
-    /// Keep alive timeout in milliseconds; 0 for none.
+    /// Keep-alive timeout in milliseconds; 0 for none.
     pub keep_alive_ms: u32,
-    /// Ends waits in which nothing moves.
+    /// Time without progress after which a wait fails; `None` waits forever.
     pub timeout: Option<Duration>,
-    /// Digests, alignment and flow control of every queue; other fields are of the admin queue.
+    /// Digests, alignment and flow control of every queue. The other options apply to the admin
+    /// queue only.
     pub options: QueueOptions,
-    /// The secrets, for controllers that ask for a proof of the host's name.
+    /// Secrets for controllers that ask for authentication.
     pub authentication: Option<Authentication>,
 }
 
 impl Access {
-    /// Access with defaults to a subsystem.
+    /// Creates access to a subsystem, with defaults for everything else.
     pub fn new(address: &str, subsystem: &str) -> Self {
         Self {
             address: address.to_owned(),
@@ -62,7 +64,7 @@ impl Access {
         }
     }
 
-    /// Connect's data, for the controller with this id.
+    /// Returns the data of a Connect command for the controller with this identifier.
     pub fn connect_data(&self, controller: u16) -> Vec<u8> {
         let mut data = vec![0; CONNECT_BYTES];
         data[..16].copy_from_slice(&self.host_id);
@@ -80,7 +82,7 @@ pub struct Controller<T> {
     access: Access,
     id: u16,
     data: ControllerData,
-    /// Asynchronous events that came while others were waited for.
+    /// Asynchronous events that arrived while the host waited for other completions.
     events: Vec<Completion>,
 }
 
@@ -109,30 +111,30 @@ impl<T: Transport> Controller<T> {
         Ok(Self { connection, access: access.clone(), id, data, events: Vec::new() })
     }
 
-    /// The controller's properties.
+    /// Returns the properties of the controller.
     pub fn data(&self) -> &ControllerData {
         &self.data
     }
 
-    /// The controller's number.
+    /// Returns the identifier of the controller.
     pub fn id(&self) -> u16 {
         self.id
     }
 
-    /// The admin queue's connection.
+    /// Returns the connection of the admin queue.
     pub fn connection(&mut self) -> &mut Connection<T> {
         &mut self.connection
     }
 
-    /// The ids of the active namespaces.
+    /// Returns the identifiers of the active namespaces.
     ///
     /// # Errors
-    /// As every call: the controller's refusal, or a failed connection.
+    /// When the controller fails the command, or the connection failed.
     pub fn namespaces(&mut self) -> Result<Vec<u32>, HostError> {
         parse_list(&self.call(Command::identify(2, 0))?.data)
     }
 
-    /// The properties of a namespace.
+    /// Returns the properties of a namespace.
     ///
     /// # Errors
     /// See [`Controller::namespaces`].
@@ -140,7 +142,7 @@ impl<T: Transport> Controller<T> {
         NamespaceData::parse(&self.call(Command::identify(0, id))?.data)
     }
 
-    /// The identifiers of a namespace: their types and bytes.
+    /// Returns the identifiers of a namespace: their types and bytes.
     ///
     /// # Errors
     /// See [`Controller::namespaces`].
@@ -166,7 +168,7 @@ impl<T: Transport> Controller<T> {
         Ok(found)
     }
 
-    /// Asks for I/O queues. Returns the number granted.
+    /// Asks for `queues` I/O queues. Returns the number granted.
     ///
     /// # Errors
     /// See [`Controller::namespaces`].
@@ -195,7 +197,7 @@ impl<T: Transport> Controller<T> {
         Ok(IoQueue::new(connection))
     }
 
-    /// Restarts the controller's timer.
+    /// Sends Keep Alive, which restarts the controller's timer.
     ///
     /// # Errors
     /// See [`Controller::namespaces`].
@@ -203,7 +205,7 @@ impl<T: Transport> Controller<T> {
         self.call(Command::new("Keep Alive", admin::KEEP_ALIVE, 0, Payload::None)).map(drop)
     }
 
-    /// Reads part of a log page.
+    /// Reads a part of a log page.
     ///
     /// # Errors
     /// See [`Controller::namespaces`].
@@ -212,8 +214,8 @@ impl<T: Transport> Controller<T> {
         Ok(self.call(Command::get_log_page(page, namespace, offset, bytes))?.data)
     }
 
-    /// Asks to be told of some events, such as [`ControllerData::NAMESPACE_NOTICES`], and waits for
-    /// nothing.
+    /// Subscribes to a mask of asynchronous events, such as [`ControllerData::NAMESPACE_NOTICES`],
+    /// and requests the first event. Returns immediately.
     ///
     /// # Errors
     /// See [`Controller::namespaces`].
@@ -222,7 +224,7 @@ impl<T: Transport> Controller<T> {
         self.request_event()
     }
 
-    /// Asks for one more asynchronous event.
+    /// Submits one more request for an asynchronous event.
     ///
     /// # Errors
     /// When the connection failed.
@@ -244,7 +246,7 @@ impl<T: Transport> Controller<T> {
         Ok(succeeded(event)?.result as u32)
     }
 
-    /// The subsystems that a discovery controller knows.
+    /// Returns the subsystems that a discovery controller reports.
     ///
     /// # Errors
     /// See [`Controller::namespaces`].
@@ -272,7 +274,7 @@ impl<T: Transport> Controller<T> {
         Self::connect(&Access { subsystem: DISCOVERY_NQN.to_owned(), ..access.clone() })
     }
 
-    /// Runs an admin command; asynchronous events that come meanwhile are kept.
+    /// Runs an admin command. Asynchronous events that arrive meanwhile are kept.
     ///
     /// # Errors
     /// See [`Controller::namespaces`].
@@ -288,7 +290,8 @@ impl<T: Transport> Controller<T> {
     }
 }
 
-/// Connects a queue, and authenticates if that is asked for. Returns the controller's id.
+/// Connects a queue, and authenticates if the controller asks for that. Returns the controller's
+/// identifier.
 fn connect_queue<T: Transport>(
     connection: &mut Connection<T>,
     connect: Command,
@@ -337,48 +340,49 @@ const DEALLOCATE_ZEROES: u32 = 1 << 25;
 /// Bit of command doubleword 11 of Dataset Management: deallocate.
 const DEALLOCATE: u32 = 1 << 2;
 
-/// Blocks of a namespace.
+/// A range of logical blocks in a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// The namespace.
+    /// Identifier of the namespace.
     pub namespace: u32,
-    /// The first block.
+    /// Address of the first block.
     pub first: u64,
-    /// The number of blocks, 1 to 65,536.
+    /// Number of blocks, 1 to 65,536.
     pub blocks: u32,
 }
 
 impl Range {
-    /// A command on the range.
+    /// Creates a command on the range.
     fn command(self, name: &'static str, opcode: u8, flags: u32, payload: Payload) -> Command {
         Command::new(name, opcode, self.namespace, payload)
             .dwords(10, self.first)
             .dword(12, (self.blocks - 1) & 0xFFFF | flags)
     }
 
-    /// Read of the range, of `bytes` in all.
+    /// Creates a Read of the range, whose length in bytes is `bytes`.
     pub fn read(self, bytes: u32) -> Command {
         self.command("Read", io_command::READ, 0, Payload::FromController(bytes))
     }
 
-    /// Write of the range; with `fua` it is durable afterwards.
+    /// Creates a Write of the range. With `fua` the data is durable when the command completes.
     pub fn write(self, data: Vec<u8>, fua: bool) -> Command {
         let flags = if fua { FUA } else { 0 };
         self.command("Write", io_command::WRITE, flags, Payload::ToController(data))
     }
 
-    /// Compare of the range with `data`.
+    /// Creates a Compare of the range with `data`.
     pub fn compare(self, data: Vec<u8>) -> Command {
         self.command("Compare", io_command::COMPARE, 0, Payload::ToController(data))
     }
 
-    /// Write Zeroes on the range; with `may_deallocate` its space may be given back.
+    /// Creates a Write Zeroes on the range. With `may_deallocate` the controller may free its
+    /// space.
     pub fn write_zeroes(self, may_deallocate: bool) -> Command {
         let flags = if may_deallocate { DEALLOCATE_ZEROES } else { 0 };
         self.command("Write Zeroes", io_command::WRITE_ZEROES, flags, Payload::None)
     }
 
-    /// Flush of the range's namespace.
+    /// Creates a Flush of the range's namespace.
     pub fn flush(self) -> Command {
         Command::new("Flush", io_command::FLUSH, self.namespace, Payload::None)
     }
@@ -391,20 +395,20 @@ pub struct IoQueue<T> {
 }
 
 impl<T: Transport> IoQueue<T> {
-    /// An I/O queue on a connection whose Connect succeeded.
+    /// Creates an I/O queue from a connection whose Connect succeeded.
     pub fn new(connection: Connection<T>) -> Self {
         Self { connection }
     }
 
-    /// The queue's connection, to have many commands in flight.
+    /// Returns the connection of the queue, by which many commands can be in flight.
     pub fn connection(&mut self) -> &mut Connection<T> {
         &mut self.connection
     }
 
-    /// Reads `bytes` bytes, which are the range's.
+    /// Reads the range, whose length in bytes is `bytes`.
     ///
     /// # Errors
-    /// As every call: the controller's refusal, or a failed connection.
+    /// When the controller fails the command, or the connection failed.
     pub fn read(&mut self, range: Range, bytes: u32) -> Result<Vec<u8>, HostError> {
         Ok(self.connection.call(range.read(bytes))?.data)
     }
@@ -417,8 +421,7 @@ impl<T: Transport> IoQueue<T> {
         self.connection.call(range.write(data, fua)).map(drop)
     }
 
-    /// Compares the range with `data`. A refusal with the status "compare failure" says that they
-    /// differ.
+    /// Compares the range with `data`. The status "compare failure" means that they differ.
     ///
     /// # Errors
     /// See [`IoQueue::read`].
@@ -426,7 +429,7 @@ impl<T: Transport> IoQueue<T> {
         self.connection.call(range.compare(data)).map(drop)
     }
 
-    /// Makes every write that has ended durable.
+    /// Makes every completed write to the range's namespace durable.
     ///
     /// # Errors
     /// See [`IoQueue::read`].
@@ -434,7 +437,7 @@ impl<T: Transport> IoQueue<T> {
         self.connection.call(range.flush()).map(drop)
     }
 
-    /// Makes a range read as zeroes.
+    /// Makes a range read as zeros. With `deallocate` the controller may free its space.
     ///
     /// # Errors
     /// See [`IoQueue::read`].
@@ -442,7 +445,7 @@ impl<T: Transport> IoQueue<T> {
         self.connection.call(range.write_zeroes(deallocate)).map(drop)
     }
 
-    /// Tells the controller that ranges of one namespace, 1 to 256, are no longer needed.
+    /// Tells the controller that 1 to 256 ranges of one namespace are no longer needed.
     ///
     /// # Errors
     /// See [`IoQueue::read`].

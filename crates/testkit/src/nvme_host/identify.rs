@@ -1,52 +1,53 @@
-//! The structures that Identify returns.
+//! Parsers of the structures that Identify returns, and of the discovery log.
 //!
 //! Source: NVMe Base Specification, "Identify command"; NVM Command Set Specification, "Identify
-//! Namespace". All sizes but those in bytes are as the controller tells them.
+//! Namespace". Sizes keep the unit of the specification unless the name says bytes.
 
 use super::command::{HostError, broken, text_at, u16_at, u32_at, u64_at};
 
-/// Bytes of a structure.
+/// Bytes of a structure that Identify returns.
 const STRUCTURE_BYTES: usize = 4096;
 
-/// Bytes of a unit of capsule sizes.
+/// Unit of capsule sizes in bytes.
 const CAPSULE_UNIT_BYTES: u32 = 16;
 
-/// Properties of a controller.
+/// Properties of a controller, from the Identify Controller structure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerData {
-    /// SN.
+    /// Serial number (SN).
     pub serial_number: String,
-    /// MN.
+    /// Model number (MN).
     pub model_number: String,
-    /// FR.
+    /// Firmware revision (FR).
     pub firmware_revision: String,
-    /// SUBNQN.
+    /// NVMe qualified name of the subsystem (SUBNQN).
     pub subsystem: String,
-    /// CNTLID.
+    /// Identifier of the controller (CNTLID).
     pub controller_id: u16,
-    /// VER.
+    /// Version of the specification (VER).
     pub version: u32,
-    /// CNTRLTYPE: 1 for I/O, 2 for discovery.
+    /// Type of the controller (CNTRLTYPE): 1 for I/O, 2 for discovery.
     pub controller_type: u8,
-    /// MDTS: a power of two of the smallest memory page; 0 without a limit.
+    /// Maximum data transfer size (MDTS), as a power of two in units of the smallest memory page; 0
+    /// for no limit.
     pub longest_transfer: u8,
-    /// KAS, in units of 100 ms.
+    /// Granularity of the keep-alive timeout (KAS), in units of 100 ms.
     pub keep_alive_granularity: u16,
-    /// MAXCMD.
+    /// Maximum number of outstanding commands (MAXCMD).
     pub outstanding_commands: u16,
-    /// NN.
+    /// Highest namespace identifier (NN).
     pub namespaces: u32,
-    /// OAES.
+    /// Bit mask of supported asynchronous events (OAES).
     pub async_events: u32,
-    /// AERL, plus one.
+    /// Maximum number of outstanding event requests (AERL plus one).
     pub async_event_requests: u16,
-    /// ONCS.
+    /// Bit mask of optional commands that the controller supports (ONCS).
     pub optional_commands: u16,
-    /// VWC: there is a volatile write cache.
+    /// The controller has a volatile write cache (VWC).
     pub volatile_write_cache: bool,
-    /// SGLS.
+    /// Bit mask of supported SGL features (SGLS).
     pub sgl_support: u32,
-    /// IOCCSZ without the command itself, in bytes.
+    /// Maximum data in a command capsule in bytes (from IOCCSZ, without the command itself).
     pub in_capsule_bytes: u32,
 }
 
@@ -55,14 +56,15 @@ impl ControllerData {
     pub const DATASET_MANAGEMENT: u16 = 1 << 2;
     /// Bit of [`Self::optional_commands`]: Write Zeroes.
     pub const WRITE_ZEROES: u16 = 1 << 3;
-    /// Bit of [`Self::async_events`]: namespaces come and go.
+    /// Bit of [`Self::async_events`]: namespaces were added, removed or changed.
     pub const NAMESPACE_NOTICES: u32 = 1 << 8;
-    /// Bit of [`Self::async_events`]: the access to namespaces changes.
+    /// Bit of [`Self::async_events`]: the access to namespaces has changed.
     pub const ANA_NOTICES: u32 = 1 << 11;
-    /// Bit of [`Self::async_events`]: the discovery log changes.
+    /// Bit of [`Self::async_events`]: the discovery log has changed.
     pub const DISCOVERY_NOTICES: u32 = 1 << 31;
 
-    /// Parses Identify's structure 1, and checks what fabrics demand.
+    /// Parses the Identify Controller structure (CNS 1), and checks the fields that fabrics
+    /// require.
     ///
     /// # Errors
     /// When a field has a value that the specification forbids.
@@ -122,28 +124,28 @@ impl ControllerData {
     }
 }
 
-/// Properties of a namespace.
+/// Properties of a namespace, from the Identify Namespace structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamespaceData {
-    /// NSZE, in blocks.
+    /// Size in blocks (NSZE).
     pub blocks: u64,
-    /// Bytes of a block, from the LBA format in use.
+    /// Bytes of a logical block, from the LBA format in use.
     pub block_bytes: u32,
-    /// NSATTR: writes are refused.
+    /// The namespace is write-protected (NSATTR).
     pub write_protected: bool,
-    /// NSFEAT.
+    /// Bit mask of the namespace's features (NSFEAT).
     pub features: u8,
-    /// NGUID.
+    /// Globally unique identifier of 16 bytes (NGUID).
     pub guid: [u8; 16],
-    /// EUI64.
+    /// Globally unique identifier of 8 bytes (EUI64).
     pub eui64: [u8; 8],
 }
 
 impl NamespaceData {
-    /// Parses Identify's structure 0.
+    /// Parses the Identify Namespace structure (CNS 0).
     ///
     /// # Errors
-    /// When a field has a value that the specification forbids, or metadata is demanded.
+    /// When a field has a value that the specification forbids, or the format requires metadata.
     pub fn parse(bytes: &[u8]) -> Result<Self, HostError> {
         check_length("namespace", bytes)?;
         let (formats, format) = (bytes[25], bytes[26] & 15);
@@ -174,10 +176,10 @@ impl NamespaceData {
     }
 }
 
-/// Parses a list of namespace ids, which must rise.
+/// Parses a list of namespace identifiers, which must ascend.
 ///
 /// # Errors
-/// When they do not.
+/// When the identifiers do not ascend.
 pub(super) fn parse_list(bytes: &[u8]) -> Result<Vec<u32>, HostError> {
     check_length("list", bytes)?;
     let ids: Vec<u32> = bytes.chunks_exact(4).map(|id| u32_at(id, 0)).collect();
@@ -198,39 +200,40 @@ fn check_length(name: &str, bytes: &[u8]) -> Result<(), HostError> {
     }
 }
 
-/// The name of the subsystem that knows the others.
+/// NVMe qualified name of the discovery subsystem, which lists the others.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
-/// Bytes of the log's header, and of each entry.
+/// Bytes of the discovery log's header, and of each entry.
 pub(super) const ENTRY_BYTES: usize = 1024;
 
-/// Most entries that are read.
+/// Maximum number of discovery log entries that the host reads.
 const ENTRIES_MAX: u64 = 4096;
 
-/// One way to a subsystem.
+/// A discovery log entry: one path to a subsystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveryEntry {
-    /// TRTYPE: 3 for TCP.
+    /// Type of the transport (TRTYPE): 3 for TCP.
     pub transport: u8,
-    /// ADRFAM: 1 for IPv4, 2 for IPv6.
+    /// Address family (ADRFAM): 1 for IPv4, 2 for IPv6.
     pub family: u8,
-    /// SUBTYPE: 1 refers to another discovery service, 2 has namespaces, 3 is this service.
+    /// Type of the subsystem (SUBTYPE): 1 refers to another discovery service, 2 has namespaces, 3
+    /// is this service.
     pub subsystem_type: u8,
-    /// PORTID.
+    /// Number of the port (PORTID).
     pub port_id: u16,
-    /// CNTLID: 0xFFFF when the controller is made on Connect.
+    /// Identifier of the controller (CNTLID): 0xFFFF when Connect creates the controller.
     pub controller_id: u16,
-    /// ASQSZ.
+    /// Maximum size of the admin submission queue (ASQSZ).
     pub admin_entries: u16,
-    /// TRSVCID: the port.
+    /// Transport service, here the TCP port (TRSVCID).
     pub service: String,
-    /// SUBNQN.
+    /// NVMe qualified name of the subsystem (SUBNQN).
     pub subsystem: String,
-    /// TRADDR.
+    /// Address of the path (TRADDR).
     pub address: String,
 }
 
-/// The log's header: its generation and the number of entries.
+/// Parses the discovery log's header. Returns its generation and the number of entries.
 pub(super) fn parse_header(bytes: &[u8]) -> Result<(u64, u64), HostError> {
     let (generation, entries, format) = (u64_at(bytes, 0), u64_at(bytes, 8), u16_at(bytes, 16));
     if format != 0 {
@@ -242,7 +245,7 @@ pub(super) fn parse_header(bytes: &[u8]) -> Result<(u64, u64), HostError> {
     Ok((generation, entries))
 }
 
-/// One entry of the log.
+/// Parses one entry of the discovery log.
 pub(super) fn parse_entry(bytes: &[u8]) -> Result<DiscoveryEntry, HostError> {
     let entry = DiscoveryEntry {
         transport: bytes[0],

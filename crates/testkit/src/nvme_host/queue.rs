@@ -1,8 +1,8 @@
-//! One connection: a pair of submission and completion queue, as a pure state machine.
+//! One connection, which carries a submission and a completion queue, as a pure state machine.
 //!
-//! Its output begins with the request for the connection's parameters; commands follow once
-//! [`Queue::agreed`] has the answer. Data of a write travels in the command's capsule when it fits,
-//! and otherwise as the controller asks for it, one PDU at a time, so that the output stays short.
+//! The output begins with the request for the connection's parameters. Commands may follow once
+//! [`Queue::agreed`] has the answer. Write data travels in the command's capsule when it fits.
+//! Otherwise the controller requests it, and one PDU is added at a time to keep the output short.
 
 use std::collections::VecDeque;
 
@@ -14,30 +14,31 @@ use super::command::{
     u16_at, u32_at, u64_at,
 };
 
-/// In-capsule data that every controller takes with admin and fabrics commands.
+/// In-capsule data in bytes that every controller accepts with admin and fabrics commands.
 const ADMIN_CAPSULE_BYTES: u32 = 8192;
 
-/// Bits of a command id that are its place in the table; the others count the place's uses.
+/// Low bits of a command identifier that index the table of commands. The upper bits count the uses
+/// of the entry.
 const PLACE_BITS: u32 = 12;
 
-/// Options of a queue.
+/// The options of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueOptions {
-    /// The queue's number; 0 is the admin queue.
+    /// Number of the queue; 0 is the admin queue.
     pub id: u16,
-    /// Entries of the submission queue, 2 to 4096; one stays empty.
+    /// Entries of the submission queue, 2 to 4096. One entry stays empty.
     pub entries: u16,
-    /// Protect headers by digests.
+    /// Protect headers with digests.
     pub header_digest: bool,
-    /// Protect data by digests.
+    /// Protect data with digests.
     pub data_digest: bool,
-    /// HPDA: data from the controller begins at multiples of 4 bytes more than 4 times this.
+    /// Alignment of data from the controller (HPDA): multiples of 4 × (`alignment` + 1) bytes.
     pub alignment: u8,
-    /// Requests for data that the controller may have open for one command, at least 1.
+    /// Maximum number of the controller's open requests for data per command, at least 1.
     pub transfers: u32,
-    /// Let the controller report the head of the submission queue.
+    /// Make the controller report the head of the submission queue.
     pub flow_control: bool,
-    /// Longest data in an I/O command's capsule.
+    /// Maximum data in an I/O command's capsule, in bytes.
     pub in_capsule_bytes: u32,
 }
 
@@ -56,31 +57,31 @@ impl Default for QueueOptions {
     }
 }
 
-/// The parameters that the controller agreed to.
+/// The parameters of a connection that host and controller have negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreed {
     /// Headers have digests.
     pub header_digest: bool,
     /// Data has digests.
     pub data_digest: bool,
-    /// The alignment of data to the controller, in bytes.
+    /// Alignment of data to the controller, in bytes.
     pub alignment: usize,
-    /// Longest data in one PDU to the controller.
+    /// Maximum data in one PDU to the controller, in bytes.
     pub longest_data: u32,
 }
 
 /// A finished command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
-    /// The id that [`Queue::submit`] returned.
+    /// Identifier that [`Queue::submit`] returned.
     pub id: u16,
-    /// The command's name.
+    /// Name of the command.
     pub command: &'static str,
-    /// The controller's status.
+    /// Status that the controller returned.
     pub status: Status,
-    /// The first 8 bytes of the entry.
+    /// First 8 bytes of the completion queue entry.
     pub result: u64,
-    /// The data from the controller, as much as came.
+    /// Data received from the controller.
     pub data: Vec<u8>,
 }
 
@@ -89,17 +90,17 @@ pub struct Completion {
 pub(super) struct InFlight {
     pub(super) name: &'static str,
     pub(super) payload: Payload,
-    /// Data that came.
+    /// Data received so far.
     pub(super) data: Vec<u8>,
-    /// Bytes of the payload that the controller has asked for, or that were in the capsule.
+    /// Bytes of the payload that the capsule carried or the controller has requested.
     pub(super) asked: u32,
-    /// Requests for data that are not answered in full.
+    /// Requests for data that are not yet answered in full.
     pub(super) transfers: u32,
-    /// The controller has ended the data and with it the command.
+    /// The controller has sent its last data (LAST flag), after which none may follow.
     pub(super) ended: bool,
 }
 
-/// Data that the controller has asked for.
+/// Data that the controller has requested.
 #[derive(Debug)]
 pub(super) struct Transfer {
     pub(super) id: u16,
@@ -114,7 +115,7 @@ struct Place {
     command: Option<InFlight>,
 }
 
-/// One connection to a controller.
+/// The state machine of one connection to a controller.
 #[derive(Debug)]
 pub struct Queue {
     pub(super) options: QueueOptions,
@@ -129,7 +130,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A queue whose output is the request for the connection's parameters.
+    /// Creates a queue. Its first output is the request for the connection's parameters.
     ///
     /// # Panics
     /// When an option is outside of its range.
@@ -156,28 +157,28 @@ impl Queue {
         }
     }
 
-    /// The parameters of the connection, once the controller has agreed to them.
+    /// Returns the parameters of the connection; `None` before the controller has answered.
     pub fn agreed(&self) -> Option<&Agreed> {
         self.agreed.as_ref()
     }
 
-    /// The number of commands that are submitted and whose completion is not fetched yet.
+    /// Returns the number of submitted commands whose completion was not fetched yet.
     pub fn in_flight(&self) -> usize {
         self.places.len() - self.free.len() + self.finished.len()
     }
 
-    /// Sets the longest data in an I/O command's capsule, which Identify tells.
+    /// Sets the maximum data in an I/O command's capsule, as Identify reports it.
     pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
         self.options.in_capsule_bytes = bytes;
     }
 
-    /// Adds a command to the output. Returns its id.
+    /// Adds a command to the output. Returns the command's identifier.
     ///
     /// # Errors
     /// When the queue is full.
     ///
     /// # Panics
-    /// Before the parameters are agreed on.
+    /// Before the parameters are negotiated.
     pub fn submit(&mut self, command: Command) -> Result<u16, HostError> {
         let agreed = self.agreed.expect("commands follow the agreement");
         let place = self.free.pop().ok_or(HostError::QueueFull(self.places.len()))?;
@@ -209,7 +210,7 @@ impl Queue {
         Ok(id)
     }
 
-    /// Bytes to send. [`Queue::sent`] takes them away.
+    /// Returns the bytes to send. Call [`Queue::sent`] to remove those that were sent.
     pub fn output(&mut self) -> &[u8] {
         if self.sent == self.out.len() {
             self.out.clear();
@@ -219,18 +220,18 @@ impl Queue {
         &self.out[self.sent..]
     }
 
-    /// Takes sent bytes away.
+    /// Removes bytes that were sent from the output.
     pub fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
         assert!(self.sent <= self.out.len(), "no more is sent than there was");
     }
 
-    /// The next finished command.
+    /// Removes and returns the next completion.
     pub fn next_completion(&mut self) -> Option<Completion> {
         self.finished.pop_front()
     }
 
-    /// Adds the next PDU of the first transfer to the output.
+    /// Adds the next PDU of the oldest data transfer to the output.
     fn send_data(&mut self) {
         let Some(transfer) = self.transfers.front_mut() else { return };
         let agreed = self.agreed.expect("transfers follow the agreement");
@@ -264,7 +265,7 @@ impl Queue {
         }
     }
 
-    /// The command in flight with an id.
+    /// Returns the command in flight with this identifier.
     pub(super) fn find(&mut self, id: u16) -> Option<&mut InFlight> {
         let place = self.places.get_mut(usize::from(id & ((1 << PLACE_BITS) - 1)))?;
         if place.uses << PLACE_BITS != id & !((1 << PLACE_BITS) - 1) {
@@ -273,7 +274,7 @@ impl Queue {
         place.command.as_mut()
     }
 
-    /// Ends a command that [`Queue::find`] finds. Its transfers end with it.
+    /// Completes the command in flight with this identifier and drops its data transfers.
     pub(super) fn finish(&mut self, id: u16, status: Status, result: u64) {
         let place = id & ((1 << PLACE_BITS) - 1);
         let command = self.places[usize::from(place)].command.take();
@@ -290,10 +291,10 @@ impl Queue {
     }
 }
 
-/// Least MAXH2CDATA.
+/// Minimum of MAXH2CDATA that the specification allows.
 const LEAST_DATA_BYTES: u32 = 4096;
 
-/// Header fields of data, either way, and of requests for it.
+/// Header fields of a data PDU in either direction, and of a request for data.
 struct DataFields {
     id: u16,
     tag: u16,
@@ -313,10 +314,11 @@ impl DataFields {
 }
 
 impl Queue {
-    /// Takes received bytes in.
+    /// Processes received bytes.
     ///
     /// # Errors
-    /// When the controller breaks the protocol or ends the connection. The queue is of no use then.
+    /// When the controller violates the protocol or ends the connection. The queue cannot be used
+    /// any more then.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), HostError> {
         self.input.extend_from_slice(bytes);
         let input = std::mem::take(&mut self.input);
@@ -332,8 +334,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Checks the header at the beginning of `bytes` as far as it is there. Returns the PDU's
-    /// length once it is there in full.
+    /// Checks as much of the header at the beginning of `bytes` as is there. Returns the PDU's
+    /// length once the whole PDU is there.
     fn whole(&mut self, bytes: &[u8]) -> Result<Option<usize>, HostError> {
         if bytes.len() < COMMON_BYTES {
             return Ok(None);
@@ -381,7 +383,8 @@ impl Queue {
         Ok((bytes.len() >= common.bytes).then_some(common.bytes))
     }
 
-    /// The checks of PDUs that carry no digests.
+    /// Checks the lengths of a PDU that carries no digests. Returns the length once the whole PDU
+    /// is there.
     fn bounded(bytes: &[u8], common: Common) -> Result<Option<usize>, HostError> {
         let lengths = match common.kind {
             IC_RESPONSE => IC_BYTES..=IC_BYTES,
@@ -396,7 +399,7 @@ impl Queue {
         Ok((bytes.len() >= common.bytes).then_some(common.bytes))
     }
 
-    /// Checks that a data PDU is the next part of a command's data.
+    /// Checks that a data PDU continues a command's data without gap or overlap.
     fn check_data(
         &mut self,
         header: &[u8],
@@ -437,7 +440,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes a checked PDU in.
+    /// Processes a PDU whose header and digests were checked.
     fn take(&mut self, bytes: &[u8]) -> Result<(), HostError> {
         let common = Common::parse(bytes);
         match common.kind {
@@ -551,7 +554,7 @@ impl Queue {
     }
 }
 
-/// The bytes that a digest adds, if there is one.
+/// Returns the number of bytes that a digest adds; 0 without one.
 fn digest_bytes(digest: bool) -> usize {
     if digest { DIGEST_BYTES } else { 0 }
 }

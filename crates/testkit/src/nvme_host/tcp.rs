@@ -1,4 +1,4 @@
-//! A blocking NVMe host over TCP: the other files on a [`TcpSocket`].
+//! A blocking NVMe host over TCP, built on [`TcpSocket`].
 //!
 //! Sends are non-blocking so that a host with much in flight can receive while its socket is full;
 //! receives block.
@@ -76,7 +76,7 @@ impl Transport for TcpSocket {
     }
 }
 
-/// Tries every address of the host in turn; the last failure counts.
+/// Tries every address of the host in turn. If all fail, returns the last error.
 fn connect(address: &str, timeout: Option<Duration>) -> io::Result<TcpStream> {
     let mut failure = io::Error::new(ErrorKind::NotFound, "the host has no address");
     for address in address.to_socket_addrs()? {
