@@ -1,13 +1,13 @@
-//! Least recently used: a hit moves the entry to the head, the tail leaves.
+//! LRU, least recently used: a hit moves the entry to the head, and the tail is evicted.
 //!
-//! The type of an LRU-like policy: each hit owes a delink and a head update on one shared list, and
-//! at high hit ratios these limit throughput ("Can Increasing the Hit Ratio Hurt Cache
+//! It is the typical LRU-like policy: each hit owes a delink and a head update on one shared list,
+//! and at high hit ratios these limit throughput ("Can Increasing the Hit Ratio Hurt Cache
 //! Throughput?", section 3.1).
 //!
 //! The marks decide which hits are promoted: all of them here, those that find the list free in
 //! [`relaxed_lru`](crate::RelaxedLru), a share of them in [`prob_lru`](crate::ProbLru).
 //!
-//! Not to be used with scans or loops larger than the cache, which push everything else out, nor
+//! Do not use LRU with scans or loops larger than the cache, which push everything else out, nor
 //! where many cores hit at once.
 
 use crate::listed::Listed;
@@ -16,10 +16,9 @@ use crate::{
     Slot, TryPromote,
 };
 
-/// The only list.
 const RECENCY: usize = 0;
 
-/// An LRU list of which hits promote as its marks say.
+/// An LRU list whose marks `M` decide which hits promote an entry.
 #[derive(Debug, Clone)]
 pub struct ByRecency<M> {
     list: Lists<1>,
@@ -93,16 +92,15 @@ impl<M: Marks> Ranked for ByRecency<M> {
     }
 }
 
-/// Relaxed LRU (`relaxed-lru`): LRU in which a hit skips its promotion while the list is busy.
-///
-/// Relaxed LRU: LRU whose hits skip the promotion when another thread is at the list.
+/// Relaxed LRU (`relaxed-lru`): LRU in which a hit skips its promotion while another thread holds
+/// the list. LRU-like.
 ///
 /// HHVM's concurrent LRU takes the list's lock with `try_lock` on a hit and goes on without it;
 /// memory caches at large do the same. Popular entries are hit again soon, so few are lost. Without
-/// contention it is LRU, and so it is in a simulator (FrozenHot, EuroSys '23, section 5; queueing
+/// contention, and so in a simulator, it equals LRU (FrozenHot, EuroSys '23, section 5; queueing
 /// paper: a skipped share of 0.16 to 0.26 at 72 threads).
 ///
-/// Not to be used to get around the list: most hits still take the lock, so throughput still falls.
+/// Do not use it to avoid the list's lock: most hits still take it, so throughput still falls.
 pub type RelaxedLru = ByRecency<TryPromote>;
 
 impl Policy for RelaxedLru {
@@ -117,19 +115,17 @@ impl Policy for RelaxedLru {
     }
 }
 
-/// Seed of the coins; any number does.
+/// Seed of the coins; any number works.
 const SEED: u64 = 0xf10e;
 
-/// Probabilistic LRU (`prob-lru`): LRU in which a hit skips its promotion with a probability.
+/// Probabilistic LRU (`prob-lru`): LRU in which a hit skips its promotion with probability q.
 ///
-/// Probabilistic LRU: LRU whose hits skip the promotion with probability q.
-///
-/// The mitigation that the queueing paper measures: a popular entry is hit so often that a
-/// promotion now and then is enough to keep it, and the list sees only (1 - q) of the hits.
+/// It is the mitigation that the queueing paper measures. A popular entry is hit so often that an
+/// occasional promotion is enough to keep it, and the list sees only (1 - q) of the hits.
 /// Throughput stops falling with the hit ratio only for q of at least 1 - 1/N with N requests in
 /// flight ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 4).
 ///
-/// Not to be used with q near 1 and a small cache: entries that are hit only a few times leave as
+/// Do not use it with q near 1 and a small cache: entries that are hit only a few times leave as
 /// under FIFO.
 pub type ProbLru = ByRecency<Coins>;
 

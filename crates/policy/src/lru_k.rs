@@ -1,21 +1,22 @@
 //! LRU-K: evicts the entry whose last use but one is longest ago (K = 2).
 //!
-//! The time of the last use but one tells popular entries from those used once, which leave first,
-//! in LRU order. The last use of keys that have left is remembered for as many keys as the cache
-//! holds (O'Neil, O'Neil, Weikum, "The LRU-K Page Replacement Algorithm", SIGMOD '93, with a
+//! The time of the last use but one distinguishes popular entries from those used once, which leave
+//! first, in LRU order. The last use of keys that have left is remembered for as many keys as the
+//! cache holds (O'Neil, O'Neil, Weikum, "The LRU-K Page Replacement Algorithm", SIGMOD '93, with a
 //! correlated reference period of 0).
 //!
-//! Entries count one each whatever their weight, in the order and in the history: it tells how
-//! often a key is used, not how much room it takes. An owner that needs more room asks again.
+//! Entries count as one each whatever their weight, in the order and in the history, because the
+//! order is about uses and not about size. An owner that needs more room evicts again.
 //!
-//! Not to be used where a hit must be cheap: each one costs a heap operation of logarithmic time.
+//! Do not use LRU-K where a hit must be cheap: each one costs a heap operation of logarithmic time.
 
 use crate::ghosts::Ghosts;
 use crate::ghosts::Tag;
 use crate::heap::{Heap, ordered_by_heap};
 use crate::{Access, AlwaysPromote, Eviction, Parameters, Policy, PolicyInfo, Slot};
 
-/// Marks a key of the heap as the time of a last use but one, above all entries used once.
+/// Flag of a heap key that is the time of a last use but one. It ranks such entries above all
+/// entries used once.
 const USED_TWICE: u64 = 1 << 63;
 
 /// LRU-K with K = 2 (`lru-k`): evicts the entry whose last use but one is longest ago. LRU-like.

@@ -1,10 +1,9 @@
 //! The marks that hits set without owning the order: nothing, a small counter, or the time.
 //!
 //! All accesses are `Relaxed`: a mark is a hint about one slot, no other memory is published
-//! through it, and a lost update between two hits at once costs at most one count. Plain loads and
-//! stores are used instead of read-modify-writes for the same reason, and a hit writes only what
-//! changes: one on a slot that is marked already only reads, as far as the policy has no use for
-//! every single hit.
+//! through it, and a lost update between two concurrent hits costs at most one count. Plain loads
+//! and stores are used instead of read-modify-writes for the same reason. A hit writes only if the
+//! mark changes, so a hit on a marked slot only reads, unless the policy needs every single hit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
@@ -25,7 +24,7 @@ impl Marks for NoMarks {
     }
 }
 
-/// Marks of policies that move an entry on each hit.
+/// Marks of policies that move an entry on every hit.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AlwaysPromote;
 
@@ -39,7 +38,7 @@ impl Marks for AlwaysPromote {
     }
 }
 
-/// Marks of policies that move an entry on a hit if no other thread is at the list.
+/// Marks of policies that move an entry on a hit if the list's lock is free.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TryPromote;
 
@@ -53,7 +52,7 @@ impl Marks for TryPromote {
     }
 }
 
-/// A counter of hits per slot that stops at a limit, where hits only read. One byte a slot.
+/// A hit counter per slot that stops at a limit; hits beyond the limit only read. One byte a slot.
 #[derive(Debug, Clone)]
 pub struct Counters {
     counts: Arc<[AtomicU8]>,
@@ -61,27 +60,26 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counters from 0 to `limit`.
+    /// Creates counters from 0 to `limit`.
     pub fn new(limit: u8) -> Self {
         Self { counts: Arc::default(), limit }
     }
 
-    /// The count of a slot.
     #[inline]
     pub(crate) fn get(&self, slot: Slot) -> u8 {
         self.counts[slot.index()].load(Relaxed) // a hint: see the module's head
     }
 
-    /// Sets the count of a slot.
     #[inline]
     pub(crate) fn set(&self, slot: Slot, count: u8) {
         self.counts[slot.index()].store(count, Relaxed); // a hint: see the module's head
     }
 
-    /// Classes that [`class`](Self::class) tells apart.
+    /// Number of classes that [`class`](Self::class) distinguishes.
     pub(crate) const CLASSES: usize = 4;
 
-    /// Returns the class of a slot: 0 for four hits or more, 1 for two, 2 for one, 3 for none.
+    /// Returns the class of a slot by its hits: 0 for four or more, 1 for two or three, 2 for one,
+    /// 3 for none.
     #[inline]
     pub(crate) fn class(&self, slot: Slot) -> usize {
         3 - ((u8::BITS - self.get(slot).leading_zeros()) as usize).min(3)
@@ -114,21 +112,21 @@ impl Marks for Counters {
     }
 }
 
-/// A coin per hit that comes up "promote" with a fixed probability. Two bytes a slot.
+/// A coin per hit that decides for a promotion with a fixed probability. Two bytes a slot.
 ///
-/// Each slot counts its hits, and the coin is a hash of slot and count: no generator is shared
-/// between threads, and the same hits always give the same coins. So every hit writes the count of
-/// its slot: without, the next coin would be the same.
+/// Each slot counts its hits, and the coin is a hash of slot and count. So no generator is shared
+/// between threads, and the same hits always give the same coins. Every hit writes the count of its
+/// slot, because otherwise the next coin would be equal.
 #[derive(Debug, Clone)]
 pub struct Coins {
     hits: Arc<[AtomicU16]>,
-    /// Promote when the coin, 32 bits, is below.
+    /// Limit below which a coin, a number of 32 bits, decides for a promotion.
     promote_below: u64,
     seed: u64,
 }
 
 impl Coins {
-    /// Coins that skip the promotion with probability `skip`.
+    /// Creates coins that skip the promotion with probability `skip`.
     pub fn new(skip: f64, seed: u64) -> Self {
         Self {
             hits: Arc::default(),
@@ -162,8 +160,8 @@ impl Marks for Coins {
     }
 }
 
-/// When each slot was last used, in time that the owner counts in insertions. Four bytes a slot. A
-/// hit writes only if something was inserted since the last one on the same slot.
+/// Time of the last use of each slot, in insertions. Four bytes a slot. A hit writes only if there
+/// was an insertion since the last hit on that slot.
 #[derive(Debug, Clone, Default)]
 pub struct LastUses {
     last: Arc<[AtomicU32]>,
@@ -171,12 +169,12 @@ pub struct LastUses {
 }
 
 impl LastUses {
-    /// The number of slots there is room for.
+    /// Returns the number of slots that were reserved.
     pub(crate) fn slots(&self) -> usize {
         self.last.len()
     }
 
-    /// Lets one unit of time pass.
+    /// Advances the time by one insertion.
     #[inline]
     pub(crate) fn advance(&self) -> u32 {
         let now = self.now().wrapping_add(1);
@@ -189,14 +187,14 @@ impl LastUses {
         self.now.load(Relaxed) // a late clock makes a stamp a little older, nothing else
     }
 
-    /// Units of time since the slot was last used.
+    /// Returns the insertions since the slot was last used.
     #[inline]
     pub(crate) fn age(&self, slot: Slot) -> u32 {
         // a hint: see the module's head
         self.now().wrapping_sub(self.last[slot.index()].load(Relaxed))
     }
 
-    /// Stamps a slot with the present.
+    /// Sets the slot's last use to the present.
     #[inline]
     pub(crate) fn stamp(&self, slot: Slot) {
         let now = self.now();
@@ -235,8 +233,9 @@ impl Marks for LastUses {
     }
 }
 
-/// When each slot was last used and how often, up to a limit. Eight bytes a slot. A hit writes the
-/// count of its slot until the limit: where every use counts, there is none, and every hit writes.
+/// Time of the last use and number of hits of each slot, up to a limit. Eight bytes a slot. A hit
+/// writes the count of its slot until the limit is reached; policies that need every hit set no
+/// limit.
 #[derive(Debug, Clone)]
 pub struct Stamps {
     uses: LastUses,
@@ -245,36 +244,35 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// Counts from 0 to `limit`.
+    /// Creates stamps whose counts go from 0 to `limit`.
     pub(crate) fn new(limit: u32) -> Self {
         Self { uses: LastUses::default(), counts: Arc::default(), limit }
     }
 
-    /// The times.
     #[inline]
     pub(crate) fn times(&self) -> &LastUses {
         &self.uses
     }
 
-    /// Hits since the count was set.
+    /// Returns the hits since the slot's count was last set.
     #[inline]
     pub(crate) fn count(&self, slot: Slot) -> u32 {
         self.counts[slot.index()].load(Relaxed) // a hint: see the module's head
     }
 
-    /// Stamps a slot with the present and counts from 0.
+    /// Sets the slot's last use to the present and its count to 0.
     #[inline]
     pub(crate) fn start(&self, slot: Slot) {
         self.uses.stamp(slot);
         self.set_count(slot, 0);
     }
 
-    /// Stamps a slot with the present; its count stays.
+    /// Sets the slot's last use to the present and keeps its count.
     pub(crate) fn stamp(&self, slot: Slot) {
         self.uses.stamp(slot);
     }
 
-    /// Changes only the count.
+    /// Sets the slot's count and keeps its last use.
     #[inline]
     pub(crate) fn set_count(&self, slot: Slot, count: u32) {
         // may swallow a hit that comes at the same time
@@ -314,7 +312,7 @@ impl Marks for Stamps {
     }
 }
 
-/// Replaces a shared array by a longer one with the same front.
+/// Replaces a shared array by a longer one that begins with a copy of the old elements.
 fn grow<T>(array: &mut Arc<[T]>, slots: usize, copy: impl Fn(Option<&T>) -> T) {
     if slots > array.len() {
         *array = (0..slots).map(|at| copy(array.get(at))).collect();

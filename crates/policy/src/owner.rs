@@ -1,13 +1,13 @@
-//! One owner of slots: it inserts, evicts and hands out slots for any [`Eviction`].
+//! An owner of slots: inserts, evicts and assigns slots for any [`Eviction`].
 //!
 //! The simulator, the counting of operations, the simulated machine of freezing and the tests of
 //! policies all run this code, so they cannot drift apart. An owner keeps four things: an index
-//! from keys to slots, which the caller supplies, the key and the weight of each slot, the vacant
-//! slots, and the victims that were named and still hold their slots.
+//! from keys to slots, which the caller supplies; the key and the weight of each slot; the vacant
+//! slots; and the pending victims, which were named and still hold their slots.
 //!
 //! The shard of the cache in memory does not use it. Its entries share a budget with other shards,
-//! may be pinned or frozen, and change under a lock while readers look on, so each step differs and
-//! a hit or an insertion would pay for the general form. A test drives both with one stream of
+//! may be pinned or frozen, and change under a lock while other threads read. So each step differs,
+//! and a hit or an insertion would pay for the general form. A test drives both with one stream of
 //! requests and compares every victim.
 //!
 //! Invariants: a slot is vacant, or it has a key and the index maps that key to it; the weights of
@@ -24,18 +24,18 @@ pub trait SlotIndex {
     /// The key of an entry.
     type Key: Copy;
 
-    /// The most keys that can ever be held at once; an owner reserves no more slots.
+    /// Returns the most keys that can ever be held at once; an owner reserves no more slots.
     fn keys_max(&self) -> usize {
         usize::MAX
     }
 
-    /// The slot of a key, if it is held.
+    /// Returns the slot of a key; `None` if the key is not held.
     fn find(&self, key: Self::Key) -> Option<Slot>;
 
     /// Maps a key to a slot.
     fn put(&mut self, key: Self::Key, slot: Slot);
 
-    /// Forgets a key.
+    /// Removes a key.
     fn remove(&mut self, key: Self::Key);
 }
 
@@ -55,14 +55,14 @@ impl<K: Copy + Eq + Hash, S: BuildHasher> SlotIndex for HashMap<K, Slot, S> {
     }
 }
 
-/// Maps keys that are dense small numbers.
+/// Index of keys that are dense small numbers, as an array.
 #[derive(Debug, Clone)]
 pub struct DenseIndex(Vec<u32>);
 
 impl DenseIndex {
     const NONE: u32 = u32::MAX;
 
-    /// An index of keys `0..keys`, none of which is held.
+    /// Creates an index of keys `0..keys`, none of which is held.
     pub fn new(keys: usize) -> Self {
         Self(vec![Self::NONE; keys])
     }
@@ -94,14 +94,14 @@ impl SlotIndex for DenseIndex {
 
 /// The weights of held slots.
 pub trait SlotWeights: Default {
-    /// The weight of a slot.
+    /// Returns the weight of a slot.
     fn of(&self, slot: Slot) -> u64;
 
-    /// Notes the weight of a slot.
+    /// Stores the weight of a slot.
     fn set(&mut self, slot: Slot, weight: u64);
 }
 
-/// Every entry weighs 1, and nothing is stored.
+/// Weights for caches in which every entry weighs 1; nothing is stored.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct UnitWeights;
 
@@ -132,24 +132,24 @@ impl SlotWeights for Vec<u64> {
     }
 }
 
-/// Owns the slots that a policy orders.
+/// Owner of a policy's slots: a cache of keys without values.
 #[derive(Debug)]
 pub struct SlotOwner<P, I: SlotIndex, W = UnitWeights> {
     order: PendingVictims<P>,
     index: I,
-    /// The last key of each slot.
+    /// Latest key of each slot.
     keys: Vec<I::Key>,
     weights: W,
     vacant: Vec<Slot>,
-    /// Slots that the policy has room for.
+    /// Slots reserved in the policy.
     reserved: usize,
     held: u64,
     capacity: u64,
 }
 
 impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
-    /// An empty owner of `capacity` in weight. The policy has room for `slots` at first, and for
-    /// twice as many whenever more are needed.
+    /// Creates an empty owner with a `capacity` in weight. The policy has room for `slots` at
+    /// first, and for twice as many whenever more are needed.
     pub fn new(mut policy: P, index: I, capacity: u64, slots: usize) -> Self {
         policy.reserve(slots);
         policy.set_capacity(capacity);
@@ -165,17 +165,18 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         }
     }
 
-    /// The order.
+    /// Returns the policy's order.
     pub fn policy(&self) -> &P {
         self.order.policy()
     }
 
-    /// The order, for what changes no slot's owner: promotions, freezing, thawing.
+    /// Returns the policy's order, for changes that keep every slot's owner: promotions, freezing,
+    /// thawing.
     pub fn policy_mut(&mut self) -> &mut P {
         self.order.policy_mut()
     }
 
-    /// The number of entries held.
+    /// Returns the number of entries held.
     pub fn len(&self) -> usize {
         self.keys.len() - self.vacant.len()
     }
@@ -185,36 +186,36 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         self.len() == 0
     }
 
-    /// The most entries that were held at once.
+    /// Returns the largest number of entries that were held at once.
     pub fn most(&self) -> usize {
         self.keys.len()
     }
 
-    /// Returns whether an entry of this weight needs an eviction.
+    /// Returns whether inserting an entry of this weight needs an eviction.
     #[inline]
     pub fn is_full_for(&self, weight: u64) -> bool {
         self.held + weight > self.capacity
     }
 
-    /// The slot of a key, if it is held.
+    /// Returns the slot of a key; `None` if the key is not held.
     #[inline]
     pub fn find(&self, key: I::Key) -> Option<Slot> {
         self.index.find(key)
     }
 
-    /// The weight of a held slot.
+    /// Returns the weight of a held slot.
     #[inline]
     pub fn weight(&self, slot: Slot) -> u64 {
         self.weights.of(slot)
     }
 
-    /// Notes a hit where no victims are named ahead of their eviction.
+    /// Records a hit, for callers that never name victims ahead of their eviction.
     #[inline]
     pub fn access(&mut self, slot: Slot) {
         self.order.policy_mut().access(slot);
     }
 
-    /// Notes a hit. A pending victim comes back into the order.
+    /// Records a hit. A pending victim returns to the order.
     #[inline]
     pub fn hit(&mut self, slot: Slot, access: &Access) {
         if self.order.forgo(slot) {
@@ -224,8 +225,8 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         }
     }
 
-    /// Asks an admission about a candidate of this weight that is not held. Where an eviction is
-    /// needed, the admission learns the victim if the policy can say it, and always with
+    /// Asks an admission about a candidate of this weight that is not held. If an eviction is
+    /// needed, the admission is told the victim when the policy can name it, and always with
     /// `names_victims`. While the admission `holds`, nothing is evicted for a candidate.
     pub fn admits(
         &mut self,
@@ -253,7 +254,7 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
     }
 
     /// Inserts a key that is not held, and evicts others until it fits. Calls `evicted` with slot,
-    /// key and weight of each. Returns `None` for an entry larger than the capacity, and where no
+    /// key and weight of each. Returns `None` if the entry is larger than the capacity, or if no
     /// further entry can be evicted.
     #[inline]
     pub fn insert(
@@ -265,8 +266,8 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         self.insert_weighing(u64::from(access.weight), key, access, evicted)
     }
 
-    /// [`insert`](Self::insert) for an entry that takes so much, which may be more than an
-    /// [`Access`] can tell the policy.
+    /// Does [`insert`](Self::insert) with an explicit weight, which may be larger than an
+    /// [`Access`] can express.
     #[inline]
     pub fn insert_weighing(
         &mut self,
@@ -300,7 +301,7 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         Some(slot)
     }
 
-    /// Takes the next victim out of the order and the index. Its slot is not vacant yet.
+    /// Removes the next victim from the order and the index. Its slot is not vacant yet.
     #[inline]
     fn evict(
         &mut self,
@@ -315,7 +316,7 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         Some(victim)
     }
 
-    /// Takes a held key out.
+    /// Removes the entry in a held slot.
     pub fn remove(&mut self, slot: Slot) {
         self.index.remove(self.keys[slot.index()]);
         self.held -= self.weights.of(slot);
@@ -323,9 +324,9 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         self.vacant.push(slot);
     }
 
-    /// Gives a held key another weight, of which the policy learns `told`. Evicts until all fits,
-    /// which may take the key itself, and calls `evicted` as [`insert`](Self::insert) does. A key
-    /// that has grown larger than the capacity leaves at once.
+    /// Changes the weight of a held entry; the policy is given the weight `told`. Evicts until all
+    /// fits, possibly the entry itself, and calls `evicted` as [`insert`](Self::insert) does. An
+    /// entry that has grown larger than the capacity leaves at once.
     pub fn reweigh(
         &mut self,
         slot: Slot,
@@ -345,7 +346,7 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         }
     }
 
-    /// Gives a key a slot that was never used.
+    /// Assigns a slot that was never used to a key.
     fn next_slot(&mut self, key: I::Key) -> Slot {
         let slot = Slot(self.keys.len() as u32);
         self.keys.push(key);
@@ -357,51 +358,48 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         slot
     }
 
-    /// Bytes of memory held by the order and its pending victims.
+    /// Returns the bytes of memory held by the order and its pending victims.
     pub fn memory_bytes(&self) -> usize {
         self.order.memory_bytes()
     }
 }
 
-/// An order and its pending victims.
-///
-/// An order by a policy, and victims that it has named and that still hold their slots.
+/// A policy's order with *pending victims*: victims that were named and still hold their slots.
 ///
 /// Owners need to know a victim before it leaves: an [admission](crate::admission) compares it with
-/// the candidate, and a dirty block is cleaned first and may be in use when its turn comes. A
-/// policy that is no list cannot be asked in advance, because it may have drawn its victim or sent
-/// it to its ghosts. So a victim that was taken from such a policy is *pending*: it is out of the
-/// order and still held until another entry takes its place. A pending victim that is in use keeps
-/// its turn while another is asked for. One that is used is inserted again, as an entry that has
-/// come back.
+/// the candidate, and a dirty block is cleaned first and may be in use when its turn comes. Some
+/// policies cannot name their victim in advance, because they draw it at random or move it to a
+/// ghost list. A victim that was taken from such a policy is pending: it is out of the order but
+/// held until another entry takes its place. A pending victim that is in use keeps its turn while
+/// another is sought. One that is hit is inserted again, like a key that returns.
 ///
 /// Invariant: a pending slot is not in the policy's order; every other held slot is.
 #[derive(Debug)]
 pub struct PendingVictims<P> {
     policy: P,
-    /// Victims in the order in which they leave.
+    /// Pending victims in the order in which they leave.
     pending: Vec<Slot>,
 }
 
 impl<P: Eviction> PendingVictims<P> {
-    /// An order without pending victims.
+    /// Wraps an order, without pending victims.
     pub fn new(policy: P) -> Self {
         Self { policy, pending: Vec::new() }
     }
 
-    /// The order of all slots but pending ones.
+    /// Returns the order of all slots except pending ones.
     pub fn policy(&self) -> &P {
         &self.policy
     }
 
-    /// The order, to [insert](Eviction::insert), to [reserve](Eviction::reserve), and to note a hit
-    /// on a slot that is known not to be pending.
+    /// Returns the order for [insertions](Eviction::insert), [reserving](Eviction::reserve), and
+    /// hits on slots known not to be pending.
     #[inline]
     pub fn policy_mut(&mut self) -> &mut P {
         &mut self.policy
     }
 
-    /// The number of slots held.
+    /// Returns the number of slots held.
     pub fn len(&self) -> usize {
         self.policy.len() + self.pending.len()
     }
@@ -411,24 +409,24 @@ impl<P: Eviction> PendingVictims<P> {
         self.len() == 0
     }
 
-    /// Withdraws a pending victim; false where the slot is not pending. The slot is out of the
-    /// order then: if it was used, the caller inserts it again.
+    /// Withdraws a pending victim; returns false if the slot is not pending. The slot is then out
+    /// of the order: if it was used, the caller inserts it again.
     #[inline]
     pub fn forgo(&mut self, slot: Slot) -> bool {
         let at = self.pending.iter().position(|&pending| pending == slot);
         at.map(|at| self.pending.remove(at)).is_some()
     }
 
-    /// Takes a slot out, pending or not.
+    /// Removes a slot, pending or not.
     pub fn remove(&mut self, slot: Slot) {
         if !self.forgo(slot) {
             self.policy.remove(slot);
         }
     }
 
-    /// The first victim that is not in use, which is pending from now on. `incoming` is the
-    /// candidate, where it is known. At most `most` victims are pending; if all of them are in use,
-    /// the answer is `None`.
+    /// Returns the first victim that is not in use and makes it pending. `incoming` is the
+    /// candidate, where it is known. At most `most` victims are pending; returns `None` if all of
+    /// them are in use.
     pub fn next(
         &mut self,
         incoming: Option<&Access>,
@@ -448,14 +446,14 @@ impl<P: Eviction> PendingVictims<P> {
         None
     }
 
-    /// The slot that [`evict`](Self::evict), called next with the same `incoming`, takes out. The
-    /// policy [says](Eviction::victim) it, or its victim becomes pending.
+    /// Returns the slot that [`evict`](Self::evict), called next with the same `incoming`, removes.
+    /// The policy [names](Eviction::victim) it, or its victim becomes pending.
     pub fn victim(&mut self, incoming: Option<&Access>) -> Option<Slot> {
         let said = if self.pending.is_empty() { self.policy.victim(incoming) } else { None };
         said.or_else(|| self.next(incoming, 1, |_| false))
     }
 
-    /// Takes out the first pending victim, or else the policy's next one.
+    /// Removes the first pending victim, or else the policy's next victim, and returns it.
     #[inline]
     pub fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot> {
         if self.pending.is_empty() {
@@ -465,7 +463,7 @@ impl<P: Eviction> PendingVictims<P> {
         }
     }
 
-    /// All slots, the next to leave first.
+    /// Returns all slots, the next to leave first.
     pub fn coldest_first(&self) -> Vec<Slot> {
         let (mut slots, mut at) = (Vec::with_capacity(self.len()), Cursor::START);
         while at != Cursor::END {
@@ -476,7 +474,7 @@ impl<P: Eviction> PendingVictims<P> {
         slots
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
         self.policy.memory_bytes() + self.pending.capacity() * size_of::<Slot>()
     }

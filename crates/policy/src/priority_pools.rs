@@ -1,13 +1,13 @@
-//! Pools for entries of high and of low priority above another policy's order.
+//! Pools for entries of high and of low priority, in front of another policy's order.
 //!
-//! A share of the capacity is kept for entries of high priority, and one for those of low priority,
-//! as RocksDB's `LRUCache` has it. Each pool is a queue. A pool that is full lets its oldest entry
-//! down: to the next pool, or into the policy's order as an entry that was used once. So what has a
-//! priority leaves only after it has left its pool. Entries of bottom priority have no pool, and
-//! neither have those of a share of 0.
+//! A share of the capacity is reserved for entries of high priority, and one for those of low
+//! priority, as in RocksDB's `LRUCache`. Each pool is a queue. A full pool moves its oldest entry
+//! down: to the next pool, or into the policy's order as an entry that was used once. So an entry
+//! with a priority is evicted only after it has left its pool. Entries of bottom priority have no
+//! pool, nor have those whose pool has a share of 0.
 //!
-//! A hit that the policy notes by a promotion moves an entry to the head of its pool. Hits that
-//! leave marks move nothing: their pools are queues.
+//! A hit that the policy handles by a promotion moves an entry to the head of its pool. Hits that
+//! only leave marks move nothing, so the pools of such policies are FIFO queues.
 //!
 //! Invariants: a slot is in one pool, or in the policy's order, or in neither. A pool is not larger
 //! than its share of the capacity.
@@ -17,12 +17,13 @@ use crate::{Access, Cursor, Eviction, Lists, PolicyInfo, Priority, Replacement, 
 const HIGH: usize = 0;
 const LOW: usize = 1;
 
-/// Cursors from this part on stand in the pools; the policy's own have smaller ones.
+/// Cursor part from which cursors are positions in the pools; the policy's own cursors have smaller
+/// parts.
 const POOLS: u32 = u32::MAX - 3;
 /// The cursor at which the policy's ranking begins.
 const ORDER: Cursor = Cursor { part: POOLS + 2, at: 0 };
 
-/// A policy with pools for priorities above it.
+/// A policy's order with pools for entries of high and low priority.
 ///
 /// ```
 /// use floe_policy::{Access, Eviction, Lru, Priority, PriorityPools, Slot};
@@ -41,13 +42,13 @@ pub struct PriorityPools<P> {
     sizes: [u64; 2],
     capacity: Option<u64>,
     pools: Lists<2>,
-    /// The hash of each slot's key, for the policy that gets it from a pool. Both of these are
+    /// Hash of each slot's key, needed when the slot moves from a pool to the policy. Like `pools`,
     /// empty without pools.
     hashes: Vec<u64>,
 }
 
 impl<P: Eviction> PriorityPools<P> {
-    /// Pools above an order without room, of these shares of the capacity.
+    /// Puts pools, with these shares of the capacity, in front of an order without room.
     ///
     /// # Panics
     /// When a share is negative, or both are more than 1 together.
@@ -58,7 +59,7 @@ impl<P: Eviction> PriorityPools<P> {
         Self { order, shares: [high, low], sizes: [0; 2], capacity: None, pools, hashes }
     }
 
-    /// The share of the pool for this priority.
+    /// Returns the share of the capacity that the pool for this priority has.
     pub fn share(&self, priority: Priority) -> f64 {
         match priority {
             Priority::High => self.shares[HIGH],
@@ -71,13 +72,14 @@ impl<P: Eviction> PriorityPools<P> {
         self.shares != [0.0; 2]
     }
 
-    /// The pool of a slot that is in one.
+    /// Returns the pool that a slot is in.
     #[inline]
     fn pool_of(&self, slot: Slot) -> Option<usize> {
         if self.has_pools() { self.pools.list_of(slot) } else { None }
     }
 
-    /// The pool that takes entries of a priority, or the next lower one that is there.
+    /// Returns the pool that takes entries of a priority: its own, or the next lower one that
+    /// exists.
     fn pool_for(&self, priority: Priority) -> Option<usize> {
         match priority {
             Priority::High if self.shares[HIGH] > 0.0 => Some(HIGH),
@@ -92,7 +94,7 @@ impl<P: Eviction> PriorityPools<P> {
         self.spill();
     }
 
-    /// Lets the oldest entries of full pools down.
+    /// Moves the oldest entries of pools that exceed their share down.
     fn spill(&mut self) {
         while self.pools.size(HIGH) > self.sizes[HIGH]
             && let Some(oldest) = self.pools.pop_tail(HIGH)
@@ -293,7 +295,8 @@ mod tests {
     use super::*;
     use crate::{AnyPolicy, Lru};
 
-    /// Slots 0 to 9 in the order in which they leave, after some came in with their priorities.
+    /// Returns slots 0 to 9 in the order in which they are evicted, after each was inserted with
+    /// its priority.
     fn leave(mut order: impl Eviction, priorities: &[Priority]) -> Vec<u32> {
         order.reserve(priorities.len());
         for (slot, &priority) in (0..).zip(priorities) {

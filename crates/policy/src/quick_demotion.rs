@@ -1,16 +1,15 @@
 //! Quick demotion: a small FIFO in front of a CLOCK, the order of QDLP, QD-CLOCK and
 //! [S3-FIFO](crate::S3Fifo).
 //!
-//! New entries go to the small queue. An entry that was hit there moves on to the main queue, a
-//! CLOCK with counters; any other leaves and is remembered as a ghost. A ghost that comes back
-//! enters the main queue at once (Yang et al., "FIFO can be Better than LRU: the Power of Lazy
-//! Promotion and Quick Demotion", HotOS '23).
+//! New entries go to the small queue. When an entry reaches its end, it moves on to the main queue,
+//! a CLOCK with counters, if it was hit; otherwise it leaves and is remembered as a ghost. A ghost
+//! that comes back enters the main queue at once (Yang et al., "FIFO can be Better than LRU: the
+//! Power of Lazy Promotion and Quick Demotion", HotOS '23).
 //!
-//! The queues share the cache by weight; ghosts count one each, in proportion to the slots
+//! The queues share the cache by weight; ghosts count as one each, in proportion to the slots
 //! reserved.
 //!
-//! Neither QDLP nor QD-CLOCK is to be used where entries come in bursts of two: S3-FIFO keeps those
-//! out.
+//! Do not use QDLP or QD-CLOCK where entries come in bursts of two: S3-FIFO keeps those out.
 
 use crate::ghosts::GhostTable;
 use crate::ghosts::Tag;
@@ -20,9 +19,9 @@ use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, Polic
 const SMALL: usize = 0;
 const MAIN: usize = 1;
 
-/// Two bits of hits, the counters of QDLP and S3-FIFO.
+/// Highest hit count of QDLP and S3-FIFO, whose counters have two bits.
 pub(crate) const TWO_BITS: u8 = 3;
-/// The share of the cache that the small queue of QDLP and S3-FIFO has.
+/// Share of the cache that the small queue of QDLP and S3-FIFO has.
 pub(crate) const SMALL_SHARE: Parameter =
     Parameter::share("small", 0.1, "share of the small queue");
 
@@ -34,20 +33,20 @@ pub struct QuickDemotion<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> {
     hits: Counters,
     small_share: f64,
     ghost_share: f64,
-    /// The weight that the small queue is to have.
+    /// Target weight of the small queue.
     small_target: u64,
     ghost_limit: u64,
     ghosts: GhostTable,
-    /// The tag of the key in each slot, for the ghost it may become.
+    /// Tag of the key in each slot, for the ghost that it may become.
     tags: Vec<Tag>,
-    /// Nothing had to leave since the order was empty. Room alone does not tell: where orders share
-    /// a capacity, one may stay below its part.
+    /// True if there was no eviction since the order was empty. The free room does not show that:
+    /// where orders share a capacity, one may stay below its part.
     filling: bool,
 }
 
 impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> QuickDemotion<HITS_TO_STAY, MAIN_FIRST> {
-    /// An empty order whose small queue and ghosts have these shares of the cache, and whose
-    /// counters end at `hits_max`.
+    /// Creates an empty order whose small queue and ghosts have these shares of the cache, and
+    /// whose counters end at `hits_max`.
     pub(crate) fn with(small_share: f64, ghost_share: f64, hits_max: u8) -> Self {
         Self {
             queues: Lists::named(["small queue", "main queue"]),
@@ -62,8 +61,8 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> QuickDemotion<HITS_TO_STAY,
         }
     }
 
-    /// Returns whether the order is filling and its main queue has room that the small one has no
-    /// claim to.
+    /// Returns whether the order is filling and its main queue has room beyond the share of the
+    /// small one.
     #[inline]
     fn fills_main(&mut self, weight: u32) -> bool {
         self.filling |= self.queues.is_empty();
@@ -72,7 +71,8 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> QuickDemotion<HITS_TO_STAY,
                 <= self.queues.capacity()
     }
 
-    /// Moves on what was hit until the oldest entry of a queue is one that leaves.
+    /// Moves entries that were hit on, until the oldest entry of a queue is a victim. Returns that
+    /// queue and entry.
     #[inline(always)]
     fn advance(&mut self) -> Option<(usize, Slot)> {
         loop {
@@ -206,16 +206,16 @@ impl Policy for Qdlp {
 /// QD-CLOCK (`qd-clock`), the default of the cache in memory: a small FIFO demotes entries that
 /// were not hit before they reach the main queue, a CLOCK, which is filled first. FIFO-like.
 ///
-/// It is QDLP with four settings, three of which its quick_cache has too; counters go up to 7, as a
-/// generalised CLOCK may (Smith, TODS '78). They suit loads that stay the same as well as those
-/// that change.
+/// It is QDLP with four changed settings, three of which quick_cache also has; counters go up to 7,
+/// as a generalised CLOCK may (Smith, TODS '78). They suit stable loads as well as changing ones.
 ///
-/// - Until something has to leave, new entries go to the main queue while it has room: what fills
-///   an empty cache need not prove itself in a queue through which all of it passes at once.
-/// - The small queue has 5 %: what is popular has more of the cache.
-/// - Ghosts are two fifths of the cache: of what comes back later, most is no more popular than
-///   what it would replace.
-/// - Counters of three bits tell popular entries apart that two bits take for equal.
+/// - Until the first eviction, new entries go to the main queue while it has room: entries that
+///   fill an empty cache need not prove themselves in a queue through which all of them pass at
+///   once.
+/// - The small queue has 5 % of the cache, so popular entries have more of it.
+/// - There are two fifths as many ghosts as entries: of the keys that return later, most are no
+///   more popular than the entries they would replace.
+/// - Counters of three bits distinguish popular entries that look equal with two bits.
 ///
 /// On Zipf's law each of the last three means fewer misses than S3-FIFO has, and on traces the
 /// first one does (docs/results/policies.md).
@@ -244,7 +244,8 @@ mod tests {
     use super::QdClock;
     use crate::{Access, Eviction, Slot};
 
-    /// Four entries, of which the small queue has one, and two ghosts; worked out by hand.
+    /// Runs an order of four entries, one of them in the small queue, and two ghosts. The expected
+    /// result was worked out by hand.
     #[test]
     fn the_main_queue_fills_first_and_ghosts_come_back_to_it() {
         let mut order = QdClock::with(0.25, 0.5, 7);

@@ -1,9 +1,9 @@
-//! Every policy by its name. A new one takes its file, its module in `lib.rs`, and its line in the
-//! list here.
+//! Registry of all policies by name. A new policy needs its own file, its module in `lib.rs`, and
+//! its line in the list here.
 //!
-//! A [`Choice`] is a name with parameters, read from text such as `slru:segments=2`. Generic code
-//! runs over the chosen policy through a [`Visitor`], compiled once per policy, so nothing is
-//! called indirectly per request; code whose type must not depend on it takes an
+//! A [`Choice`] is a name with parameters, parsed from text such as `slru:segments=2`. Generic code
+//! runs over the chosen policy through a [`Visitor`], compiled once per policy, so a request makes
+//! no indirect calls. Code whose type must not depend on the policy takes an
 //! [`AnyPolicy`](crate::AnyPolicy).
 
 use std::cmp::Reverse;
@@ -19,9 +19,9 @@ use crate::{
 /// A policy in the registry.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
-    /// Its name, idea, source and parameters.
+    /// Name, idea, source and parameters of the policy.
     pub info: PolicyInfo,
-    /// The cost of its hits.
+    /// Effect of the policy's hits on throughput.
     pub kind: HitKind,
 }
 
@@ -31,17 +31,17 @@ impl Entry {
     }
 }
 
-/// Code that runs over a policy chosen by name.
+/// Generic code that runs over a policy chosen by name.
 pub trait Visitor {
-    /// The result.
+    /// Result of the visit.
     type Out;
 
-    /// Runs over policies of type `P`; `make` makes an empty one, without room.
+    /// Runs the code for policies of type `P`; `make` creates an empty one, without room.
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out;
 }
 
-/// Calls a macro with the list of all policies, behind what else it is `given`. A new policy gets
-/// its line here.
+/// Calls a macro with the list of all policies, after the tokens in `given`. A new policy gets its
+/// line here.
 macro_rules! with_policies {
     ($then:ident $($given:tt)*) => {
         $then! {
@@ -75,7 +75,8 @@ macro_rules! with_policies {
     };
 }
 
-/// Exports, registers and lists the policies, and makes each from its defaults.
+/// Exports, registers and lists the policies, and implements `Default` with their default
+/// parameters.
 macro_rules! register {
     (() $($module:ident::$Policy:ident,)*) => {
         /// The types of all policies.
@@ -85,14 +86,15 @@ macro_rules! register {
 
         $(
             impl Default for policies::$Policy {
-                /// An empty order without room, with the parameters of the registry.
+                /// Creates an empty order without room, with the default parameters of the
+                /// registry.
                 fn default() -> Self {
                     Self::new(&Parameters::defaults(&Self::INFO))
                 }
             }
         )*
 
-        /// Every policy.
+        /// Entries of all registered policies.
         pub const POLICIES: &[Entry] = &[$(Entry::of::<policies::$Policy>()),*];
 
         /// Runs a visitor over the chosen policy.
@@ -138,18 +140,18 @@ impl Choice {
         self.name
     }
 
-    /// Its parameters, those included that were not given.
+    /// Returns all parameters; those that were not given have their defaults.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// The choice of a registered policy with its defaults.
+    /// Returns the choice of a registered policy with default parameters.
     pub fn of(info: &PolicyInfo) -> Self {
         Self { name: info.name, text: info.name.to_owned(), parameters: Parameters::defaults(info) }
     }
 
-    /// The same with a parameter that its text leaves out set to a value, or to the end of its
-    /// range that is nearest to it.
+    /// Returns the choice with `parameter` set to `value` unless its text gave it. A value outside
+    /// the parameter's range is clamped.
     pub(crate) fn unless_given(mut self, parameter: &Parameter, value: f64) -> Self {
         let given = self.text.split(':').skip(1).filter_map(|part| part.split_once('='));
         if given.into_iter().all(|(name, _)| name != parameter.name) {
@@ -167,56 +169,57 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Why a text chooses nothing. `kind` is what was to be chosen: a policy, or an admission.
+/// The error of a text that is no valid choice. `kind` is the kind of thing to choose: a policy, or
+/// an admission.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ChoiceError {
-    /// None has the name.
+    /// The name is not registered.
     UnknownName {
         /// The kind of thing to choose.
         kind: &'static str,
-        /// The name.
+        /// Name that was given.
         name: String,
-        /// The known names.
+        /// All registered names.
         known: Vec<&'static str>,
     },
-    /// It has no such parameter.
+    /// The chosen policy or admission has no such parameter.
     UnknownParameter {
         /// The kind of thing to choose.
         kind: &'static str,
-        /// The name of the choice.
+        /// Name of the chosen policy or admission.
         chosen: &'static str,
-        /// The name.
+        /// Parameter name that was given.
         name: String,
-        /// The known names.
+        /// Parameters of the chosen policy or admission.
         known: Vec<String>,
     },
-    /// It is told the same parameter twice.
+    /// A parameter is given twice.
     GivenTwice {
         /// The kind of thing to choose.
         kind: &'static str,
-        /// The name of the choice.
+        /// Name of the chosen policy or admission.
         chosen: &'static str,
-        /// The parameter.
+        /// Name of the parameter.
         name: &'static str,
     },
-    /// It is to be asked twice.
+    /// An admission appears twice in a combination.
     ChosenTwice {
         /// The kind of thing to choose.
         kind: &'static str,
-        /// The name of the choice.
+        /// Name that appears twice.
         chosen: &'static str,
     },
-    /// The parameter does not take the value.
+    /// A parameter does not allow its value.
     BadValue {
         /// The kind of thing to choose.
         kind: &'static str,
-        /// The name of the choice.
+        /// Name of the chosen policy or admission.
         chosen: &'static str,
-        /// The parameter.
+        /// Name of the parameter.
         name: &'static str,
-        /// The values that are allowed.
+        /// Description of the allowed values.
         expected: String,
-        /// The value that was given.
+        /// Value that was given.
         value: String,
     },
 }
@@ -261,14 +264,14 @@ fn list(known: &[String]) -> String {
 impl FromStr for Choice {
     type Err = ChoiceError;
 
-    /// Reads `name` or `name:parameter=value:parameter=value`.
+    /// Parses `name` or `name:parameter=value:parameter=value`.
     fn from_str(text: &str) -> Result<Self, ChoiceError> {
         Self::among("policy", POLICIES.iter().map(|entry| &entry.info), text)
     }
 }
 
 impl Choice {
-    /// Reads a choice among some of a kind.
+    /// Parses a choice among the given policies or admissions.
     pub(crate) fn among<'a>(
         kind: &'static str,
         infos: impl Iterator<Item = &'a PolicyInfo> + Clone,
@@ -324,12 +327,12 @@ pub fn names() -> Vec<&'static str> {
     POLICIES.iter().map(|entry| entry.info.name).collect()
 }
 
-/// All policies with their parameters, a line each: what `--policy` accepts.
+/// Returns the help of `--policy`: all policies with their parameters, one a line.
 pub fn help() -> String {
     help_of(POLICIES.iter().map(|entry| &entry.info))
 }
 
-/// These with their parameters, a line each.
+/// Returns the given policies or admissions with their parameters, one a line.
 pub(crate) fn help_of<'a>(infos: impl Iterator<Item = &'a PolicyInfo>) -> String {
     let mut text = String::new();
     for info in infos {
@@ -349,7 +352,7 @@ pub(crate) fn help_of<'a>(infos: impl Iterator<Item = &'a PolicyInfo>) -> String
     text
 }
 
-/// The parameters of one, in a cell of a table.
+/// Returns the table cell that lists the parameters of a policy or admission.
 pub(crate) fn parameters_cell(info: &PolicyInfo) -> String {
     let cells = info.parameters.iter();
     let cells = cells
@@ -357,7 +360,7 @@ pub(crate) fn parameters_cell(info: &PolicyInfo) -> String {
     cells.collect::<Vec<_>>().join("; ")
 }
 
-/// All policies as a Markdown table.
+/// Returns a Markdown table of all policies.
 pub fn table() -> String {
     let mut text =
         String::from("| policy | a hit | idea | parameters | source |\n|---|---|---|---|---|\n");
@@ -377,11 +380,11 @@ pub fn table() -> String {
     text
 }
 
-/// Most changes of letters by which a misspelt name differs from the one that was meant.
+/// Largest Levenshtein distance at which a registered name is suggested for a misspelt one.
 const MOST_CHANGES: usize = 2;
 
-/// Returns the name that was probably meant: the nearest, whatever the case of its letters, if at
-/// most two letters differ, and fewer than half of what was written.
+/// Returns the name that was probably meant: the nearest one, ignoring case, if it is within two
+/// changed letters and fewer than half of the letters written.
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = name.to_lowercase();
     let most = MOST_CHANGES.min(name.chars().count().saturating_sub(1) / 2);
@@ -393,7 +396,7 @@ pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
     near.filter(|&(changes, ..)| changes <= most).min().map(|(.., known)| known)
 }
 
-/// Returns with how many letters both texts begin.
+/// Returns the length of the common prefix of two texts, in letters.
 fn same_letters(one: &str, other: &str) -> usize {
     one.chars().zip(other.chars()).take_while(|(one, other)| one == other).count()
 }
@@ -421,7 +424,7 @@ macro_rules! each {
     };
 }
 
-/// Any registered policy.
+/// Any registered policy, chosen at run time.
 ///
 /// ```
 /// use floe_policy::{Access, AnyPolicy, Eviction, Slot};
@@ -433,10 +436,9 @@ macro_rules! each {
 /// # Ok::<(), floe_policy::registry::ChoiceError>(())
 /// ```
 ///
-/// For owners whose type should not depend on the policy, as a cache told its policy by a
-/// configuration file. Each call is a match over all policies instead of a virtual one, and a hit
-/// matches over the few kinds of marks there are, always with the same outcome, so the processor
-/// predicts it.
+/// It is for owners whose type should not depend on the policy, such as a cache whose policy is in
+/// a configuration file. Each call is a match over all policies instead of a virtual call. A hit
+/// matches over the few kinds of marks, always with the same outcome, so the processor predicts it.
 #[derive(Clone)]
 pub struct AnyPolicy {
     order: AnyOrder,
@@ -444,7 +446,7 @@ pub struct AnyPolicy {
 }
 
 impl AnyPolicy {
-    /// An empty order without room.
+    /// Creates an empty order without room.
     pub fn new(choice: &Choice) -> Self {
         let order = AnyOrder::of(choice);
         Self { marks: marks_of(&order), order }
@@ -461,7 +463,7 @@ fn marks_of(order: &AnyOrder) -> AnyMarks {
 impl FromStr for AnyPolicy {
     type Err = ChoiceError;
 
-    /// Reads a [`Choice`], such as `slru:segments=2`.
+    /// Parses a [`Choice`], such as `slru:segments=2`.
     fn from_str(text: &str) -> Result<Self, ChoiceError> {
         Ok(Self::new(&text.parse()?))
     }
@@ -528,11 +530,12 @@ impl Eviction for AnyPolicy {
     }
 }
 
-/// Marks of [`AnyPolicy`]: those of the policy it is.
+/// Marks of [`AnyPolicy`]: those of the chosen policy.
 #[derive(Debug, Clone)]
 pub struct AnyMarks(Inner);
 
-/// Every kind of marks that a registered policy has.
+/// Implements the marks of [`AnyPolicy`] as an enum of every kind of marks that a registered policy
+/// has.
 macro_rules! any_marks {
     ($($Kind:ident,)*) => {
         #[derive(Debug, Clone)]
@@ -549,7 +552,8 @@ macro_rules! any_marks {
         )*
 
         impl Marks for AnyMarks {
-            /// They can owe a promotion; whether they ever do is in [`POLICIES`](POLICIES).
+            /// The worst case, because a chosen policy may owe promotions; the kind of each policy
+            /// is in [`POLICIES`](POLICIES).
             const KIND: HitKind = HitKind::LruLike;
             const PLAIN: Option<Plain<Self>> = Plain::YES;
 

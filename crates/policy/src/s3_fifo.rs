@@ -1,13 +1,14 @@
-//! S3-FIFO: a small queue filters out what is asked for once before it reaches the main one.
+//! S3-FIFO: a small queue filters out keys that are requested once before they reach the main
+//! queue.
 //!
 //! New entries go to a small FIFO. Entries that were hit there more than once move on to the main
-//! FIFO, the rest leaves and is remembered as a ghost; a ghost that comes back enters the main
+//! FIFO; the others leave and are remembered as ghosts. A ghost that comes back enters the main
 //! queue at once. The main queue is a CLOCK with two bits (Yang et al., "FIFO Queues are All You
 //! Need for Cache Eviction", SOSP '23).
 //!
 //! Its queues are those of [quick demotion](crate::quick_demotion), which asks for one hit.
 //!
-//! Not to be used where entries are hit twice in a burst and never again: the burst passes the
+//! Do not use S3-FIFO where entries are hit twice in a burst and never again: the burst passes the
 //! filter.
 
 use crate::quick_demotion::{QuickDemotion, SMALL_SHARE, TWO_BITS};
@@ -16,8 +17,8 @@ use crate::{Parameters, Policy, PolicyInfo};
 /// Hits in the small queue that earn a place in the main one (algorithm 1).
 const HITS_TO_STAY: u8 = 2;
 
-/// S3-FIFO (`s3-fifo`): a small FIFO filters what enters the main one; keys with a ghost enter that
-/// at once. FIFO-like.
+/// S3-FIFO (`s3-fifo`): a small FIFO filters which entries reach the main queue; keys with a ghost
+/// enter it at once. FIFO-like.
 pub type S3Fifo = QuickDemotion<HITS_TO_STAY, false>;
 
 impl Policy for S3Fifo {

@@ -1,25 +1,25 @@
-//! A set of slots without order, from which random ones can be drawn: for policies that sample.
+//! An unordered set of slots from which random ones can be drawn, for policies that sample.
 //!
-//! Members lie side by side in a flat array and each knows its place, so one is added, taken out or
-//! drawn in constant time. Frozen slots leave the set. Eight bytes a slot.
+//! Members lie side by side in a flat array and the place of each is stored, so one is added,
+//! removed or drawn in constant time. Frozen slots leave the set. Eight bytes a slot.
 
 use crate::count::{Names, Operation};
 use crate::lists::FrozenList;
 use crate::sketch::Random;
 use crate::{Cursor, Slot};
 
-/// Place of a slot that is not there.
+/// Stored place of a slot that is neither a member nor frozen.
 const OUT: u32 = u32::MAX;
-/// Added to the place among the frozen of a slot that is.
+/// Flag in the stored place of a frozen slot; the other bits are its place in the frozen list.
 const FROZEN: u32 = 1 << 31;
 
-/// Seed of the draws; any number does.
+/// Seed of the random draws; any number works.
 const SEED: u64 = 0xf10e;
 
-/// Insertions and departures share one array.
+/// Name under which insertions and removals, which share one array, are counted.
 const NAMES: Names<1> = Names::new(["entries"]);
 
-/// A set of slots.
+/// An unordered set of slots with random draws.
 #[derive(Debug, Clone)]
 pub(crate) struct SampleSet {
     members: Vec<Slot>,
@@ -55,7 +55,7 @@ impl SampleSet {
         self.members.len() + self.frozen.len()
     }
 
-    /// Slots that are not frozen, in no particular order.
+    /// Returns the slots that are not frozen, in no particular order.
     pub(crate) fn members(&self) -> &[Slot] {
         &self.members
     }
@@ -99,7 +99,7 @@ impl SampleSet {
         }
     }
 
-    /// A random member.
+    /// Returns a random member, which stays in the set.
     #[inline]
     pub(crate) fn draw(&mut self) -> Option<Slot> {
         NAMES.note(0, Operation::Draw);
@@ -139,9 +139,9 @@ impl SampleSet {
         }
     }
 
-    /// Members by class, class 0 first and [`CLASSES`](Self::CLASSES) - 1 last: one walk through
-    /// the members per class, from the last to the first, so that none is passed over when those
-    /// that were named are taken out.
+    /// Appends a batch of members by class, class 0 first and [`CLASSES`](Self::CLASSES) - 1 last.
+    /// Each class is one walk through the members from the last to the first, so that removing the
+    /// returned members skips none.
     pub(crate) fn rank(
         &self,
         from: Cursor,
@@ -166,7 +166,7 @@ impl SampleSet {
         Cursor::END
     }
 
-    /// Classes that [`rank`](Self::rank) tells apart.
+    /// Number of classes that [`rank`](Self::rank) distinguishes.
     pub(crate) const CLASSES: u32 = 32;
 
     pub(crate) fn freeze(&mut self, slots: &[Slot]) {
@@ -178,7 +178,7 @@ impl SampleSet {
         }
     }
 
-    /// Brings the frozen slots back and tells `back` each of them.
+    /// Returns the frozen slots to the set and calls `back` with each.
     pub(crate) fn thaw(&mut self, back: impl Fn(Slot)) {
         for slot in self.frozen.take() {
             self.put(slot);
@@ -192,9 +192,10 @@ impl SampleSet {
     }
 }
 
-/// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is a
-/// [`SampleSet`] with marks that know its last use. `class` ranks a slot, 0 for what is most worth
-/// keeping; `reweighed` names a method that keeps a slot's new weight, where weights matter.
+/// Implements the methods of [`Eviction`](crate::Eviction) that are equal for every policy whose
+/// order is a [`SampleSet`] with marks that store the last use. `class` ranks a slot, 0 for slots
+/// most worth keeping; `reweighed` names a method that stores a slot's new weight, where weights
+/// matter.
 macro_rules! ordered_by_samples {
     (order: $order:ident, marks: $marks:ident, class: |$this:ident, $slot:ident| $class:expr
      $(, resized: $resized:ident)? $(, reweighed: $reweighed:ident)? $(, moved: $moved:ident)?

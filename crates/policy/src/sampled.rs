@@ -1,14 +1,14 @@
-//! Sampled LRU: of a few entries drawn at random, the one unused for longest leaves.
+//! Sampled LRU: evicts, of a few entries drawn at random, the least recently used.
 //!
 //! A hit only stamps the time. Each eviction draws a few entries; the best candidates of earlier
 //! draws are kept in a small pool and compete again, which brings five samples close to true LRU
 //! (Redis, `maxmemory-samples` and the eviction pool of version 3.0). Time is counted in
 //! insertions.
 //!
-//! Entries count one each whatever their weight, as in Redis; an owner that needs more room asks
-//! again.
+//! Entries count as one each whatever their weight, as in Redis; an owner that needs more room
+//! evicts again.
 //!
-//! Not to be used where an eviction must be cheap: each draw is a cache miss.
+//! Do not use it where an eviction must be cheap: each draw is a miss in the processor's cache.
 
 use crate::sample_set::{SampleSet, ordered_by_samples};
 use crate::{Access, Eviction, LastUses, Parameter, Parameters, Policy, PolicyInfo, Slot};
@@ -16,7 +16,7 @@ use crate::{Access, Eviction, LastUses, Parameter, Parameters, Policy, PolicyInf
 /// Candidates kept from earlier draws (Redis).
 const POOL_MAX: usize = 16;
 
-/// Sampled LRU (`sampled`): evicts, of a few random entries, the one unused for longest. FIFO-like.
+/// Sampled LRU (`sampled`): evicts, of a few random entries, the least recently used. FIFO-like.
 #[derive(Debug, Clone)]
 pub struct Sampled {
     entries: SampleSet,
@@ -27,7 +27,7 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    /// Adds a candidate unless the pool is full of older ones.
+    /// Adds a candidate to the pool unless the pool is full of older ones.
     fn offer(&mut self, slot: Slot) {
         let pool = &mut self.pool[..self.pooled];
         if pool.contains(&slot) {
@@ -43,8 +43,8 @@ impl Sampled {
         }
     }
 
-    /// Takes the candidate unused for longest out of the pool; those that left meanwhile are
-    /// dropped.
+    /// Removes the least recently used candidate from the pool and returns it; drops candidates
+    /// that left the cache meanwhile.
     fn oldest(&mut self) -> Option<Slot> {
         let mut oldest: Option<usize> = None;
         let mut at = 0;

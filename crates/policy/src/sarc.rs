@@ -1,16 +1,16 @@
-//! SARC: sequential data is fetched ahead and shares the cache with random data, each by what a
-//! little more is worth.
+//! SARC: fetches sequential data ahead, and divides the cache between sequential and random data by
+//! marginal utility.
 //!
-//! Once a stream of positions that follow each other is long enough, its next positions are fetched
-//! ([`Eviction::fetches_ahead`](crate::Eviction::fetches_ahead); the streams are the owner's).
-//! Sequential and random entries live in two LRU lists. A list deserves more room when hits fall on
-//! the cold end of the random list (random does) or when sequential requests still miss (sequential
-//! does), and the target size of the sequential list moves towards equal marginal utility (Gill and
-//! Modha, "SARC: Sequential Prefetching in Adaptive Replacement Cache", ATC '05).
+//! Once a stream of consecutive positions is long enough, its next positions are fetched ahead
+//! ([`Eviction::fetches_ahead`](crate::Eviction::fetches_ahead)); the owner follows the streams.
+//! Sequential and random entries live in two LRU lists. The random list deserves more room when
+//! hits fall on its cold end, the sequential list when sequential requests still miss. The target
+//! size of the sequential list moves towards equal marginal utility (Gill and Modha, "SARC:
+//! Sequential Prefetching in Adaptive Replacement Cache", ATC '05).
 //!
-//! Where the owner follows no streams everything is one random list, and SARC is LRU.
+//! If the owner follows no streams, all entries are in the random list, and SARC is LRU.
 //!
-//! Not to be used for keys without order, nor with many cores: every hit moves its entry.
+//! Do not use SARC for keys without order, nor with many cores: every hit moves its entry.
 
 use crate::listed::Listed;
 use crate::{Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot};
@@ -19,14 +19,14 @@ const RANDOM: usize = 0;
 const RANDOM_BOTTOM: usize = 1;
 const SEQUENTIAL: usize = 2;
 
-/// The cold end of the random list whose hits are counted, as a share of the cache: the paper's
+/// Size of the random list's cold end whose hits are counted, as a share of the cache: the paper's
 /// "small constant fraction".
 const BOTTOM_SHARE: f64 = 0.02;
 /// The counts of misses and hits are halved when their sum reaches this.
 const COUNT_MAX: u64 = 1 << 12;
 
 /// SARC (`sarc`): an LRU list for sequential data, which is fetched ahead, and one for random data.
-/// For blocks.
+/// LRU-like.
 #[derive(Debug, Clone)]
 pub struct Sarc {
     lists: Lists<3>,
@@ -38,8 +38,8 @@ pub struct Sarc {
 }
 
 impl Sarc {
-    /// Moves the target by one towards equal marginal utility: 2·s/L for sequential, Δr/ΔL for
-    /// random.
+    /// Moves the target size by one step towards equal marginal utility: 2·s/L for sequential,
+    /// Δr/ΔL for random data.
     fn adapt(&mut self, weight: u64) {
         let sequential = 2 * self.sequential_misses * self.bottom_size;
         let random = self.random_bottom_hits * self.lists.size(SEQUENTIAL).max(1);
@@ -54,7 +54,7 @@ impl Sarc {
         }
     }
 
-    /// Keeps the cold end of the random list at its size.
+    /// Restores the size of the random list's cold end after a change.
     fn settle(&mut self) {
         while self.lists.size(RANDOM_BOTTOM) < self.bottom_size
             && let Some(coldest) = self.lists.tail(RANDOM)

@@ -1,73 +1,76 @@
-//! Load shedding: past p*, a share of the requests goes straight to the disk.
+//! Load shedding: sends a share of the requests past the cache to the disk while the hit ratio is
+//! beyond p*.
 //!
-//! Where hits wait for each other's list operations more than a miss waits for the disk, each
-//! request that bypasses the cache makes room for the others, and throughput stays at its peak
-//! instead of falling ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 5.2). Where
-//! they do not, it costs a disk access for nothing. [`Shedding`] distinguishes the two as freezing
-//! does: it never goes by a model, but [tries](crate::trial) the next share beside the present one,
-//! in windows that take turns, and takes the one with less mean time for a request.
+//! Where hits wait longer for each other's list operations than a miss waits for the disk, each
+//! request that bypasses the cache relieves the others, and throughput stays at its peak instead of
+//! falling ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 5.2). Elsewhere shedding
+//! costs disk accesses for nothing. [`Shedding`] distinguishes the two by measurement, never by a
+//! model. It [tries](crate::trial) the next share beside the present one, in alternating windows,
+//! and takes the share with the lower mean time of a request.
 //!
-//! The shares are rungs of a ladder. One more is taken if it is better by more than the error and a
-//! margin; the one that is stood on has to prove its gain over the one below again and again, and
-//! is given up if it cannot. So what is shed is what pays for itself, it is never above the highest
-//! rung, and without a gain nothing is shed but in trials, which double their waits.
+//! The shares are steps of a ladder. The share rises by one step if that is better by more than the
+//! error and a margin. The present step must prove its gain over the one below again and again, and
+//! is given up if it cannot. So requests are shed only while that pays, never more than the highest
+//! share. Without a gain nothing is shed except in trials, whose intervals double.
 //!
-//! It is pure: times and sums of latencies go in, the share to shed and until when comes out. The
-//! caller must only shed what the disk would answer as the cache does, so never a key that the
-//! cache alone has the newest value of. [`Shedder`](Shedder) feeds it for Floe's
+//! The code is pure: times and sums of latencies go in; the share to shed and the time of the next
+//! step come out. The caller must only shed requests that the disk would answer like the cache, so
+//! never a key whose newest value is only in the cache. [`Shedder`](Shedder) feeds it for Floe's
 //! caches.
 
 use std::time::Duration;
 
 use crate::trial::{Backoff, Difference, Level, Mode, Record, Seen, Sums, Trial, TrialOptions};
 
-/// Decisions that are kept.
+/// Number of decisions that are kept for reports.
 const RECORD: usize = 32;
 
 /// The limits of shedding, and the settings of its trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SheddingOptions {
-    /// The difference between neighbouring shares of requests.
+    /// Difference between neighbouring shares of requests.
     pub step: f64,
-    /// The highest share, in trials too.
+    /// Highest share of requests that is shed, in trials too.
     pub max: f64,
-    /// The settings of trials. [`interval_min`](TrialOptions::interval_min) and
-    /// [`interval_max`](TrialOptions::interval_max) are the waits between those that change
-    /// nothing. [`shift`](TrialOptions::shift) is in powers of two of the mean time, where a
-    /// [`Shedder`](Shedder) watches that.
+    /// Settings of the trials. [`interval_min`](TrialOptions::interval_min) and
+    /// [`interval_max`](TrialOptions::interval_max) bound the wait between trials that change
+    /// nothing. [`shift`](TrialOptions::shift) is in powers of two of the mean time, if a
+    /// [`Shedder`](Shedder) watches it.
     pub trial: TrialOptions,
 }
 
 impl Default for SheddingOptions {
-    /// Twentieths, up to half of the requests; given up soon when requests take half as long again.
+    /// Returns steps of a twentieth, up to half of the requests. A share is given up soon when
+    /// requests take half as long again.
     fn default() -> Self {
         Self { step: 0.05, max: 0.5, trial: TrialOptions { shift: 0.5, ..TrialOptions::default() } }
     }
 }
 
-/// The share of the requests to send to the disk, and the time of the next step.
+/// An order to the cache: the share of requests to send to the disk, and the time of the next step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ShedOrder {
-    /// The share, from 0 to the highest.
+    /// Share of requests to shed, from 0 to the highest share.
     pub share: f64,
-    /// The time of the next step, on the clock of [`Seen::now`].
+    /// Time of the next step, on the clock of [`Seen::now`].
     pub until: Duration,
 }
 
-/// A share that was decided for.
+/// A decision about the share to shed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// When.
+    /// Time of the decision, on the clock of [`Seen::now`].
     pub at: Duration,
-    /// The share from then on.
+    /// Share of requests shed from then on.
     pub share: f64,
-    /// The gain of one rung more; `None` when too little was seen.
+    /// Measured gain of the higher of the two shares compared; `None` when there were too few
+    /// measurements.
     pub difference: Option<Difference>,
-    /// Why, in words and numbers.
+    /// Reason for the decision, in words and numbers.
     pub reason: String,
 }
 
-/// Decides what share of the requests is shed.
+/// Decides which share of the requests is shed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -89,9 +92,9 @@ pub struct Decision {
 #[derive(Debug, Clone)]
 pub struct Shedding {
     options: SheddingOptions,
-    /// Rungs that there are.
+    /// Number of steps up to the highest share.
     rungs: u32,
-    /// The rung that was decided for.
+    /// Step that was decided on; the share is `rung` times the step size.
     rung: u32,
     state: State,
     interval: Backoff,
@@ -103,10 +106,10 @@ pub struct Shedding {
 enum State {
     Resting {
         next: Duration,
-        /// The neighbour to try next.
+        /// Neighbouring step that the next trial compares.
         side: Side,
     },
-    /// The baseline is a rung and the variant the one above it.
+    /// A trial of step `low` as the baseline against the step above as the variant.
     Trying { low: u32, trial: Box<Trial> },
 }
 
@@ -117,7 +120,7 @@ enum Side {
 }
 
 impl Shedding {
-    /// Sheds nothing yet; the first trial begins with the first step.
+    /// Creates a decider that sheds nothing yet; the first trial begins with the first step.
     ///
     /// # Panics
     /// When the step is not above 0, or the highest share not from 0 to 1.
@@ -136,22 +139,23 @@ impl Shedding {
         }
     }
 
-    /// The share that was decided for, whatever a trial is running.
+    /// Returns the share that was decided on, whatever share a trial is running.
     pub fn share(&self) -> f64 {
         self.share_of(self.rung)
     }
 
-    /// Returns whether a trial is being run.
+    /// Returns whether a trial is running.
     pub fn is_trying(&self) -> bool {
         matches!(self.state, State::Trying { .. })
     }
 
-    /// The last decisions, oldest first.
+    /// Returns the last decisions, oldest first.
     pub fn decisions(&self) -> &Record<Decision> {
         &self.decisions
     }
 
-    /// Takes in what was seen since the step before, and says what to shed until when.
+    /// Takes the measurements since the last step, and returns the share to shed and the time of
+    /// the next step.
     pub fn step(&mut self, seen: &Seen) -> ShedOrder {
         if self.level.shifts(seen.level) {
             self.interval.reset();
@@ -233,7 +237,7 @@ impl Shedding {
     }
 }
 
-/// Decides what share of the requests is shed, by sums since the start.
+/// Decides which share of the requests is shed, from totals of requests and of their time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -251,16 +255,15 @@ impl Shedding {
 /// assert_eq!(shedder.share(), 0.5);
 /// ```
 ///
-/// Load shedding for owners that count requests and their time: from two sums, the share to shed.
+/// [`Shedding`] decides by the mean time of a request. If the owner passes the summed latencies,
+/// that is exactly the mean latency. If the owner passes the elapsed time, it is the mean latency
+/// divided by the requests in flight. In a closed loop the number in flight does not depend on the
+/// share. Where requests arrive at their own rate, shedding does not change the elapsed time and
+/// does not pay.
 ///
-/// [`Shedding`] decides by the mean time of a request. Where time is what each request took, it
-/// says just that. Where it is the time that has passed, it is that mean divided by the requests in
-/// flight: in a closed loop these are as many with one share as with another, and where requests
-/// come at a pace of their own, shedding changes nothing of it and does not pay.
-///
-/// A change of the load is detected by the same mean, while a share is shed that was decided on.
-/// While nothing is shed, a trial waits its turn in any case: each costs something, and loads that
-/// change all the time would have them all the time.
+/// A change of the load is detected by that mean, while a share above 0 has been decided on. While
+/// nothing is shed, a trial waits its turn in any case: each costs something, and loads that change
+/// all the time would have trials all the time.
 #[derive(Debug, Clone)]
 pub struct Shedder {
     shedding: Shedding,
@@ -271,8 +274,8 @@ pub struct Shedder {
 }
 
 impl Shedder {
-    /// Sheds nothing yet, and is due at once. The [`shift`](crate::trial::TrialOptions::shift) is
-    /// in powers of two of the mean time.
+    /// Creates a shedder that sheds nothing yet and is due at once. The
+    /// [`shift`](crate::trial::TrialOptions::shift) is in powers of two of the mean time.
     ///
     /// # Panics
     /// As [`Shedding::new`].
@@ -286,14 +289,14 @@ impl Shedder {
         }
     }
 
-    /// Returns the time of the next step: earlier does no harm, later makes windows longer.
+    /// Returns the time of the next step. An earlier call does no harm; a later one makes windows
+    /// longer.
     pub fn due(&self) -> Duration {
         self.due
     }
 
-    /// Takes in how many requests were answered since the start and what time they took, up to
-    /// `now`, from the same start; says what share to shed from now on. Counts that go back count
-    /// as unchanged.
+    /// Takes the totals of requests and of their time since the start, at the time `now` since the
+    /// same start. Returns the share to shed from now on. Totals that go back count as unchanged.
     pub fn step(&mut self, now: Duration, requests: u64, time: Duration) -> f64 {
         let count = requests.saturating_sub(self.requests);
         let sum = time.saturating_sub(self.time).as_nanos() as f64;
@@ -307,17 +310,17 @@ impl Shedder {
         order.share
     }
 
-    /// The share that was decided for, whatever a trial is running.
+    /// Returns the share that was decided on, whatever share a trial is running.
     pub fn share(&self) -> f64 {
         self.shedding.share()
     }
 
-    /// Returns the share that is shed now, in trials too.
+    /// Returns the share that is shed now, including that of a running trial.
     pub fn share_now(&self) -> f64 {
         self.share_now
     }
 
-    /// The last decisions, oldest first.
+    /// Returns the last decisions, oldest first.
     pub fn decisions(&self) -> &Record<Decision> {
         self.shedding.decisions()
     }

@@ -1,15 +1,14 @@
-//! SIEVE: FIFO whose hand spares what was hit and leaves it in place.
+//! SIEVE: FIFO whose hand spares entries that were hit and leaves them in place.
 //!
-//! A hit sets a bit. The hand walks from the oldest entry to the newest; an entry with the bit
-//! loses it and stays where it is, one without leaves. New entries come in ahead of the hand, so
-//! the unpopular ones among them are sifted out quickly (Zhang et al., "SIEVE is Simpler than LRU",
-//! NSDI '24).
+//! A hit sets a bit. The hand walks from the oldest entry to the newest. An entry whose bit is set
+//! loses the bit and stays where it is; one without leaves. New entries are inserted ahead of the
+//! hand, so the unpopular ones among them are sifted out quickly (Zhang et al., "SIEVE is Simpler
+//! than LRU", NSDI '24).
 //!
-//! The hand is the cut between two lists: entries it has still to look at, and entries it has
-//! passed. When nothing is left ahead, the lists change roles, which is the hand going back to the
-//! tail.
+//! The hand is the cut between two lists: entries still ahead of it, and entries it has passed.
+//! When none are left ahead, the lists change roles, which is the hand going back to the tail.
 //!
-//! Not to be used for block storage with scans: every block of a scan that is touched twice stays
+//! Do not use SIEVE for block storage with scans: every block of a scan that is touched twice stays
 //! for a round.
 
 use crate::listed::Listed;
@@ -19,7 +18,7 @@ use crate::{Access, Counters, Lists, Marks, Parameters, Policy, PolicyInfo, Slot
 #[derive(Debug, Clone)]
 pub struct Sieve {
     order: Lists<2>,
-    /// The list that the hand has still to look at, 0 or 1; the other one it has passed.
+    /// Number of the list ahead of the hand, 0 or 1; the other list has been passed.
     ahead: usize,
     visited: Counters,
 }
@@ -29,7 +28,7 @@ impl Sieve {
         1 - self.ahead
     }
 
-    /// Moves the hand to the first entry that was not visited.
+    /// Moves the hand to the first entry without a hit since the hand last passed.
     #[inline(always)]
     fn advance(&mut self) -> Option<Slot> {
         loop {

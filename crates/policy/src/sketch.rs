@@ -1,22 +1,23 @@
-//! Estimates how often a key was requested lately, in eight bytes per entry of the cache.
+//! A sketch that estimates how often a key was requested lately, in eight bytes per entry of the
+//! cache.
 //!
-//! A count-min sketch of four-bit counters: a key has four counters in one cache line, each in a
-//! different pair of its words; an addition raises all four, the estimate is their minimum
+//! It is a count-min sketch of four-bit counters. A key has four counters in one cache line, each
+//! in a different pair of its words. An addition raises all four, and the estimate is their minimum
 //! (Einziger, Friedman, Manes, "TinyLFU", TOS '17; the one-line layout is Caffeine's). Counts age:
 //! with every fifth addition one word of the table is halved in turn, which spreads TinyLFU's
-//! periodic reset evenly. The sample there is ten times the cache and a reset leaves half of it, so
-//! resets come with each five additions an entry.
+//! periodic reset evenly. The sample in TinyLFU is ten times the cache and a reset leaves half of
+//! it, so resets come with each five additions an entry.
 
-/// Words of sixteen counters in a cache line.
+/// Words in a cache line; each holds sixteen counters.
 const LINE: usize = 8;
-/// Additions per word of the table after which all counts have been halved once (half of TinyLFU's
-/// sample of ten times the cache, which is what a reset leaves of it).
+/// Additions after which the next word of the table is halved. TinyLFU resets after a sample of ten
+/// times the cache, which leaves half, so five additions come between resets for each entry.
 const ADDITIONS_PER_HALVING: u64 = 5;
 const COUNTER_MAX: u64 = 15;
-/// Clears in each counter the bit that a halving shifts in from its neighbour.
+/// Mask that clears in each counter the bit that a halving shifts in from its neighbour.
 const HALVED: u64 = 0x7777_7777_7777_7777;
 
-/// Approximate recent frequencies.
+/// A count-min sketch of recent request frequencies.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sketch {
     lines: Vec<[u64; LINE]>,
@@ -25,8 +26,7 @@ pub(crate) struct Sketch {
 }
 
 impl Sketch {
-    /// Makes room for the frequencies of a cache of `entries`, forgetting all when the table has to
-    /// grow.
+    /// Allocates for a cache of `entries`. If the table has to grow, it forgets all counts.
     pub(crate) fn reserve(&mut self, entries: usize) {
         let lines = entries.div_ceil(LINE);
         if lines > self.lines.len() {
@@ -35,7 +35,7 @@ impl Sketch {
         }
     }
 
-    /// The line of a key and where its four counters are: word in the line, shift in the word.
+    /// Returns the line of a key, and word and shift of each of its four counters in that line.
     #[inline]
     fn counters(&self, key: u32) -> (usize, [(usize, u32); 4]) {
         let hash = mix(u64::from(key));
@@ -47,7 +47,7 @@ impl Sketch {
         (line as usize, [place(0), place(1), place(2), place(3)])
     }
 
-    /// Returns how often a key was added, at most 15.
+    /// Returns the estimated number of additions of a key, at most 15.
     #[inline]
     pub(crate) fn estimate(&self, key: u32) -> u64 {
         let (line, counters) = self.counters(key);
@@ -55,7 +55,7 @@ impl Sketch {
         counters.iter().map(|&(word, shift)| line[word] >> shift & COUNTER_MAX).min().unwrap_or(0)
     }
 
-    /// Counts a key.
+    /// Counts a request for a key.
     #[inline]
     pub(crate) fn add(&mut self, key: u32) {
         let (line, counters) = self.counters(key);
@@ -83,8 +83,8 @@ impl Sketch {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA '14): every input bit reaches every
-/// output bit.
+/// Mixes the bits of a number so that every input bit affects every output bit: the finaliser of
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA '14).
 #[inline]
 pub fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -111,13 +111,13 @@ impl Random {
         value
     }
 
-    /// A number below `limit`, which is not 0.
+    /// Returns a random number below `limit`, which is not 0.
     #[inline]
     pub(crate) fn below(&mut self, limit: usize) -> usize {
         (((self.next() >> 32) * limit as u64) >> 32) as usize
     }
 
-    /// A number in `0.0..1.0`.
+    /// Returns a random number in `0.0..1.0`.
     #[inline]
     pub(crate) fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64

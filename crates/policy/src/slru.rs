@@ -6,8 +6,8 @@
 //! segments they are called probation and protection (Karedla, Love, Wherry, "Caching Strategies to
 //! Improve Disk System Performance", 1994).
 //!
-//! Not to be used with many cores: a hit moves entries in two segments, and throughput falls from a
-//! hit ratio of about one half (queueing paper, section 3.5).
+//! Do not use SLRU with many cores: a hit moves entries in two segments, and throughput falls from
+//! a hit ratio of about one half (queueing paper, section 3.5).
 
 use crate::listed::Listed;
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 /// The most segments there can be.
 const SEGMENTS_MAX: usize = 8;
 
-/// The names of the segments where operations are counted.
+/// Names of the segments in operation counts.
 const NAMES: [&str; SEGMENTS_MAX] = [
     "segment 1",
     "segment 2",
@@ -29,17 +29,17 @@ const NAMES: [&str; SEGMENTS_MAX] = [
     "segment 8",
 ];
 
-/// SLRU (`slru`): LRU in segments, of which a hit lifts an entry by one. LRU-like.
+/// SLRU (`slru`): LRU in segments; a hit lifts an entry by one segment. LRU-like.
 #[derive(Debug, Clone)]
 pub struct Slru {
-    /// Segment 0 is the lowest.
+    /// LRU list of each segment; segment 0 is the lowest.
     segments: Lists<SEGMENTS_MAX>,
     top: usize,
     segment_size: u64,
 }
 
 impl Slru {
-    /// Lowers the coldest entries of a segment that has grown, and of those below that grow by it.
+    /// Moves the coldest entries of an overfull segment down, and so on in the segments below.
     #[inline]
     fn spill(&mut self, mut full: usize) {
         while full > 0 && self.segments.size(full) > self.segment_size {

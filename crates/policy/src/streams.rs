@@ -1,10 +1,11 @@
-//! Streams: positions that are asked for one after the other.
+//! Detection of sequential streams: requests for consecutive positions.
 //!
-//! The owner of a cache follows them, above its division into shards: a shard that sees some
-//! regions of a volume would lose a stream at the end of each. The owner passes its findings to
-//! policies and admissions with each access ([`Access::in_a_row`](crate::Access::in_a_row)). If a
-//! policy uses prefetched blocks ([`Eviction::fetches_ahead`](crate::Eviction::fetches_ahead)), the
-//! owner fetches those of [`Streams::ahead`].
+//! The owner of a cache follows the streams before keys are divided into shards, because a shard
+//! that sees some regions of a volume would lose a stream at the end of each. The owner passes its
+//! findings to policies and admissions with each access
+//! ([`Access::in_a_row`](crate::Access::in_a_row)). If a policy uses prefetched blocks
+//! ([`Eviction::fetches_ahead`](crate::Eviction::fetches_ahead)), the owner fetches those of
+//! [`Streams::ahead`].
 //!
 //! Several streams are followed at once, and the one idle for longest is given up. The length of a
 //! prefetch is fixed, as in SARC (Gill and Modha, ATC '05), but no less than a request of the
@@ -12,13 +13,13 @@
 
 use std::ops::Range;
 
-/// Streams followed at once.
+/// Number of streams followed at once.
 const STREAMS: usize = 32;
-/// The fewest and the most positions ordered at once.
+/// Fewest positions that one prefetch orders; `DEGREE_MAX` is the most.
 const DEGREE: u64 = 8;
 const DEGREE_MAX: u64 = 256;
 
-/// Positions that followed each other; none while `next` is 0.
+/// A run of consecutive positions; unused while `next` is 0.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
     begun: u64,
@@ -27,22 +28,22 @@ struct Stream {
     last_seen: u64,
 }
 
-/// The streams that are followed.
+/// The sequential streams that are being followed.
 #[derive(Debug, Clone, Default)]
 pub struct Streams {
     streams: [Stream; STREAMS],
-    /// The one followed last, and for how many positions at once it was asked.
+    /// Index of the stream followed last; `asked` is the number of positions in its last request.
     last: usize,
     asked: u64,
     now: u64,
 }
 
 impl Streams {
-    /// Follows the stream that a request for some positions, at least one, continues, or begins
-    /// one. Answers the position at which it began.
+    /// Follows the stream that a request for `positions`, at least one, continues, or begins a new
+    /// one. Returns the position at which the stream began.
     ///
-    /// A request continues a stream also if it begins within the last position, which may be asked
-    /// for bit by bit, or beyond the next one but at none that was not ordered yet.
+    /// A request also continues a stream if it begins within the last position, which may be
+    /// requested in parts, or after the next position but within those already ordered.
     pub fn follow(&mut self, positions: &Range<u64>) -> u64 {
         let Range { start, end } = *positions;
         self.now += 1;
@@ -65,9 +66,9 @@ impl Streams {
         start
     }
 
-    /// Positions worth fetching before they are asked for, if what was followed last is a stream of
-    /// so many in a row. They are answered once; the next go out when half of the last are used up,
-    /// to arrive in time.
+    /// Returns positions worth fetching ahead if the stream followed last is at least `threshold`
+    /// positions long. Each position is returned once. The next ones are returned when half of the
+    /// last are used up, so that they arrive in time.
     pub fn ahead(&mut self, threshold: u64) -> Option<Range<u64>> {
         let stream = &mut self.streams[self.last];
         let degree = self.asked.clamp(DEGREE, DEGREE_MAX);

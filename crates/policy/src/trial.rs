@@ -1,35 +1,35 @@
-//! Do no harm: is the variant better than the baseline, on a machine full of noise?
+//! Trials that decide, on a noisy machine, whether a variant is better than the baseline.
 //!
-//! Freezing, and whatever else adapts itself, has a baseline to fall back to. A [`Trial`] runs both
-//! in short windows that take turns, a round at a time, and looks at the differences within rounds,
-//! so that what changes slowly cancels. It goes over to the variant when that is better by more
-//! than the error of the difference and a margin, and leaves it when it is worse by more than the
-//! error. Between trials it waits, twice as long each time nothing changed, so that trials cost
-//! next to nothing in the end; a shift of what it is told to watch, such as the hit ratio, brings
-//! the next one forward. Every decision is kept with its reason.
+//! Freezing, and every other mechanism that adapts itself, has a baseline to fall back to. A
+//! [`Trial`] runs both in short alternating windows, a round at a time, and compares them within
+//! rounds, so that slow changes cancel. It changes to the variant when that is better by more than
+//! the error of the difference and a margin, and leaves it when it is worse by more than the error.
+//! Between trials it waits, twice as long each time nothing changed, so that trials cost next to
+//! nothing in the end. A shift of a watched level, such as the hit ratio, brings the next trial
+//! forward. Every decision is kept with its reason.
 //!
-//! It is pure: times and sums of latencies go in, the mode to run and until when comes out. Where
-//! modes cannot take turns so fast, its parts serve alone: [`Difference`] of windows, [`Backoff`],
-//! [`Record`].
+//! The code is pure: times and sums of latencies go in; the mode to run and the time of the next
+//! step come out. Where modes cannot alternate that fast, the parts can be used alone:
+//! [`Difference`] of windows, [`Backoff`], [`Record`].
 //!
-//! After FussyCache's "do no harm" and FrozenHot's regression to the baseline, which compare single
-//! windows and double what they wait; the error of a comparison is in neither.
+//! The idea follows FussyCache's "do no harm" and FrozenHot's regression to the baseline, which
+//! compare single windows and double their waits; neither has an error of the comparison.
 
 use std::collections::VecDeque;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-/// A window that has too few requests goes on for so many times its length, and then its round does
-/// not count.
+/// Longest duration of a window that has too few requests, in multiples of its length. After that
+/// its round does not count.
 const PATIENCE: u32 = 10;
-/// Rounds in a trial that may fail before it is given up.
+/// Failed rounds after which a trial is given up.
 const FAILURES_MAX: u32 = 4;
-/// Decisions that are kept.
+/// Number of decisions that are kept for reports.
 const RECORD: usize = 32;
-/// Trials that found nothing and count in the next ones, too.
+/// Number of undecided trials whose rounds count in the next ones, too.
 const TRIALS_KEPT: usize = 4;
 
-/// One of two ways to work.
+/// One of the two modes that a trial compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// The mechanism is off.
@@ -39,7 +39,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The other one.
+    /// Returns the opposite mode.
     pub fn other(self) -> Self {
         match self {
             Self::Baseline => Self::Variant,
@@ -51,28 +51,28 @@ impl Mode {
 /// The settings of trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialOptions {
-    /// Length of a window.
+    /// Length of a measuring window.
     pub window: Duration,
-    /// The time between a switch and the next window, in which the other mode's traces leave caches
-    /// and queues.
+    /// Time between a mode switch and the next window, in which effects of the other mode leave
+    /// caches and queues.
     pub settle: Duration,
-    /// Measurements that a window has at least.
+    /// Least number of measurements in a window.
     pub count_min: u64,
-    /// Rounds before the first look at the result. Others follow at each double of it; the first
-    /// that leaves no doubt ends the trial.
+    /// Rounds before the first look at the result. Further looks follow each time the number of
+    /// rounds has doubled; the first that leaves no doubt ends the trial.
     pub rounds_min: usize,
-    /// Rounds of a trial at most.
+    /// Most rounds of a trial.
     pub rounds_max: usize,
-    /// The chance that a trial decides for a mode that is not better, over all its looks at the
+    /// Probability that a trial decides for a mode that is not better, over all its looks at the
     /// result.
     pub risk: f64,
-    /// The gain, as a share of the baseline, below which the variant is not worth entering.
+    /// Least gain that is worth changing to the variant, as a share of the baseline.
     pub margin: f64,
-    /// The first wait from the end of a trial to the next.
+    /// First wait from the end of a trial to the next.
     pub interval_min: Duration,
-    /// The longest wait between trials.
+    /// Longest wait between trials.
     pub interval_max: Duration,
-    /// A change of the level by more than this brings the next trial forward.
+    /// Change of the watched [level](Seen::level) above which the next trial is brought forward.
     pub shift: f64,
 }
 
@@ -93,42 +93,43 @@ impl Default for TrialOptions {
     }
 }
 
-/// The observations since the step before, in the mode that was ordered.
+/// Measurements since the last step, in the mode that was ordered.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Seen {
-    /// The time since any fixed start.
+    /// Time since any fixed start.
     pub now: Duration,
     /// Sums of latencies, in any unit that is the same for both modes.
     pub sums: Sums,
-    /// A level whose shift says that the load has changed, such as the hit ratio; `None` without
-    /// one.
+    /// A watched level whose shift shows that the load has changed, such as the hit ratio; `None`
+    /// without one.
     pub level: Option<f64>,
 }
 
-/// The mode to run, and when to come back with what was seen. To come earlier does no harm.
+/// An order of a trial: the mode to run, and the time of the next step. An earlier step does no
+/// harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrialOrder {
-    /// The mode.
+    /// Mode to run.
     pub mode: Mode,
-    /// The time of the next step, on the clock of [`Seen::now`].
+    /// Time of the next step, on the clock of [`Seen::now`].
     pub until: Duration,
-    /// True if the observations until then count. Otherwise a switch has yet to settle, or there is
-    /// no trial.
+    /// True if measurements until then count. Otherwise a switch has yet to settle, or no trial is
+    /// running.
     pub counts: bool,
 }
 
-/// The decision of a trial.
+/// A decision of a trial about the mode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// When.
+    /// Time of the decision, on the clock of [`Seen::now`].
     pub at: Duration,
-    /// The mode from then on.
+    /// Mode that runs from then on.
     pub mode: Mode,
-    /// True if the mode is another one than before.
+    /// True if the mode differs from the one before.
     pub changed: bool,
-    /// The measured difference; `None` when too little was seen.
+    /// Measured difference of the two modes; `None` when there were too few measurements.
     pub difference: Option<Difference>,
-    /// Why, in words and numbers.
+    /// Reason for the decision, in words and numbers.
     pub reason: String,
 }
 
@@ -139,24 +140,24 @@ enum State {
     },
     Trying {
         rounds: Vec<(f64, f64)>,
-        /// The mean of the first window of this round.
+        /// Mean of the first window of this round; `None` during that window.
         first: Option<f64>,
-        /// Of windows of both modes; where the round stands follows from it and `first`.
+        /// Measurements of the current window.
         window: Sums,
-        /// When the window begins or began: what is seen before does not count.
+        /// Start of the current window; earlier measurements do not count.
         from: Duration,
         failures: u32,
     },
 }
 
-/// Decides between a baseline and a variant, again and again.
+/// Decides between a baseline and a variant, in repeated trials.
 #[derive(Debug, Clone)]
 pub struct Trial {
     options: TrialOptions,
     mode: Mode,
     running: Mode,
     state: State,
-    /// Rounds of the last trials, as long as these decided nothing.
+    /// Rounds of the last trials, as long as those trials decided nothing.
     undecided: Vec<(f64, f64)>,
     interval: Backoff,
     level: Level,
@@ -165,7 +166,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Starts in a mode; the first trial begins with the first step.
+    /// Creates a trial that starts in `mode`; the first trial begins with the first step.
     pub fn new(mode: Mode, options: TrialOptions) -> Self {
         Self {
             options,
@@ -180,28 +181,29 @@ impl Trial {
         }
     }
 
-    /// The mode that was decided for, whatever a trial is running.
+    /// Returns the mode that was decided on, whatever mode a trial is running.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Delays the first trial until this time.
+    /// Delays the first trial until `next`.
     pub fn resting_until(mut self, next: Duration) -> Self {
         self.state = State::Resting { next };
         self
     }
 
-    /// Returns whether a trial is being run.
+    /// Returns whether a trial is running.
     pub fn is_trying(&self) -> bool {
         matches!(self.state, State::Trying { .. })
     }
 
-    /// The last decisions, oldest first.
+    /// Returns the last decisions, oldest first.
     pub fn decisions(&self) -> &Record<Decision> {
         &self.decisions
     }
 
-    /// Notes a change of the load: the next trial comes soon, and others soon after it.
+    /// Reports a change of the load: the next trial comes soon, and further ones at short
+    /// intervals.
     pub fn notice(&mut self) {
         self.interval.reset();
         self.undecided.clear();
@@ -210,7 +212,8 @@ impl Trial {
         }
     }
 
-    /// Takes in what was seen, and says what to do until when.
+    /// Takes the measurements since the last step, and returns the mode to run and the time of the
+    /// next step.
     pub fn step(&mut self, seen: &Seen) -> TrialOrder {
         self.now = self.now.max(seen.now);
         if self.level.shifts(seen.level) {
@@ -242,7 +245,8 @@ impl Trial {
         self.switch();
     }
 
-    /// Begins the next window: rounds are baseline first and variant first by turns.
+    /// Begins the next window in its mode. Rounds begin with the baseline and with the variant by
+    /// turns.
     fn switch(&mut self) {
         let State::Trying { rounds, first, window, from, failures } = &mut self.state else {
             return;
@@ -350,15 +354,14 @@ impl Trial {
     }
 }
 
-/// The number of measurements, their sum and the sum of their squares. Latencies are in
-/// nanoseconds.
+/// Number, sum and sum of squares of measurements. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sums {
     /// The number of measurements.
     pub count: u64,
-    /// Their sum.
+    /// Sum of the measurements.
     pub sum: f64,
-    /// The sum of their squares.
+    /// Sum of the squares of the measurements.
     pub squares: f64,
 }
 
@@ -371,14 +374,15 @@ impl Sums {
         self.squares += value * value;
     }
 
-    /// Their mean; `None` without measurements, or if there were some that are no number.
+    /// Returns the mean of the measurements; `None` without measurements, or if one was not a
+    /// finite number.
     pub fn mean(&self) -> Option<f64> {
         let mean = self.sum / self.count as f64;
         (self.count > 0 && mean.is_finite() && self.squares.is_finite()).then_some(mean)
     }
 
-    /// The standard deviation of the measurements; `None` for fewer than two, or if there were some
-    /// that are no number.
+    /// Returns the standard deviation of the measurements; `None` for fewer than two, or if one was
+    /// not a finite number.
     pub fn deviation(&self) -> Option<f64> {
         let mean = self.mean().filter(|_| self.count > 1)?;
         let variance = (self.squares - self.sum * mean) / (self.count - 1) as f64;
@@ -394,10 +398,10 @@ impl AddAssign for Sums {
     }
 }
 
-/// The weight of a new level against the ones before.
+/// Weight of a new level in the moving average.
 const WEIGHT: f64 = 0.3;
 
-/// A level that is watched.
+/// Moving average of a watched level, which detects shifts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Level {
     shift: f64,
@@ -406,13 +410,13 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// A level that has shifted when it is off by more than this.
+    /// Creates a level that counts as shifted when it changes by more than `shift`.
     pub(crate) fn new(shift: f64) -> Self {
         Self { shift, smooth: None, decided: None }
     }
 
-    /// Takes in a level, and says whether it has shifted. Then what it is now is what it is
-    /// measured by.
+    /// Adds a new level and returns whether the average has shifted since the last decision or
+    /// shift.
     pub(crate) fn shifts(&mut self, level: Option<f64>) -> bool {
         let Some(level) = level.filter(|level| level.is_finite()) else { return false };
         let smooth = self.smooth.map_or(level, |before| before + (level - before) * WEIGHT);
@@ -425,13 +429,13 @@ impl Level {
         has_shifted
     }
 
-    /// Takes the present level as that of the last decision.
+    /// Sets the level of the last decision to the present average.
     pub(crate) fn decide(&mut self) {
         self.decided = self.smooth;
     }
 }
 
-/// A wait that doubles each time it is taken, up to a limit.
+/// A wait that doubles each time it is used, up to a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     min: Duration,
@@ -440,31 +444,31 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The first wait is `min`, none is above `max`.
+    /// Creates a wait that starts with `min` and never exceeds `max`.
     pub fn new(min: Duration, max: Duration) -> Self {
         Self { min, max: max.max(min), next: min }
     }
 
-    /// The wait for now; the next one is twice as long.
+    /// Returns the present wait; the next one is twice as long.
     pub fn take(&mut self) -> Duration {
         let wait = self.next;
         self.next = wait.saturating_mul(2).min(self.max);
         wait
     }
 
-    /// Takes a wait of at least this; later ones double from there.
+    /// Returns the present wait, raised to at least `least`; the next ones double from there.
     pub fn take_at_least(&mut self, least: Duration) -> Duration {
         self.next = self.next.max(least).min(self.max);
         self.take()
     }
 
-    /// Starts again with the first.
+    /// Returns to the first wait.
     pub fn reset(&mut self) {
         self.next = self.min;
     }
 }
 
-/// The last of something, oldest first.
+/// A bounded list of the latest records, oldest first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record<T> {
     last: VecDeque<T>,
@@ -472,12 +476,12 @@ pub struct Record<T> {
 }
 
 impl<T> Record<T> {
-    /// Keeps at most `max`.
+    /// Creates an empty list that keeps at most `max` records.
     pub fn new(max: usize) -> Self {
         Self { last: VecDeque::new(), max }
     }
 
-    /// Adds one; the oldest makes room.
+    /// Appends a record; drops the oldest if the list is full.
     pub fn push(&mut self, one: T) {
         while self.last.len() >= self.max {
             if self.last.pop_front().is_none() {
@@ -492,53 +496,53 @@ impl<T> Record<T> {
         self.last.iter()
     }
 
-    /// The newest.
+    /// Returns the newest record.
     pub fn last(&self) -> Option<&T> {
         self.last.back()
     }
 
-    /// Takes the newest out.
+    /// Removes the newest record and returns it.
     pub fn pop_last(&mut self) -> Option<T> {
         self.last.pop_back()
     }
 }
 
-/// The share of the windows that is cut off at each end.
+/// Share of the windows that is cut off at each end.
 const TRIM: f64 = 0.2;
-/// Windows below which nothing is said.
+/// Least number of windows for a comparison.
 const WINDOWS_MIN: usize = 4;
-/// Steps of the integral behind Student's distribution.
+/// Steps of the numeric integral of Student's distribution.
 const STEPS: usize = 1024;
-/// Degrees of freedom above which more do not matter.
+/// Degrees of freedom above which the quantile is treated as constant.
 const FREEDOM_MAX: f64 = 500.0;
 
-/// The amount by which the variant is lower than the baseline, in the unit of the measurement, as a
-/// rule nanoseconds.
-///
 /// The difference between two modes with its error, from the means of windows.
 ///
-/// Requests that follow one another resemble each other, so single latencies say much less than
-/// their number suggests. The units here are the means of windows, which are nearly independent.
-/// Extremes are cut off: a fifth of the windows at each end does not count, so that a stall of
-/// milliseconds in a few of them changes nothing (Yuen, "The two-sample trimmed t for unequal
-/// population variances", Biometrika 1974). So rarer effects of a variant go unnoticed.
+/// It is the amount by which the variant is lower than the baseline, in the unit of the
+/// measurement, as a rule nanoseconds.
+///
+/// Successive requests resemble each other, so single latencies say much less than their number
+/// suggests. The units here are the means of windows, which are nearly independent. Extremes are
+/// cut off: a fifth of the windows at each end does not count, so that a stall of milliseconds in a
+/// few of them changes nothing (Yuen, "The two-sample trimmed t for unequal population variances",
+/// Biometrika 1974). So rare effects of a variant go unnoticed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
-    /// The mean of the baseline.
+    /// Mean of the baseline's windows.
     pub baseline: f64,
-    /// The baseline less the variant: positive when the variant is better.
+    /// Baseline minus variant: positive when the variant is better.
     pub gain: f64,
-    /// The true gain is within so much of [`gain`](Self::gain), with the confidence that was asked
-    /// for.
+    /// Half-width of the confidence interval: the true gain is within `error` of
+    /// [`gain`](Self::gain), with the requested confidence.
     pub error: f64,
-    /// The windows behind it, or pairs of them.
+    /// Number of windows compared, or of pairs of windows.
     pub windows: usize,
 }
 
 impl Difference {
-    /// Compares rounds: the mean of a window in the baseline, and the one in the variant beside it.
-    /// Slow changes cancel. `risk` is the chance to be wrong about the error, such as 0.01. `None`
-    /// for too few rounds.
+    /// Compares rounds of two windows: the mean of the baseline, and that of the variant beside it.
+    /// Slow changes cancel. `risk` is the probability that the true gain is outside the error, such
+    /// as 0.01. `None` for too few rounds.
     pub fn paired(rounds: &[(f64, f64)], risk: f64) -> Option<Self> {
         let baseline = Trimmed::of(rounds.iter().map(|round| round.0))?;
         let gain = Trimmed::of(rounds.iter().map(|(baseline, variant)| baseline - variant))?;
@@ -546,7 +550,7 @@ impl Difference {
         Some(Self { baseline: baseline.mean, gain: gain.mean, error, windows: rounds.len() })
     }
 
-    /// Compares windows that were not run side by side. `None` for too few on either side.
+    /// Compares windows that were not run side by side. `None` for too few windows in either mode.
     pub fn between(baseline: &[f64], variant: &[f64], risk: f64) -> Option<Self> {
         let (one, other) =
             (Trimmed::of(baseline.iter().copied())?, Trimmed::of(variant.iter().copied())?);
@@ -566,12 +570,14 @@ impl Difference {
         })
     }
 
-    /// Returns whether the variant is better by more than the error and this share of the baseline.
+    /// Returns whether the variant is better by more than the error and `margin`, a share of the
+    /// baseline.
     pub fn is_gain(&self, margin: f64) -> bool {
         self.gain - self.error > margin * self.baseline
     }
 
-    /// Returns whether it is worse by more than the error and this share of the baseline.
+    /// Returns whether the variant is worse by more than the error and `margin`, a share of the
+    /// baseline.
     pub fn is_loss(&self, margin: f64) -> bool {
         self.gain + self.error < -margin * self.baseline
     }
@@ -581,13 +587,13 @@ impl Difference {
         self.gain.abs() <= self.error
     }
 
-    /// The mode to go on with if there were no error.
+    /// Returns the mode that would be chosen if the error were zero.
     fn would_choose(&self, current: Mode, margin: f64) -> Mode {
         Self { error: 0.0, ..*self }.choose(current, margin)
     }
 
-    /// The mode to go on with. It takes a gain above the margin to enter the variant, and a loss to
-    /// leave it.
+    /// Returns the mode to run from now on. A change to the variant takes a gain above the margin,
+    /// a change back takes a loss.
     pub fn choose(&self, current: Mode, margin: f64) -> Mode {
         match current {
             Mode::Baseline if self.is_gain(margin) => Mode::Variant,
@@ -611,17 +617,17 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// The mean of what is left when extremes are cut off.
+/// A trimmed mean, without the extremes, and its variance.
 #[derive(Debug, Clone, Copy)]
 struct Trimmed {
     mean: f64,
-    /// The variance of the mean, not of the windows.
+    /// Variance of the mean, not of the windows.
     variance: f64,
     freedom: f64,
 }
 
 impl Trimmed {
-    /// `None` for too few values; those that are no number are left out.
+    /// Computes the trimmed mean of the values that are finite; `None` for too few values.
     fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         if values.len() < WINDOWS_MIN {
@@ -641,7 +647,8 @@ impl Trimmed {
     }
 }
 
-/// The mean of values without the extreme fifths; the plain mean of a few, `None` of none.
+/// Returns the mean of values without the highest and lowest fifths; for few values the plain mean,
+/// `None` for none.
 pub fn trimmed_mean(values: &[f64]) -> Option<f64> {
     let finite = || values.iter().copied().filter(|value| value.is_finite());
     match finite().count() {
@@ -651,8 +658,8 @@ pub fn trimmed_mean(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Returns the number of standard errors that hold the truth except for a share of `risk`: the
-/// two-sided quantile of Student's t.
+/// Returns the two-sided quantile of Student's t: the number of standard errors within which the
+/// truth lies with probability `1 - risk`.
 ///
 /// With t = √ν·tan θ its density is that of cosᵛ⁻¹θ, which one walk from the far end adds up.
 fn student(risk: f64, freedom: f64) -> f64 {

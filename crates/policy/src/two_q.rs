@@ -1,14 +1,14 @@
-//! 2Q: an entry must come back after it has left the FIFO queue to be taken for popular.
+//! 2Q: an entry counts as popular only if its key returns after it has left a FIFO queue.
 //!
-//! New entries go through a FIFO queue, A1in, in which hits do nothing: they are taken for one
-//! burst of use. An entry that left it is remembered in the ghost queue A1out; if it comes back
-//! while remembered, it enters Am, an LRU list (Johnson and Shasha, "2Q: A Low Overhead High
-//! Performance Buffer Management Replacement Algorithm", VLDB '94, full version).
+//! New entries pass through a FIFO queue, A1in, in which hits do nothing, because they are assumed
+//! to be one burst of use. An entry that left it is remembered in the ghost queue A1out; if it
+//! comes back while remembered, it enters Am, an LRU list (Johnson and Shasha, "2Q: A Low Overhead
+//! High Performance Buffer Management Replacement Algorithm", VLDB '94, full version).
 //!
-//! The queues share the cache by weight; ghosts count one each, in proportion to the slots
+//! The queues share the cache by weight; ghosts count as one each, in proportion to the slots
 //! reserved.
 //!
-//! Not to be used where the working set is stable and about as large as the cache: every entry has
+//! Do not use 2Q where the working set is stable and about as large as the cache: every entry has
 //! to miss twice.
 
 use crate::ghosts::GhostTable;

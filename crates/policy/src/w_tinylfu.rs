@@ -1,4 +1,4 @@
-//! W-TinyLFU: a candidate replaces the main list's victim only if it was asked for more often.
+//! W-TinyLFU: a candidate replaces the main list's victim only if it was requested more often.
 //!
 //! New entries enter a small LRU window. An entry that falls out of it competes with the coldest
 //! entry of the main part, a segmented LRU, by the frequencies in a sketch that also remembers keys
@@ -11,10 +11,11 @@
 //! the trace P3 with 200,000 entries that alone takes the miss ratio from 0.448 to 0.462); no
 //! candidate is admitted by chance; the climb starts upwards, where Caffeine's first step makes a
 //! window of 1 % smaller; a window that grows takes room from the next victims, not all at once.
-//! libCacheSim's window never adapts, its counters are wide, counted again when a key leaves the
+//! libCacheSim's window never adapts. Its counters are wide, count again when a key leaves the
 //! window, and age so late that on the traces compared they never do.
 //!
-//! Not to be used where recency is all: the window has to grow before new entries stand a chance.
+//! Do not use it where only recency matters: the window has to grow before new entries stand a
+//! chance.
 
 use crate::ghosts::Tag;
 use crate::listed::Listed;
@@ -29,19 +30,19 @@ const PROTECTED: usize = 2;
 const PROTECTED_SHARE: f64 = 0.8;
 /// First step of the climb, as a share of the cache (Caffeine).
 const STEP: f64 = 0.0625;
-/// The part of a step that is left after it was taken (Caffeine).
+/// Factor by which each step of the climb shrinks (Caffeine).
 const STEP_DECAY: f64 = 0.98;
-/// Change of the hit ratio that starts the climb afresh (Caffeine).
+/// Change of the hit ratio that restarts the climb with the first step (Caffeine).
 const RESTART: f64 = 0.05;
-/// Requests per entry between steps (Caffeine).
+/// Requests per entry between steps of the climb (Caffeine).
 const REQUESTS_PER_STEP: u64 = 10;
-/// The window stays below this share (Caffeine keeps a main part).
+/// Largest share of the cache that the window may have (Caffeine keeps a main part).
 const WINDOW_MAX: f64 = 0.8;
-/// Entries that one eviction moves from a window that has become too large.
+/// Most entries that one eviction moves out of a window that has become too large.
 const MOVES_MAX: usize = 16;
 
-/// W-TinyLFU (`w-tinylfu`): a new key comes in if it is used more often than the victim, by a
-/// sketch. LRU-like.
+/// W-TinyLFU (`w-tinylfu`): admits a new key if a sketch counts more requests for it than for the
+/// victim. LRU-like.
 #[derive(Debug, Clone)]
 pub struct WTinyLfu {
     segments: Lists<3>,
@@ -53,7 +54,7 @@ pub struct WTinyLfu {
     step: f64,
     window_target: u64,
     protected_target: u64,
-    /// True once an eviction was needed.
+    /// True since the first eviction.
     is_full: bool,
     hits: u64,
     requests: u64,
@@ -61,8 +62,8 @@ pub struct WTinyLfu {
 }
 
 impl WTinyLfu {
-    /// Counts a request, and now and then takes a step of the climb. A cache that still fills tells
-    /// nothing.
+    /// Counts a request, and takes a step of the climb when one is due. Ignores requests while the
+    /// cache fills.
     #[inline]
     fn count(&mut self, hit: bool) {
         if !self.is_full {
@@ -90,8 +91,8 @@ impl WTinyLfu {
         (self.hits, self.requests) = (0, 0);
     }
 
-    /// Moves entries that no longer fit into the window on without a contest: while the cache
-    /// fills, or when the window shrinks.
+    /// Moves entries that no longer fit into the window to the main part without a contest: while
+    /// the cache fills, or when the window shrinks.
     #[inline]
     fn overflow(&mut self) {
         for _ in 0..MOVES_MAX {
