@@ -1,10 +1,11 @@
-//! The kernel's structures and numbers, as in `include/uapi/linux/ublk_cmd.h`.
+//! The kernel's structures and constants, as in `include/uapi/linux/ublk_cmd.h`.
 
 use std::io;
 
 use floe_device::kernel_release;
 
-/// Returns the number of a command, as `_IOC` makes it: `access` 2 reads, 3 reads and writes.
+/// Returns the number of a command, as `_IOC` encodes it: `access` is 2 for reads, 3 for reads and
+/// writes.
 const fn command(access: u32, number: u32, bytes: u32) -> u32 {
     access << 30 | bytes << 16 | (b'u' as u32) << 8 | number
 }
@@ -26,13 +27,13 @@ pub(crate) const GET_FEATURES: u32 = command(2, 0x13, CONTROL_BYTES);
 pub(crate) const FETCH_REQ: u32 = command(3, 0x20, IO_BYTES);
 pub(crate) const COMMIT_AND_FETCH_REQ: u32 = command(3, 0x21, IO_BYTES);
 
-/// A killed server's device waits for another server.
+/// Feature: when its server is killed, a device waits for another server.
 pub(crate) const F_USER_RECOVERY: u64 = 1 << 3;
-/// Requests that a killed server had taken are issued again.
+/// Feature: requests that a killed server had fetched are issued again.
 pub(crate) const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
-/// Commands are numbered as those of `ioctl`.
+/// Feature: commands are numbered like those of `ioctl`.
 pub(crate) const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
-/// The server copies data by reading and writing the character file.
+/// Feature: the server copies data by reading and writing the character file.
 pub(crate) const F_USER_COPY: u64 = 1 << 7;
 
 pub(crate) const ATTR_READ_ONLY: u32 = 1 << 0;
@@ -50,10 +51,11 @@ pub(crate) const OP_DISCARD: u32 = 3;
 pub(crate) const OP_WRITE_ZEROES: u32 = 5;
 pub(crate) const OP_NO_UNMAP: u32 = 1 << 15;
 
-/// The most requests of a queue; it spaces the queues' descriptors in the character file.
+/// Maximum queue depth. It determines the distance between the queues' descriptors in the character
+/// file.
 pub(crate) const MOST_DEPTH: usize = 4096;
 
-/// The offset in the character file of the data of tag 0 of queue 0.
+/// Offset in the character file of the data of queue 0, tag 0.
 const DATA_START: u64 = 0x8000_0000;
 const TAG_SHIFT: u32 = 25;
 const QUEUE_SHIFT: u32 = 41;
@@ -78,7 +80,7 @@ pub(crate) struct ControlCommand {
 }
 
 impl ControlCommand {
-    /// Returns the bytes of the submission that hold the command.
+    /// Returns the command as the bytes that a submission carries.
     pub(crate) fn to_bytes(self) -> [u8; 80] {
         let mut bytes = [0; 80];
         bytes[0..4].copy_from_slice(&self.device.to_ne_bytes());
@@ -90,7 +92,7 @@ impl ControlCommand {
     }
 }
 
-/// The kernel's record of a device.
+/// The kernel's description of a device.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DeviceRecord {
@@ -103,14 +105,14 @@ pub(crate) struct DeviceRecord {
     pub(crate) server: i32,
     pub(crate) padding_2: u32,
     pub(crate) flags: u64,
-    /// The server's own; the kernel only keeps it.
+    /// Number chosen by the server. The kernel only stores it.
     pub(crate) label: u64,
     pub(crate) owner_user: u32,
     pub(crate) owner_group: u32,
     pub(crate) reserved: [u64; 2],
 }
 
-/// The parameters of a device.
+/// The parameters of a device, as the kernel expects them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ParameterRecord {
@@ -134,7 +136,7 @@ pub(crate) struct ParameterRecord {
     pub(crate) padding: u32,
 }
 
-/// The argument of a queue's command.
+/// The argument of a command on a queue.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct IoCommand {
@@ -145,7 +147,7 @@ pub(crate) struct IoCommand {
 }
 
 impl IoCommand {
-    /// Returns the bytes of the submission that hold the command.
+    /// Returns the command as the bytes that a submission carries.
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[0..2].copy_from_slice(&self.queue.to_ne_bytes());
@@ -156,7 +158,7 @@ impl IoCommand {
     }
 }
 
-/// The kernel's description of a request, in memory that the server maps.
+/// The kernel's description of a request, in memory that the kernel shares with the server.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Descriptor {
@@ -176,10 +178,10 @@ const _: () = {
     assert!(size_of::<Descriptor>() == 24);
 };
 
-/// The advice for a system without the driver.
+/// Advice in the error for a system without the driver.
 const LOAD: &str = "load it with `modprobe ublk_drv` (Linux 6.5 or newer with CONFIG_BLK_DEV_UBLK)";
 
-/// An error of a device or its driver.
+/// An error of a ublk device or its driver.
 #[derive(Debug, thiserror::Error)]
 pub enum UblkError {
     /// The driver is not loaded.
@@ -188,39 +190,39 @@ pub enum UblkError {
     /// This process may not use the driver.
     #[error("/dev/ublk-control cannot be opened: {0}; only root may attach devices")]
     Forbidden(io::Error),
-    /// The driver is too old.
+    /// The driver lacks a feature that Floe needs. The text names the feature.
     #[error(
         "the kernel's ublk driver lacks {0}: Linux 6.5 or newer is needed, and this is {running}",
         running = kernel_release()
     )]
     Missing(&'static str),
-    /// The kernel offers no ring for commands.
+    /// The kernel provides no io_uring for commands.
     #[error("cannot set up an io_uring for commands to the ublk driver: {0}")]
     Ring(io::Error),
-    /// The kernel refused a command.
+    /// The kernel rejected a command.
     #[error("the ublk driver cannot {what} device {device}: {source}")]
     Command {
-        /// The command, as a verb.
+        /// Name of the command, as a verb.
         what: &'static str,
-        /// The device's number.
+        /// Number of the device.
         device: u32,
-        /// The kernel's answer.
+        /// Error that the kernel returned.
         source: io::Error,
     },
     /// The device's character file cannot be used.
     #[error("/dev/ublkc{device} cannot be {what}: {source}")]
     Character {
-        /// The action, as a participle.
+        /// Failed action, as a participle.
         what: &'static str,
-        /// The device's number.
+        /// Number of the device.
         device: u32,
-        /// The system's error.
+        /// Error that the system returned.
         source: io::Error,
     },
 }
 
 impl UblkError {
-    /// Returns the kernel's error number.
+    /// Returns the system's error number, if the error has one.
     pub fn number(&self) -> Option<i32> {
         match self {
             Self::Forbidden(source) | Self::Ring(source) => source.raw_os_error(),
@@ -230,23 +232,23 @@ impl UblkError {
     }
 }
 
-/// The unit in which the kernel counts sectors.
+/// Base-2 logarithm of the size of the kernel's sectors, 512 bytes.
 const UNIT_SHIFT: u32 = 9;
 
-/// The properties of a device. It has a volatile cache and takes writes with FUA.
+/// The properties of a device. Every device has a volatile cache and supports writes with FUA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
-    /// Its size, a multiple of 512.
+    /// Size of the device in bytes, a multiple of 512.
     pub bytes: u64,
-    /// Refuse writes.
+    /// The device rejects writes.
     pub read_only: bool,
-    /// The medium rotates.
+    /// The device is a rotating disk.
     pub rotational: bool,
-    /// The unit in which it stores data best, and in which it discards: a power of two.
+    /// Preferred unit of I/O and unit of discards in bytes, a power of two.
     pub physical_bytes: u32,
-    /// The largest read or write.
+    /// Maximum bytes of a read or write.
     pub most_io_bytes: u32,
-    /// The largest discard, and the largest request to write zeroes.
+    /// Maximum bytes of a discard, or of a request to write zeros.
     pub most_discard_bytes: u32,
 }
 

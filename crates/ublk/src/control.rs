@@ -1,8 +1,8 @@
-//! The control file of the driver: devices are made, started, stopped and deleted through it.
+//! The control file of the driver, through which devices are created, started, stopped and deleted.
 //!
-//! Commands are the 128-byte submissions of a ring of their own. Each call waits for its command.
+//! Commands are 128-byte submissions on a ring of their own. Each call waits for its command.
 //! Starting a device reads its partition table, so the threads that serve its queues must be
-//! serving meanwhile.
+//! running already.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,11 +17,11 @@ use crate::abi::{self, ControlCommand, DeviceRecord, ParameterRecord, Parameters
 
 const CONTROL: &str = "/dev/ublk-control";
 
-/// The number that stands for any device, or for no queue.
+/// Device number that lets the kernel choose, and queue number that means no queue.
 const ANY_DEVICE: u32 = u32::MAX;
 const NO_QUEUE: u16 = u16::MAX;
 
-/// The features of a device that Floe makes.
+/// The driver features that Floe's devices need, with their names.
 const FEATURES: [(u64, &str); 4] = [
     (abi::F_USER_RECOVERY, "recovery"),
     (abi::F_USER_RECOVERY_REISSUE, "recovery with requests issued again"),
@@ -35,59 +35,59 @@ pub struct Control {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
 }
 
-/// The wishes for a new device.
+/// The specification of a device to create.
 #[derive(Debug, Clone, Copy)]
 pub struct NewDevice {
-    /// Its number of hardware queues.
+    /// Number of hardware queues.
     pub queues: u16,
-    /// The most requests of a queue under way.
+    /// Maximum number of requests in flight per queue.
     pub depth: u16,
-    /// The largest read or write.
+    /// Maximum bytes of a read or write.
     pub most_io_bytes: u32,
-    /// A number by which its server finds it again; not 0.
+    /// Number by which the server finds the device again; not 0.
     pub label: u64,
-    /// The device's properties.
+    /// Properties of the device.
     pub parameters: Parameters,
 }
 
 /// The state of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It is not started, or stopped: there is no block device.
+    /// The device is not started, or was stopped: there is no block device.
     Dead,
-    /// Its requests are served.
+    /// A server serves the device's requests.
     Live,
-    /// Its server has ended, and requests wait for another one.
+    /// The device's server has ended, and requests wait for another one.
     Quiesced,
 }
 
-/// A device as the kernel knows it.
+/// A device as the kernel reports it.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceInfo {
-    /// Its number.
+    /// Number of the device.
     pub device: u32,
-    /// Its number of hardware queues.
+    /// Number of hardware queues.
     pub queues: u16,
-    /// The most requests of a queue under way.
+    /// Maximum number of requests in flight per queue.
     pub depth: u16,
-    /// The number by which its server finds it again.
+    /// Number by which the server finds the device again.
     pub label: u64,
-    /// Its state.
+    /// State of the device.
     pub state: State,
-    /// The process that serves it, or did.
+    /// Process identifier of the device's current or last server.
     pub server: u32,
 }
 
-/// Returns the path of a device's block device.
+/// Returns the path of the block device.
 pub fn block_path(device: u32) -> PathBuf {
     format!("/dev/ublkb{device}").into()
 }
 
 impl Control {
-    /// Opens the control file, and checks the driver's features.
+    /// Opens the control file and checks the driver's features.
     ///
     /// # Errors
-    /// When there is no driver, it is too old, or this process may not use it.
+    /// When there is no driver, the driver is too old, or this process may not use it.
     pub fn open() -> Result<Self, UblkError> {
         let file = OpenOptions::new().read(true).write(true).open(CONTROL);
         let file = file.map_err(|error| match error.kind() {
@@ -112,7 +112,7 @@ impl Control {
         Ok(features)
     }
 
-    /// Makes a device, without starting it. Returns its number.
+    /// Creates a device without starting it. Returns the device's number.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -136,7 +136,8 @@ impl Control {
         Ok(device)
     }
 
-    /// Starts a device whose queues this process serves: the block device appears.
+    /// Starts a device, which makes its block device appear. This process must already serve the
+    /// queues.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -144,7 +145,7 @@ impl Control {
         self.with_data("start", abi::START_DEV, device, own_process())
     }
 
-    /// Stops a device: the block device goes away once its requests have been served.
+    /// Stops a device. The block device disappears once its requests were served.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -152,7 +153,7 @@ impl Control {
         self.with_data("stop", abi::STOP_DEV, device, 0)
     }
 
-    /// Deletes a device, and waits until its server has closed it.
+    /// Deletes a device, and waits until its server has closed the character file.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -160,15 +161,16 @@ impl Control {
         self.with_data("delete", abi::DEL_DEV, device, 0)
     }
 
-    /// Begins to take over a quiesced device. Its queues are served next.
+    /// Starts to take over a quiesced device. Next, the queues must be served.
     ///
     /// # Errors
-    /// When the kernel refuses. Until the earlier server has ended altogether this is `EBUSY`.
+    /// When the kernel refuses. The error is `EBUSY` until the earlier server has ended completely.
     pub fn begin_recovery(&mut self, device: u32) -> Result<(), UblkError> {
         self.with_data("begin to recover", abi::START_USER_RECOVERY, device, 0)
     }
 
-    /// Ends taking over a device whose queues this process serves: requests come again.
+    /// Completes the takeover of a device whose queues this process serves. Requests arrive again
+    /// from then on.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -176,10 +178,10 @@ impl Control {
         self.with_data("recover", abi::END_USER_RECOVERY, device, own_process())
     }
 
-    /// Returns what the kernel knows about a device.
+    /// Returns the kernel's information about a device.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the device does not exist.
     pub fn info(&mut self, device: u32) -> Result<DeviceInfo, UblkError> {
         let mut record = DeviceRecord::default();
         self.with("look at", abi::GET_DEV_INFO, device, &mut record)?;
@@ -198,10 +200,10 @@ impl Control {
         })
     }
 
-    /// Returns a device's properties.
+    /// Returns the properties of a device.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the device does not exist.
     pub fn parameters(&mut self, device: u32) -> Result<Parameters, UblkError> {
         let bytes = size_of::<ParameterRecord>() as u32;
         let mut record = ParameterRecord { bytes, ..ParameterRecord::default() };
@@ -209,7 +211,7 @@ impl Control {
         Ok(Parameters::of(&record))
     }
 
-    /// Returns the devices of this label.
+    /// Returns the devices that have this label.
     ///
     /// # Errors
     /// When the folder of devices cannot be read.
@@ -228,7 +230,7 @@ impl Control {
         Ok(found)
     }
 
-    /// Carries out a command whose argument the kernel reads or writes.
+    /// Executes a command with a record that the kernel reads or writes.
     fn with<T: Record>(
         &mut self,
         what: &'static str,
@@ -250,7 +252,7 @@ impl Control {
         })
     }
 
-    /// Carries out a command with a number as its argument.
+    /// Executes a command whose argument is a number.
     fn with_data(
         &mut self,
         what: &'static str,
@@ -267,8 +269,8 @@ impl Control {
         })
     }
 
-    /// Submits a command and waits for its end. The argument's address is 0 or that of a record
-    /// which lives during the call.
+    /// Submits a command and waits for its completion. The argument's address is 0, or that of a
+    /// record that lives during the call.
     fn carry_out(&mut self, command: u32, argument: ControlCommand) -> io::Result<()> {
         let file = Fd(self.file.as_raw_fd());
         let entry = UringCmd80::new(file, command).cmd(argument.to_bytes()).build();
@@ -302,7 +304,7 @@ impl std::fmt::Debug for Control {
     }
 }
 
-/// A record that the kernel reads or writes: any bytes are a valid one.
+/// A record that the kernel reads or writes. Implementors must be valid for any bytes.
 trait Record {}
 impl Record for u64 {}
 impl Record for DeviceRecord {}

@@ -1,13 +1,12 @@
-//! Block devices of Linux whose requests this program serves, by the driver `ublk_drv`.
+//! Linux block devices whose requests this process serves, by means of the driver `ublk_drv`.
 //!
-//! [`Control`] makes, starts, stops and deletes devices. A [`Queue`] takes the requests of one
-//! hardware queue on the ring of the thread that serves it, and completes them. Data is copied
-//! between a request and a buffer by reads and writes of the device's character file
-//! (`UBLK_F_USER_COPY`).
+//! [`Control`] creates, starts, stops and deletes devices. A [`Queue`] fetches the requests of one
+//! hardware queue on the serving thread's ring, and completes them. Data is copied between a
+//! request and a buffer by reads and writes of the device's character file (`UBLK_F_USER_COPY`).
 //!
-//! A device outlives its server. When that is killed, the device is *quiesced*: new requests wait,
-//! and requests that the server had taken are issued again to the next server, which takes the
-//! device over ([`Control::begin_recovery`]).
+//! A device outlives its server. When the server is killed, the device is *quiesced*: new requests
+//! wait. The next server takes the device over ([`Control::begin_recovery`]) and receives the
+//! requests again that the killed server had fetched.
 //!
 //! Source: `Documentation/block/ublk.rst` and `include/uapi/linux/ublk_cmd.h` of Linux 6.12.
 

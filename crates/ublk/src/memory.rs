@@ -1,13 +1,14 @@
-//! Serving while the system is short of memory.
+//! Protection of a server against memory shortage.
 //!
-//! The kernel frees memory by writing pages to devices, also to those that this process serves. A
-//! server that waits for memory meanwhile waits for itself. So its memory is locked, threads touch
-//! what they will need before they serve, freed memory is kept for the next use, and what the
-//! kernel allocates on its behalf is not waited for with writes of pages.
+//! The kernel frees memory by writing pages to devices, including those that this process serves. A
+//! server that waits for memory then waits for itself. Therefore the server's memory is locked, its
+//! threads touch the memory they will need before they serve, and freed memory is kept for reuse.
+//! Allocations that the kernel makes on the server's behalf do not wait for the write-out of pages.
 //!
-//! The kernel allocates for each of their requests to a ring all the same. It keeps a reserve for
-//! which ordinary threads wait, and gives real-time threads half of it (`ALLOC_MIN_RESERVE` in
-//! `mm/page_alloc.c`). So threads that serve are real-time threads, of the lowest priority.
+//! The kernel still allocates memory for each request that threads submit to a ring. It keeps a
+//! reserve of which real-time threads may use half, while ordinary threads wait
+//! (`ALLOC_MIN_RESERVE` in `mm/page_alloc.c`). Therefore serving threads are real-time threads of
+//! the lowest priority.
 
 use std::hint::black_box;
 use std::{fs, io};
@@ -15,17 +16,19 @@ use std::{fs, io};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, configure_io_flusher_behavior, getrlimit, setrlimit};
 
-/// The stack and the heap that a thread has touched before it serves.
+/// Bytes of stack and of heap that a thread touches before it serves.
 const STACK_BYTES: usize = 256 << 10;
 const HEAP_BYTES: usize = 4 << 20;
 const HEAP_PIECE_BYTES: usize = 64 << 10;
 
-/// The file by which the system's killer of processes knows whom to spare, and the word for that.
+/// File by which the out-of-memory killer learns which processes to spare, and the value that
+/// spares a process.
 const KILLER: &str = "/proc/self/oom_score_adj";
 const SPARED: &str = "-1000";
 
-/// Protects this process from a shortage of memory that its own devices could end. Threads inherit
-/// that: it comes before they do. Returns the protections that the system refused, each as a line.
+/// Protects this process from a memory shortage that only its own devices could end. Call it before
+/// threads are started, which inherit the protection. Returns one line for each protection that the
+/// system refused.
 pub fn protect_memory() -> Vec<String> {
     let protections: [(&str, io::Result<()>); 3] = [
         (
@@ -40,8 +43,8 @@ pub fn protect_memory() -> Vec<String> {
     refused.filter_map(|(what, done)| done.err().map(|error| format!("{what}: {error}"))).collect()
 }
 
-/// Locks the program now, and each page that it takes later when it is first touched: it does not
-/// touch all it has.
+/// Locks the pages that the program uses now, and later pages when they are first touched. The
+/// program does not touch all memory that it has reserved.
 fn lock_memory() -> io::Result<()> {
     let unlimited = Rlimit { current: None, maximum: None };
     if getrlimit(Resource::Memlock) != unlimited {
@@ -52,7 +55,7 @@ fn lock_memory() -> io::Result<()> {
     Ok(mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)?)
 }
 
-/// Has the heap keep freed memory instead of giving it back to the system.
+/// Makes the heap keep freed memory instead of returning it to the system.
 fn keep_freed_memory() {
     #[cfg(target_env = "gnu")]
     {
@@ -64,11 +67,11 @@ fn keep_freed_memory() {
     }
 }
 
-/// Readies this thread to serve while memory is short: it may take of the kernel's reserve, and has
-/// touched the stack and the heap that it will need.
+/// Prepares the calling thread to serve while memory is short. The thread may use the kernel's
+/// reserve, and has touched the stack and heap it will need.
 ///
 /// # Errors
-/// When the system does not let it take of the reserve. It can serve all the same.
+/// When the system denies access to the reserve. The thread can serve nevertheless.
 pub fn ready_thread() -> io::Result<()> {
     warm();
     // SAFETY: the call reads the parameter, and sets the policy of the calling thread.
@@ -102,7 +105,7 @@ mod tests {
         line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// In a thread, for the state is one of threads; locked memory is one of the process.
+    /// Runs in a thread of its own, because the state is per thread. Locked memory is per process.
     #[test]
     fn a_protected_process_is_locked_and_says_what_it_is_not() {
         let (refused, flusher) = std::thread::spawn(|| {

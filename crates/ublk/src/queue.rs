@@ -1,11 +1,11 @@
 //! One hardware queue of a device, served on a thread's ring.
 //!
-//! Each tag of the queue has one command in the kernel, which completes with a request, or one
-//! request under way here. Completing a request submits the tag's command again with the result
-//! (`COMMIT_AND_FETCH`). All commands of a queue come from the thread that began it.
+//! Each tag of the queue has either one command in the kernel, which completes with a request, or
+//! one request in flight here. Completing a request submits the tag's command again with the result
+//! (`COMMIT_AND_FETCH`). All commands of a queue must come from the thread that started it.
 //!
-//! Invariant: a tag is in the kernel, or under way, or over. The kernel changes the descriptor of a
-//! tag only while it is in the kernel.
+//! Invariant: a tag is in the kernel, in flight here, or finished. The kernel changes the
+//! descriptor of a tag only while the tag is in the kernel.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -26,10 +26,11 @@ use crate::abi::{
     OP_NO_UNMAP, OP_READ, OP_WRITE, OP_WRITE_ZEROES, UblkError, data_offset,
 };
 
-/// The unit of mappings.
+/// Size of a memory page in bytes, the unit of mappings.
 const PAGE: usize = 4096;
 
-/// A queue of a device. Its requests come by [`Queue::poll`], and each is completed once.
+/// A hardware queue of a device. [`Queue::poll`] returns its requests, each of which must be
+/// completed once.
 #[derive(Debug)]
 pub struct Queue {
     character: Option<Arc<Character>>,
@@ -48,7 +49,7 @@ enum Tag {
     Over,
 }
 
-/// The kernel's descriptors of a queue's requests.
+/// The mapped memory with the kernel's descriptors of a queue's requests.
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<Descriptor>,
@@ -56,7 +57,7 @@ struct Mapping {
 }
 
 impl Queue {
-    /// Begins to take requests, up to `depth` at a time, which is the device's.
+    /// Starts to fetch requests, up to `depth` at a time. `depth` must be that of the device.
     ///
     /// # Errors
     /// When the descriptors cannot be mapped, or commands cannot be submitted.
@@ -84,7 +85,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Appends the requests that have come since the last call.
+    /// Appends the requests that have arrived since the last call.
     pub fn poll(&mut self, requests: &mut Vec<Request>) {
         let mut events = std::mem::take(&mut self.events);
         self.ring.take(self.owner, &mut events);
@@ -119,8 +120,8 @@ impl Queue {
         self.character().give_data(self.number, tag, from)
     }
 
-    /// Completes a request with its number of bytes, or a negative error number, and waits for the
-    /// next one.
+    /// Completes a request with the number of its bytes or a negative error number. The tag then
+    /// waits for another request.
     pub fn complete(&mut self, tag: u16, result: i32) {
         debug_assert_eq!(self.tags[usize::from(tag)], Tag::UnderWay, "a request completes once");
         if self.submit(COMMIT_AND_FETCH_REQ, tag, result).is_err() {
@@ -128,7 +129,7 @@ impl Queue {
         }
     }
 
-    /// Completes all requests under way, as [`Queue::complete`] does one.
+    /// Completes all requests in flight with this result.
     pub fn complete_all(&mut self, result: i32) {
         for tag in 0..self.tags.len() {
             if self.tags[tag] == Tag::UnderWay {
@@ -137,7 +138,7 @@ impl Queue {
         }
     }
 
-    /// Returns whether the device has ended: no request will come, and none is under way.
+    /// Returns whether the device has ended: no request will arrive, and none is in flight.
     pub fn is_over(&self) -> bool {
         self.tags.iter().all(|tag| *tag == Tag::Over)
     }
@@ -200,34 +201,34 @@ impl Drop for Mapping {
     }
 }
 
-/// A request of the kernel to a device.
+/// A request from the kernel to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Its number among those of its queue that are under way.
+    /// Number of the request among those in flight on the queue.
     pub tag: u16,
-    /// The action; `None` for one that this version does not know.
+    /// Action to perform; `None` if this version does not know the action.
     pub action: Option<Action>,
-    /// First byte.
+    /// Offset of the range in bytes.
     pub offset: u64,
-    /// Number of bytes.
+    /// Length of the range in bytes.
     pub bytes: u32,
 }
 
-/// The action of a request.
+/// The action that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Read.
+    /// Read the range.
     Read,
-    /// Write. The kernel also says which are to survive a power cut before they are complete (force
-    /// unit access); Floe takes all to be.
+    /// Write the range. The kernel can ask for durability before completion (force unit access);
+    /// Floe treats every write that way.
     Write,
     /// Make all completed writes survive a power cut.
     Flush,
-    /// Forget the content.
+    /// Discard the content of the range.
     Discard,
     /// Make the range read as zeros.
     Zero {
-        /// The space may be freed.
+        /// The range's space may be freed.
         may_unmap: bool,
     },
 }
@@ -252,11 +253,11 @@ impl Request {
     }
 }
 
-/// The time that the file may take to appear, and between looks at it.
+/// Maximum time to wait until the character file can be opened.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// An open character file. A device has at most one server that has it open.
+/// The open character file of a device. Only one server can have it open.
 #[derive(Debug)]
 pub struct Character {
     file: File,
@@ -264,10 +265,10 @@ pub struct Character {
 }
 
 impl Character {
-    /// Opens the file of a device that was just made, or whose server has ended.
+    /// Opens the character file of a device that was just created, or whose server has ended.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When the file cannot be opened.
     pub fn open(device: u32) -> Result<Self, UblkError> {
         let path = path(device);
         let until = Instant::now() + PATIENCE;
@@ -281,7 +282,7 @@ impl Character {
         }
     }
 
-    /// Returns whether a device's file is open.
+    /// Returns whether some process has the device's character file open.
     pub fn is_open(device: u32) -> bool {
         let opened = OpenOptions::new().read(true).write(true).open(path(device));
         opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
@@ -334,7 +335,7 @@ fn path(device: u32) -> String {
     format!("/dev/ublkc{device}")
 }
 
-/// Repeats a call that moves some bytes until all are moved.
+/// Repeats a call that moves a part of the bytes until all are moved.
 fn move_all(bytes: usize, mut some: impl FnMut(usize) -> isize) -> io::Result<()> {
     let mut done = 0;
     while done < bytes {
