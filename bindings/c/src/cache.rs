@@ -1,4 +1,5 @@
-//! The cache: making it, putting in, looking up, loading, walking, counting, taking out.
+//! The C interface of the cache: creation, insertion, lookup, loading, iteration, statistics and
+//! removal.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -37,21 +38,22 @@ pub unsafe extern "C" fn floe_cache_free(cache: *mut floe_cache) {
     });
 }
 
-/// The cache at a pointer from C.
+/// Returns the cache that a pointer from C points to.
 ///
 /// # Safety
-/// It is null, or of `floe_cache_new` and not freed during the call.
+/// The pointer is null, or comes from `floe_cache_new` and is not freed during the call.
 pub(crate) unsafe fn cache<'a>(cache: *const floe_cache) -> Result<&'a Inner, Failure> {
     // SAFETY: the caller says so.
     Ok(unsafe { &reference(cache, "cache")?.0 })
 }
 
-/// The weight of an entry, unless the program gives one.
+/// Returns the default weight of an entry: the length of key and value.
 pub(crate) fn charge_of(key: &[u8], len: usize) -> u32 {
     u32::try_from(key.len().saturating_add(len)).unwrap_or(u32::MAX)
 }
 
-/// The options of an entry that expires after so many milliseconds, or 0 for the cache's time.
+/// Returns the options of an entry that expires after `ms` milliseconds. 0 means the cache's own
+/// time to live.
 fn lifetime(ms: u64) -> InsertOptions {
     match ms {
         0 => InsertOptions::new(),
@@ -285,20 +287,20 @@ pub unsafe extern "C" fn floe_get_or_load(
     })
 }
 
-/// Why a loader brings no value.
+/// Reason why a loader returned no value.
 enum Unloaded {
-    /// It returned this.
+    /// The loader returned this error code.
     Said(i32),
-    /// Its value makes no sense.
+    /// The loader filled in an invalid value.
     Wrong(Failure),
 }
 
-/// A key by which the cache can make its own.
+/// Returns the key in a form from which the cache can create an owned [`Key`].
 fn key_of(key: &[u8]) -> &Slice {
     Slice::of(key)
 }
 
-/// Bytes that own a [`Key`] when they are to be kept.
+/// Borrowed bytes of a key, which become an owned [`Key`] when the cache stores them.
 #[derive(Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 struct Slice([u8]);
@@ -436,7 +438,7 @@ pub unsafe extern "C" fn floe_read_many(
     context: *mut c_void,
     found: *mut usize,
 ) -> floe_status {
-    /// Keys that are looked up at once, so that no list of all need be made.
+    /// Number of keys that are looked up as one batch, so that no list of all keys is needed.
     const AT_ONCE: usize = 64;
     guarded(|| {
         // SAFETY: the program's cache.
@@ -587,10 +589,10 @@ pub unsafe extern "C" fn floe_cache_stats(
     })
 }
 
-/// Writes counts for C.
+/// Writes statistics to memory of the C program.
 ///
 /// # Safety
-/// The place is null, or of so many bytes.
+/// The pointer is null, or `size` bytes can be written there.
 pub(crate) unsafe fn write_stats(
     counted: Stats,
     stats: *mut floe_stats,

@@ -1,4 +1,4 @@
-//! The last error of each thread, and the border that no panic crosses.
+//! The last error of each thread, and the boundary that stops panics.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_void};
@@ -25,7 +25,7 @@ pub extern "C" fn floe_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Why a call fails: its status and its message.
+/// Reason why a call failed: its status and its message.
 pub(crate) struct Failure {
     status: floe_status,
     message: String,
@@ -41,7 +41,8 @@ impl Failure {
     }
 }
 
-/// Runs a call, and turns its failure or its panic into a status and a message.
+/// Runs the body of a call. A failure or a panic becomes a status, and its message the thread's
+/// last error.
 pub(crate) fn guarded(call: impl FnOnce() -> Result<floe_status, Failure>) -> floe_status {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(status)) => status,
@@ -58,7 +59,8 @@ pub(crate) fn guarded(call: impl FnOnce() -> Result<floe_status, Failure>) -> fl
     }
 }
 
-/// As [`guarded`], for a call that returns something else: `otherwise` where it fails.
+/// Runs the body of a call that returns no status. A failure or a panic returns `otherwise`, and
+/// its message becomes the thread's last error.
 pub(crate) fn guarded_or<T>(otherwise: T, call: impl FnOnce() -> Result<T, Failure>) -> T {
     let mut result = None;
     guarded(|| {
@@ -74,19 +76,22 @@ fn remember(message: &str) {
     let _ = MESSAGE.try_with(|last| *last.borrow_mut() = message);
 }
 
-/// The reference that a pointer from C is.
+/// Converts a pointer from C to a reference.
+///
+/// # Errors
+/// When the pointer is null.
 ///
 /// # Safety
-/// It is null, or points to a value that outlives the call.
+/// The pointer is null, or points to a value that outlives the call.
 pub(crate) unsafe fn reference<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Failure> {
     // SAFETY: the caller says so.
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::invalid(format!("{name} is NULL")))
 }
 
-/// The bytes at a pointer from C, which may be null if there are none.
+/// Returns the bytes at a pointer from C, which may be null if `len` is 0.
 ///
 /// # Safety
-/// So many bytes can be read there during the call.
+/// `len` bytes can be read at the pointer during the call.
 pub(crate) unsafe fn bytes<'a>(
     data: *const c_void,
     len: usize,
@@ -100,7 +105,7 @@ pub(crate) unsafe fn bytes<'a>(
     Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) })
 }
 
-/// Checks that so many bytes can be at a pointer from C, which may be null if there are none.
+/// Checks that a pointer and length from C are plausible. The pointer may be null if `len` is 0.
 pub(crate) fn region(data: *const c_void, len: usize, name: &str) -> Result<(), Failure> {
     if data.is_null() && len > 0 {
         return Err(Failure::invalid(format!("{name} is NULL, but its length is {len}")));
@@ -111,17 +116,17 @@ pub(crate) fn region(data: *const c_void, len: usize, name: &str) -> Result<(), 
     Ok(())
 }
 
-/// The flag that C passes as `bool`: anything but 0 is true. A program in another language, or one
-/// without our header, may pass any byte, which a Rust `bool` must not be.
+/// Converts a `bool` from C: anything but 0 is true. A program in another language, or one without
+/// our header, may pass any byte, which a Rust `bool` must not hold.
 pub(crate) fn flag(given: MaybeUninit<bool>) -> bool {
     // SAFETY: C has passed a byte, and any byte is an `u8`.
     unsafe { given.as_ptr().cast::<u8>().read() != 0 }
 }
 
-/// Writes a result for C.
+/// Writes a result to memory of the C program.
 ///
 /// # Safety
-/// The place is null, or can be written.
+/// The pointer is null, or the value can be written there.
 pub(crate) unsafe fn give<T>(place: *mut T, value: T, name: &str) -> Result<(), Failure> {
     if place.is_null() {
         return Err(Failure::invalid(format!("{name} is NULL")));

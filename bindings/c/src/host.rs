@@ -1,6 +1,6 @@
-//! A cache for hosts that keep pointers to values: a database's block cache. Handles are one
-//! pointer wide and may be released by any thread; values count with their charge until they are
-//! freed. See [`floe_memory::host`].
+//! The C interface of a cache for hosts that keep pointers to values, such as a database's block
+//! cache. Handles are one pointer wide and may be released by any thread. Values count towards the
+//! capacity until they are freed. See [`floe_memory::host`].
 
 use std::collections::HashMap;
 use std::ffi::{c_uint, c_void};
@@ -45,7 +45,7 @@ pub enum floe_priority {
     Bottom = 2,
 }
 
-/// The priority that C passes as an enum, which may be any number.
+/// Converts a priority that C passes as an enum, which may be any number.
 fn priority_of(given: MaybeUninit<floe_priority>) -> Result<Priority, Failure> {
     // SAFETY: C has passed an integer of this size.
     let number = unsafe { given.as_ptr().cast::<c_uint>().read() };
@@ -62,7 +62,7 @@ fn priority_of(given: MaybeUninit<floe_priority>) -> Result<Priority, Failure> {
 
 const _: () = assert!(size_of::<floe_priority>() == size_of::<c_uint>());
 
-/// Checks a charge: sums of them are to be counted.
+/// Checks that a charge is small enough for sums of charges not to overflow.
 fn possible(charge: usize) -> Result<(), Failure> {
     if charge > isize::MAX as usize {
         return Err(Failure::invalid(format!("charge is {charge}: more than there can be")));
@@ -83,19 +83,19 @@ pub struct floe_handle {
 
 type Owner<'a> = Handle<'a, Item, ()>;
 
-/// The cache at a pointer from C.
+/// Returns the cache that a pointer from C points to.
 ///
 /// # Safety
-/// It is null, or of `floe_host_new` and not freed during the call.
+/// The pointer is null, or comes from `floe_host_new` and is not freed during the call.
 unsafe fn host<'a>(host: *const floe_host) -> Result<&'a floe_host, Failure> {
     // SAFETY: the caller says so.
     unsafe { reference(host, "host") }
 }
 
-/// The handle at a pointer from C, which stays the program's.
+/// Returns the owner that a handle from C stands for. The handle still belongs to the program.
 ///
 /// # Safety
-/// It is null, or not released during the call.
+/// The handle is null, or not released during the call.
 unsafe fn borrowed<'a>(handle: *const floe_handle) -> Result<ManuallyDrop<Owner<'a>>, Failure> {
     let raw = NonNull::new(handle.cast_mut().cast());
     let raw = raw.ok_or_else(|| Failure::invalid("handle is NULL"))?;
@@ -107,10 +107,10 @@ fn into_raw(handle: Owner<'_>) -> *mut floe_handle {
     handle.into_raw().as_ptr().cast()
 }
 
-/// Makes the cache for a host that options describe.
+/// Creates the host cache that options describe.
 ///
 /// # Safety
-/// They are null, or of `floe_options_new`.
+/// The pointer is null, or comes from `floe_options_new`.
 unsafe fn build_host(options: *const floe_options, strict: bool) -> Result<Inner, Failure> {
     let invalid = |error: &dyn std::fmt::Display| Failure::invalid(error.to_string());
     // SAFETY: the caller says so.
@@ -496,16 +496,16 @@ pub type floe_host_free_fn = Option<
     ),
 >;
 
-/// The cache of the library. The object is part of the key: so a hit finds both in one line of
-/// memory, and the key is there when the object is freed.
+/// The host cache of the Rust library. The object is part of the key: a hit finds both in one cache
+/// line, and the key is available when the object is freed.
 pub(crate) type Inner = HostCache<Item, (), PriorityPools<AnyPolicy>>;
 
-/// A key with its object, which is freed with the entry.
+/// A key with its object, which is freed together with the entry.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Item {
     name: Name,
-    /// C reads it.
+    /// Object of the entry. C code reads this field directly.
     object: *mut c_void,
     context: *mut c_void,
     free: floe_host_free_fn,
@@ -547,7 +547,7 @@ impl Hash for Item {
     }
 }
 
-/// A key that is looked up.
+/// A borrowed key for a lookup.
 struct Asked<'a>(&'a [u8]);
 
 impl Hash for Asked<'_> {
@@ -573,10 +573,11 @@ impl Drop for Item {
     }
 }
 
-/// Keys up to this length need no memory of their own. RocksDB's have 16 bytes.
+/// Maximum length of a key that is stored in place, without an allocation. RocksDB's keys have 16
+/// bytes.
 const SHORT_BYTES: usize = 23;
 
-/// A key.
+/// The bytes of a key, stored in place if they are short.
 #[derive(Debug)]
 enum Name {
     Short(u8, [u8; SHORT_BYTES]),
@@ -604,18 +605,18 @@ impl Name {
     }
 }
 
-/// Further references by the pointer of a handle. The pointers of counted handles count by
-/// themselves; those of others, which are few, are looked up here.
+/// Additional references to handles, by the handle's pointer. Counted handles count their
+/// references by themselves. The few others are looked up here.
 #[derive(Debug, Default)]
 struct References {
-    /// All that are in the table.
+    /// Number of references in the table.
     count: AtomicUsize,
-    /// By handle: counted ones.
+    /// Counted handles that stand for additional references, by the pointer of the original handle.
     table: Mutex<HashMap<usize, Vec<usize>>>,
 }
 
 impl References {
-    /// Adds a reference, which is another counted handle.
+    /// Adds a reference to a handle, in the form of another, counted handle.
     fn add(&self, raw: NonNull<()>, another: NonNull<()>) {
         if raw == another {
             return; // counted: the same pointer
@@ -626,7 +627,7 @@ impl References {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes out the counted handle that is released in place of this one, if there is one.
+    /// Removes and returns a counted handle to be released in place of this one, if there is one.
     fn take(&self, raw: NonNull<()>) -> Option<NonNull<()>> {
         // Relaxed: as above.
         if self.count.load(Ordering::Relaxed) == 0 {

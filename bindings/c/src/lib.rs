@@ -1,9 +1,9 @@
-//! Floe's cache in memory for C: see `include/floe.h`, which is made from this crate, and the
-//! README.
+//! C bindings of Floe's in-memory cache. See the README and `include/floe.h`, which is generated
+//! from this crate.
 //!
-//! Every function catches panics and answers them with [`floe_status::Panicked`], as none may cross
-//! the border. Arguments that cannot be right are answered with [`floe_status::Invalid`]; what was
-//! wrong is in the [error message](error::floe_error_message) of the thread.
+//! Every function catches panics and returns [`floe_status::Panicked`], because a panic must not
+//! cross the language boundary. Invalid arguments result in [`floe_status::Invalid`]; the thread's
+//! [error message](error::floe_error_message) says what is wrong.
 #![allow(unsafe_code)] // pointers from C; each block says why it is sound
 #![allow(non_camel_case_types)]
 // names are those that C programs write

@@ -1,4 +1,4 @@
-//! Options of a cache, before it is made.
+//! Options with which a cache is created.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -42,10 +42,10 @@ pub unsafe extern "C" fn floe_options_free(options: *mut floe_options) {
     }
 }
 
-/// Changes options.
+/// Changes the options that a pointer from C points to.
 ///
 /// # Safety
-/// They are null, or of `floe_options_new` and not used by others meanwhile.
+/// The pointer is null, or comes from `floe_options_new` and no other thread uses the options.
 unsafe fn set(
     options: *mut floe_options,
     change: impl FnOnce(&mut floe_options) -> Result<(), Failure>,
@@ -58,10 +58,10 @@ unsafe fn set(
     })
 }
 
-/// The text at a pointer from C.
+/// Returns the text at a pointer from C.
 ///
 /// # Safety
-/// It is null, or ends with a zero.
+/// The pointer is null, or the text ends with a zero byte.
 unsafe fn text(text: *const c_char, name: &str) -> Result<String, Failure> {
     if text.is_null() {
         return Err(Failure::invalid(format!("{name} is NULL")));
@@ -241,10 +241,10 @@ pub unsafe extern "C" fn floe_options_set_listener(
     }
 }
 
-/// Makes the cache that options describe.
+/// Creates the cache that options describe.
 ///
 /// # Safety
-/// They are null, or of `floe_options_new`.
+/// The pointer is null, or comes from `floe_options_new`.
 pub(crate) unsafe fn build(options: *const floe_options) -> Result<Inner, Failure> {
     let invalid = |error: &dyn std::fmt::Display| Failure::invalid(error.to_string());
     // SAFETY: the caller says so.

@@ -1,5 +1,5 @@
-//! Keys and values as C has them: bytes, memory that a function of the program's frees, and the
-//! function that is told of entries that leave.
+//! Keys and values of C programs: copied bytes, memory that the program frees by a function of its
+//! own, and the listener for entries that leave.
 
 use std::borrow::Borrow;
 use std::ffi::c_void;
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use floe_memory::policy::AnyPolicy;
 use floe_memory::{Cache, Cause, Equivalent, Held};
 
-/// The cache of the library.
+/// The cache of the Rust library, with the C interface's keys and values.
 pub(crate) type Inner = Cache<Key, Value, AnyPolicy>;
 
 /// A key that the cache owns.
@@ -28,7 +28,7 @@ impl Borrow<[u8]> for Key {
     }
 }
 
-/// A key of a call, which hashes and compares as the cache's own.
+/// A borrowed key for a lookup. It hashes and compares like an owned [`Key`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked<'a>(pub(crate) &'a [u8]);
 
@@ -49,7 +49,7 @@ impl Equivalent<Key> for Asked<'_> {
 pub type floe_free_fn =
     Option<unsafe extern "C" fn(data: *mut c_void, len: usize, context: *mut c_void)>;
 
-/// Memory that a program has given away, or a copy of it.
+/// A value: memory that the program has given away, or a copy.
 #[derive(Debug)]
 pub(crate) struct Value {
     data: *mut c_void,
@@ -58,12 +58,12 @@ pub(crate) struct Value {
     how: How,
 }
 
-/// The way in which the memory of a value is freed.
+/// The way in which a value's memory is freed.
 #[derive(Debug)]
 enum How {
-    /// By Rust: it is a boxed slice.
+    /// The memory is a boxed slice, which Rust frees.
     Copied,
-    /// By the program, if it gave a function.
+    /// The program's function frees the memory. Without a function, nothing is freed.
     Given(floe_free_fn, *mut c_void),
 }
 
@@ -80,7 +80,7 @@ impl Value {
     }
 
     /// # Safety
-    /// So many bytes can be read at `data`, by any thread, until `free` is called.
+    /// `len` bytes can be read at `data`, by any thread, until `free` is called.
     pub(crate) unsafe fn given(
         data: *mut c_void,
         len: usize,
@@ -188,7 +188,7 @@ pub type floe_left_fn = Option<
     ),
 >;
 
-/// A listener of the program's.
+/// A listener function of the C program, with its context.
 #[derive(Debug, Clone)]
 pub(crate) struct Listener {
     pub(crate) tell:
