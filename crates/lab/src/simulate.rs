@@ -1,4 +1,4 @@
-//! Running caches over traces without devices.
+//! Simulates caches over traces without devices.
 
 use floe_policy::admission;
 use floe_policy::registry::Choice;
@@ -14,57 +14,58 @@ pub mod operations;
 mod policy_loop;
 pub mod stream;
 
-/// Size of the blocks into which block traces are cut.
+/// Size in bytes of the blocks into which block traces are cut.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// The runs over one trace.
+/// Settings of the runs over one trace: all combinations of policies, admissions and sizes.
 #[derive(Debug, Clone)]
 pub struct Grid {
-    /// The policies.
+    /// Eviction policies to compare.
     pub policies: Vec<Choice>,
-    /// The admissions of each run, to compare; an empty one admits everything.
+    /// Lists of admission policies to compare; an empty list admits everything.
     pub admissions: Vec<Vec<admission::registry::Choice>>,
-    /// The sizes.
+    /// Cache sizes to compare.
     pub sizes: Sizes,
-    /// Objects take their size.
+    /// True to count capacity in bytes, by the sizes of objects.
     pub in_bytes: bool,
-    /// Share of keys that is simulated, above 0 and at most 1.
+    /// Share of the keys to simulate, above 0 and at most 1.
     pub rate: f64,
 }
 
-/// Why runs are not possible.
+/// Reasons why the runs of a grid are not possible.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GridError {
-    /// Bytes are to be counted of keys.
+    /// Sizes are in bytes, but the trace has keys without sizes.
     #[error("a trace of keys has no sizes; give the size as a count or a share")]
     NoSizes,
-    /// A size is nothing.
+    /// A cache size leaves room for no object.
     #[error("a share of {footprint} leaves room for nothing ({policy})")]
     NoRoom {
-        /// The objects or bytes that the trace touches.
+        /// Footprint of the trace, in objects or bytes.
         footprint: u64,
         /// The policy of the run.
         policy: String,
     },
 }
 
-/// A trace's part in the runs.
+/// Instructions for reading a trace into a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     /// The parts of the trace to keep.
     pub keep: Keep,
-    /// Bytes in a unit of sizes: more than 1 where blocks are counted for them.
+    /// Bytes in a unit of capacity: a block's size where sizes in bytes are counted in blocks, else
+    /// 1.
     pub unit: u64,
 }
 
 impl Grid {
-    /// Returns whether sizes are bytes.
+    /// Returns whether cache sizes are in bytes.
     pub fn counts_bytes(&self) -> bool {
         self.in_bytes || self.sizes.0.iter().any(|size| matches!(size, CacheSize::Bytes(_)))
     }
 
-    /// Returns what to keep of a trace of a kind. Blocks are equal and need no sizes, except for an
-    /// admission with byte parameters.
+    /// Returns the parts of a trace to keep. Blocks of equal size need no sizes, except for an
+    /// admission policy with parameters in bytes.
     ///
     /// # Errors
     /// When bytes are counted and the trace has no sizes.
@@ -80,10 +81,10 @@ impl Grid {
         Ok(Reading { keep: Keep { rate: self.rate, sizes, next_use }, unit })
     }
 
-    /// Returns the runs over a stream: by size, then by policy, then by admission.
+    /// Returns the runs over a stream: by size, then by eviction policy, then by admission policy.
     ///
     /// # Errors
-    /// When a size leaves room for nothing.
+    /// When a cache size leaves room for no object.
     pub fn runs(&self, stream: &Stream, unit: u64) -> Result<Vec<Run>, GridError> {
         let footprint = (stream.footprint as f64 / stream.rate) as u64;
         let mut runs = Vec::new();
@@ -102,10 +103,10 @@ impl Grid {
     }
 }
 
-/// Maps a list on all cores, keeping its order.
+/// Applies `work` to a list on all cores, and returns the results in order.
 ///
 /// # Panics
-/// When `work` does.
+/// When `work` panics.
 pub fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());

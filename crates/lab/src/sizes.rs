@@ -1,4 +1,4 @@
-//! Sizes as users write them: counts, bytes with units, or shares of a trace's footprint.
+//! Cache sizes as users write them: counts, bytes with units, or shares of a trace's footprint.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,16 +9,16 @@ use floe_server::config::Bytes;
 /// A cache size: objects, bytes, or a share of the footprint such as `10%`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CacheSize {
-    /// A bare number: objects where objects are counted, else bytes.
+    /// A number without a unit: objects where objects are counted, else bytes.
     Count(u64),
-    /// A number with a unit.
+    /// A number of bytes, written with a unit.
     Bytes(u64),
-    /// A share, in percent.
+    /// A share of the footprint in percent.
     Percent(f64),
 }
 
 impl CacheSize {
-    /// The size for a trace that touches this many objects or bytes.
+    /// Returns the size for a trace with this footprint in objects or bytes.
     pub fn of(self, footprint: u64) -> u64 {
         match self {
             Self::Count(size) | Self::Bytes(size) => size,
@@ -26,7 +26,7 @@ impl CacheSize {
         }
     }
 
-    /// The number, and how to make a size of the same kind from another.
+    /// Returns the number in a size, and the constructor of sizes of its kind.
     fn parts(self) -> (f64, fn(f64) -> Self) {
         match self {
             Self::Count(count) => (count as f64, |number| Self::Count(number as u64)),
@@ -63,11 +63,11 @@ impl FromStr for CacheSize {
     }
 }
 
-/// Several sizes: `a,b,c`, each possibly a range `from..=to:step`.
+/// A list of sizes: `a,b,c`, each possibly a range `from..=to:step`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sizes(pub Vec<CacheSize>);
 
-/// Most sizes of one range: a mistyped step shall not run for a week.
+/// Largest number of sizes in a range, so that a mistyped step does not run for a week.
 const SIZES_MAX: f64 = 10_000.0;
 
 impl FromStr for Sizes {

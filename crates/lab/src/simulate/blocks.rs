@@ -1,8 +1,9 @@
-//! The block cache over a trace: the server's own state machines, on devices that answer at once.
+//! Simulates the block cache over a trace: the server's own state machines, on devices that
+//! complete at once.
 //!
-//! Each request ends before the next begins, and the clock is the trace's: dirty data is cleaned
-//! every [`Setup::clean_every_ns`] of it and at the end. The results are exact in hits, bytes and
-//! memory; `floe replay` measures times.
+//! Each request ends before the next begins, and the clock is the trace's. Dirty data is flushed
+//! every [`Setup::clean_every_ns`] of that clock, and at the end. The results are exact in hits,
+//! bytes and memory; `floe replay` measures times.
 
 use std::time::Instant;
 
@@ -17,60 +18,61 @@ use super::stream::{End, ends};
 use crate::admission::AdmissionOutcome;
 use crate::interval::Interval;
 
-/// Size of every simulated volume: a trace does not tell, so larger than any.
+/// Size of every simulated volume in bytes, larger than any real one because a trace does not
+/// record sizes.
 const VOLUME_BYTES: u64 = 1 << 58;
 
-/// Most volumes of one cache.
+/// Largest number of volumes of one cache.
 const MOST_VOLUMES: usize = 1 << 16;
 
 /// The settings of a simulation.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// The cache.
+    /// Settings of the cache.
     pub cache: Config,
-    /// Requests at the start that fill the cache and are not counted.
+    /// Number of requests at the start that warm the cache and are not counted.
     pub warmup: usize,
-    /// Intervals of the series; `None` for no series.
+    /// Interval length of the time series; `None` for no series.
     pub interval: Option<Interval>,
-    /// The interval between cleanings of dirty data, in nanoseconds of the trace's time.
+    /// Interval between flushes of dirty data, in nanoseconds by the clock of the trace.
     pub clean_every_ns: u64,
 }
 
-/// Why a simulation cannot be run.
+/// Errors of a simulation.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
-    /// The cache cannot be made.
+    /// The cache cannot be created with these settings.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The trace speaks of more volumes than a cache can have.
+    /// The trace has more volumes than a cache can have.
     #[error("the trace has more than {MOST_VOLUMES} volumes")]
     Volumes,
 }
 
-/// The results of a simulation: the fields of `floe simulate --blocks`.
+/// The results of a simulation: the output fields of `floe simulate --blocks`.
 #[derive(Debug, Clone, Serialize)]
 pub struct BlockSimulationResult {
-    /// The trace's name.
+    /// Name of the trace.
     pub trace: String,
-    /// The block sizes.
+    /// Block sizes of the cache.
     pub blocks: String,
     /// The eviction policy.
     pub policy: String,
-    /// The offers to the cache and their fate, where an admission was asked.
+    /// Counters of the admission policy; `None` without such a policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<AdmissionOutcome>,
     /// Cache size in bytes.
     pub size: u64,
-    /// Requests before the others that filled the cache and were not counted.
+    /// Number of requests of the warm-up, not counted elsewhere.
     #[serde(skip_serializing_if = "is_zero")]
     pub warmup_requests: u64,
-    /// Reads.
+    /// Number of reads.
     pub read_requests: u64,
-    /// Reads that found all they wanted.
+    /// Reads whose data was all cached.
     pub read_hits: u64,
-    /// Writes.
+    /// Number of writes.
     pub write_requests: u64,
-    /// Writes that found a block for all they wrote.
+    /// Writes for whose whole range the cache had blocks.
     pub write_hits: u64,
     /// Bytes read from the backing device.
     pub backing_read_bytes: u64,
@@ -80,41 +82,42 @@ pub struct BlockSimulationResult {
     pub cache_read_bytes: u64,
     /// Bytes written to the cache device.
     pub cache_write_bytes: u64,
-    /// Memory held for blocks, groups, and valid and dirty bits, at the end.
+    /// Bytes of memory for blocks, groups, and valid and dirty bits, at the end.
     pub metadata_bytes: u64,
-    /// Memory for blocks and groups, without the bits, over the blocks there are at the end.
+    /// Bytes of memory for blocks and groups, without the bits, per block in the cache at the end.
     pub metadata_bytes_per_block: f64,
-    /// Blocks made.
+    /// Number of blocks allocated.
     pub blocks_allocated: u64,
-    /// Their mean size.
+    /// Mean size of allocated blocks in bytes.
     pub mean_block_bytes: f64,
-    /// Mean size of the requests that were not hits.
+    /// Mean size in bytes of the requests that were not hits.
     pub mean_missed_bytes: f64,
-    /// Time the simulation took.
+    /// Real time that the simulation took, in seconds.
     pub seconds: f64,
-    /// The simulation over time, where asked for.
+    /// Time series of the simulation; empty unless requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<BlockInterval>,
 }
 
-/// One interval of a simulation of the block cache. What the cleaning at the end writes belongs to
-/// the last.
+/// One interval of a simulation of the block cache. The flush at the end belongs to the last
+/// interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BlockInterval {
-    /// Requests that were counted before it.
+    /// Number of counted requests before the interval.
     pub after_requests: u64,
-    /// Its requests.
+    /// Number of requests in the interval.
     pub requests: u64,
-    /// Its end in the trace's time, since the trace's begin; only of intervals of a time.
+    /// End of the interval in seconds since the beginning of the trace, by its clock; `None` for
+    /// intervals of a number of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
-    /// Reads.
+    /// Number of reads.
     pub read_requests: u64,
-    /// Reads that found all they wanted.
+    /// Reads whose data was all cached.
     pub read_hits: u64,
-    /// Writes.
+    /// Number of writes.
     pub write_requests: u64,
-    /// Writes that found a block for all they wrote.
+    /// Writes for whose whole range the cache had blocks.
     pub write_hits: u64,
     /// Bytes read from the backing device.
     pub backing_read_bytes: u64,
@@ -127,7 +130,7 @@ pub struct BlockInterval {
 }
 
 impl BlockInterval {
-    /// Of the requests from `begun` to an end, which changed the counters so.
+    /// Creates the interval from request `begun` to `end`, in which the counters grew by `stats`.
     fn new(begun: usize, warmup: usize, end: End, stats: &Stats) -> Self {
         let (counted, counters) = (&stats.requests, &stats.counters);
         Self {
@@ -150,10 +153,10 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Runs a trace through a cache.
+/// Simulates a cache over a trace.
 ///
 /// # Errors
-/// When the cache cannot be made, or the trace has too many volumes.
+/// When the cache cannot be created, or the trace has too many volumes.
 pub fn simulate(
     trace: &str,
     requests: &[floe_trace::Request],
@@ -241,7 +244,7 @@ fn run(
     Ok((if setup.warmup > 0 { stats.since(&before) } else { stats }, series))
 }
 
-/// A cache whose devices answer at once.
+/// A cache whose devices complete operations at once.
 struct Simulation {
     cache: BlockCache,
     orders: Vec<Order>,
@@ -253,7 +256,7 @@ impl Simulation {
         self.carry_out();
     }
 
-    /// Completes operations in the order in which they were ordered.
+    /// Completes device operations in the order of their submission.
     fn carry_out(&mut self) {
         let mut next = 0;
         while let Some(order) = self.orders.get(next) {

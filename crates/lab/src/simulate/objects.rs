@@ -1,9 +1,9 @@
-//! Simulates policies over a trace with the policy code that the caches run.
+//! Simulates eviction policies over a trace with the policy code that the caches run.
 //!
 //! The trace is in memory with dense keys ([`super::stream`]), so a run is a loop over plain
 //! arrays: key to slot, a hit or a miss, the policy's own work. Each pair of policy and size is a
 //! run of its own; runs share the trace and are spread over all cores. The loop is compiled once
-//! per policy. Behind an admission another loop runs (`admitted`).
+//! per policy. With an admission policy another loop runs ([`super::policy_loop`]).
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,67 +22,70 @@ use super::stream::{NEVER, Stream};
 /// Requests between two reports of progress, as a mask.
 const PROGRESS_MASK: usize = (1 << 16) - 1;
 
-/// A run: which policy, and how much it holds.
+/// Settings of a run: the policies, and the capacity of the cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// The policy.
+    /// The eviction policy.
     pub policy: Choice,
-    /// Capacity in the unit of the stream: bytes where it has sizes, else objects. Of the whole
-    /// cache, not of a sample.
+    /// Capacity in bytes where the stream has sizes, else in objects. It is that of the whole
+    /// cache, even where a sample of the keys is simulated.
     pub size: u64,
-    /// The admissions that are asked; empty to admit everything.
+    /// Admission policies, all of which must agree; empty to admit everything.
     pub admit: Vec<admission::registry::Choice>,
 }
 
-/// The results of a run: the fields of `floe simulate --policy`.
+/// The results of a run: the output fields of `floe simulate --policy`.
 #[derive(Debug, Clone, Serialize)]
 pub struct SimulationResult {
-    /// The trace's name.
+    /// Name of the trace.
     pub trace: String,
-    /// The policy with its parameters, and the admission.
+    /// The eviction policy with its parameters, and the admission policy.
     pub policy: String,
     /// Capacity, in objects or bytes.
     pub size: u64,
-    /// Requests of the trace that were counted.
+    /// Number of counted requests of the trace.
     pub requests: u64,
-    /// Requests before them that filled the cache and were not counted.
+    /// Number of requests of the warm-up, not counted elsewhere.
     #[serde(skip_serializing_if = "is_zero")]
     pub warmup_requests: u64,
-    /// Those that were simulated, if only a sample was: what else is counted is estimated from
-    /// them.
+    /// Number of simulated requests; `None` unless a sample of the keys was simulated. Other counts
+    /// are estimated from the sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled_requests: Option<u64>,
-    /// The number of requests that found their object.
+    /// Number of requests whose object was cached.
     pub hits: u64,
-    /// The number of requests that did not.
+    /// Number of requests whose object was not cached.
     pub misses: u64,
-    /// Objects put in, where an admission was asked: what is written to the cache.
+    /// Number of objects inserted, which are the writes to the cache; `None` without an admission
+    /// policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inserted: Option<u64>,
-    /// Objects fetched because the policy or the admission ordered it, before they were asked for:
-    /// neither hits nor misses.
+    /// Number of objects that a policy fetched before they were requested; neither hits nor misses.
     #[serde(skip_serializing_if = "is_zero")]
     pub prefetches: u64,
     /// Share of requests that missed.
     pub miss_ratio: f64,
-    /// The error of `miss_ratio` when it is estimated from a sample: in 19 of 20 cases no larger.
+    /// Error of `miss_ratio`, not exceeded in 19 of 20 cases; `None` unless estimated from a
+    /// sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub miss_ratio_ci95: Option<f64>,
-    /// Share of bytes that missed; the same as `miss_ratio` where objects have no sizes.
+    /// Share of bytes that missed; equal to `miss_ratio` where objects have no sizes.
     pub byte_miss_ratio: f64,
-    /// The same for `byte_miss_ratio`.
+    /// Error of `byte_miss_ratio`, not exceeded in 19 of 20 cases; `None` unless estimated from a
+    /// sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub byte_miss_ratio_ci95: Option<f64>,
-    /// Mean latency with the given times of a hit, a miss and an insertion.
+    /// Mean latency of a request in microseconds, from the given times of a hit, a miss and an
+    /// insertion; `None` without these times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_latency_us: Option<f64>,
-    /// Time the run took.
+    /// Real time that the run took, in seconds.
     pub seconds: f64,
-    /// Requests a second, on one core.
+    /// Simulated requests a second, on one core.
     pub requests_per_second: f64,
-    /// Memory the policy held for each object there was room for.
+    /// Bytes of memory that the policy held at the end, per object of the most cached at one time.
     pub policy_bytes_per_object: f64,
-    /// The run over time, where asked for.
+    /// Time series of the run; empty unless requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<SimulatedInterval>,
 }
@@ -91,7 +94,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Runs one policy at one size. `progress` is advanced by the number of requests done.
+/// Simulates one policy at one capacity. `progress` grows by the number of requests done.
 pub fn simulate(
     trace: &str,
     stream: &Stream,
@@ -146,7 +149,7 @@ pub fn simulate(
     }
 }
 
-/// Runs a cache that holds so much over a stream as it is.
+/// Simulates a cache of this capacity over all requests of the stream, which may be a sample.
 fn count(
     stream: &Stream,
     run: &Run,
@@ -173,14 +176,14 @@ struct Counts {
     prefetches: u64,
     bytes: u64,
     missed_bytes: u64,
-    /// By how much misses rise with requests from key to key, in a sample.
+    /// Additional misses per additional request, by a regression over the keys of a sample.
     slope: f64,
     policy_bytes: usize,
     most_objects: usize,
-    /// The admission that was asked, and what it let in.
+    /// Name of the admission policy.
     admission: Option<String>,
     inserted: u64,
-    /// Objects that requests put in.
+    /// Number of objects inserted after a miss, without prefetches.
     demanded: u64,
     series: Vec<SimulatedInterval>,
 }
@@ -200,7 +203,8 @@ impl Counts {
         Missed { asked: self.bytes as f64, missed: self.missed_bytes as f64 }
     }
 
-    /// Estimates the misses of requests and, where there are sizes, of bytes of the whole trace.
+    /// Estimates the miss ratio of the whole trace from a sample: of requests and, where objects
+    /// have sizes, of bytes.
     fn estimated(
         &self,
         stream: &Stream,
@@ -267,7 +271,8 @@ impl Visitor for Simulation<'_> {
 }
 
 impl Simulation<'_> {
-    /// The fields of an access that the policy looks at: reading others would cost a cache miss.
+    /// Returns an access with the fields that the policy reads. Filling in others would cost a
+    /// cache miss.
     #[inline]
     fn access<P: Policy>(&self, at: usize, key: u32, size: u64, in_a_row: u64) -> Access {
         let weight = self.scale.told(size);
@@ -279,7 +284,7 @@ impl Simulation<'_> {
         Access { direction, next_use, in_a_row, weight, ..Access::new(mix(u64::from(key))) }
     }
 
-    /// The loop that speed is measured on. An object larger than the cache is not cached.
+    /// Runs the loop whose speed is measured. An object larger than the cache is not cached.
     fn run<P: Policy, W: SlotWeights>(
         &self,
         policy: P,
@@ -346,7 +351,7 @@ impl Simulation<'_> {
     }
 }
 
-/// Misses of each key, where the stream is a sample.
+/// Misses of each key; `None` unless the stream is a sample.
 struct PerKey(Option<Vec<u32>>);
 
 impl PerKey {
@@ -369,32 +374,32 @@ impl PerKey {
     }
 }
 
-/// The most groups.
+/// Largest number of groups that a sample is divided into, for an estimate of its error.
 pub(super) const MOST_GROUPS: u64 = 16;
 
-/// The fewest: below that the spread is not known.
+/// Smallest number of groups; with fewer, their spread says too little of the error.
 pub(super) const LEAST_GROUPS: u64 = 6;
 
-/// Objects that fit into the cache of a group, if there are to be more than [`LEAST_GROUPS`].
+/// Objects that the cache of a group must hold, before a sample is divided into more than
+/// [`LEAST_GROUPS`] groups.
 pub(super) const OBJECTS: u64 = 8;
 
-/// The requests or bytes asked of a cache, and those that it missed.
+/// Number of requests or bytes that a cache was asked for, and of those that it missed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Missed {
     pub(super) asked: f64,
     pub(super) missed: f64,
 }
 
-/// A share of what is asked for, in the whole trace, and how far off it may be: in 19 of 20 cases
-/// no further.
+/// Estimated miss ratio of the whole trace, and a bound of its error that holds in 19 of 20 cases.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Estimate {
     pub(super) ratio: f64,
     pub(super) bound: f64,
 }
 
-/// By how much misses rise with requests, from the misses of each key of a sample and the requests
-/// for it.
+/// Returns the additional misses per additional request, by a regression over pairs of the misses
+/// of a key and its requests.
 pub(super) fn slope(keys: impl Iterator<Item = (u32, u32)>) -> f64 {
     let (mut together, mut squares) = (0.0, 0.0);
     for (missed, asked) in keys {
@@ -404,8 +409,9 @@ pub(super) fn slope(keys: impl Iterator<Item = (u32, u32)>) -> f64 {
     if squares > 0.0 { together / squares } else { 0.0 }
 }
 
-/// The estimate from a sample of a `share` of the keys, of which `asked` should be asked, and from
-/// its groups.
+/// Estimates the miss ratio from a sample with a `share` of the keys, and its error from the spread
+/// of the sample's `groups`. `asked` is the number of requests that the share should have, and
+/// `slope` corrects the misses for the difference.
 pub(super) fn estimate(
     sample: Missed,
     groups: &[Missed],
@@ -478,7 +484,7 @@ mod sample_tests {
     use super::super::stream::{Builder, Keep, Stream};
     use super::{Run, SimulationResult, simulate};
 
-    /// A load; with another `draw` its keys have other names, so that others are sampled.
+    /// Returns a stream of a load. Another `draw` renames the keys, so that other keys are sampled.
     fn stream(text: &str, rate: f64, draw: u64, size_of: Option<fn(u64) -> u64>) -> Stream {
         let spec: GeneratorSpec = text.parse().expect("the trace is well written");
         let keep = Keep { rate, sizes: size_of.is_some(), next_use: true };

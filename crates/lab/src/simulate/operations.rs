@@ -1,9 +1,8 @@
 //! Counts the list operations of policies over a trace by the outcome of each request.
 //!
 //! The loop of [`super::objects`] over the same policy code, compiled once more with counters in
-//! its lists (`floe-policy-counted`). The trace is run twice and counted the second time:
-//! insertions into an empty cache evict nothing, and are over by then. So hit ratios reach 1 when
-//! everything fits.
+//! its lists (`floe-policy-counted`). The trace runs twice, and the second pass is counted: by then
+//! the cache is full, so that each insertion evicts. If everything fits, the hit ratio is 1.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ use floe_policy_counted::{Access, Direction, HitKind, Marks, POLICIES, Policy, T
 
 use super::stream::Stream;
 
-/// The entries that are drawn in what a service file calls a sample (Redis).
+/// Number of entries drawn for one sample of Redis, the unit of sampling costs in a service file.
 const DRAWS_PER_SAMPLE: f64 = 5.0;
 
 /// A policy whose operations can be counted.
@@ -26,13 +25,13 @@ pub struct Candidate {
     kind: HitKind,
 }
 
-/// Why a policy's operations cannot be counted.
+/// Errors of choosing a policy to count.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CandidateError {
-    /// There is no such policy.
+    /// The registry has no such policy.
     #[error(transparent)]
     Choice(#[from] floe_policy_counted::registry::ChoiceError),
-    /// It wants more of its cache than a place for keys.
+    /// The policy depends on more than the sequence of keys: on next uses or on streams.
     #[error(
         "policy {0} looks at more than which keys come, so what it does cannot be counted here"
     )]
@@ -60,29 +59,30 @@ impl std::fmt::Display for Candidate {
 }
 
 impl Candidate {
-    /// Its name without parameters.
+    /// Returns the name of the policy, without parameters.
     pub fn name(&self) -> &'static str {
         self.choice.name()
     }
 
-    /// Returns whether hits can owe it anything that takes its lock.
+    /// Returns whether hits can require a promotion, which takes the policy's lock.
     pub fn promotes(&self) -> bool {
         self.kind == HitKind::LruLike
     }
 
-    /// Runs it over a stream at a size in entries, twice, and says what it did the second time.
+    /// Runs the policy twice over a stream at a capacity in entries, and returns the operations of
+    /// the second pass.
     pub fn count(&self, stream: &Stream, size: u64) -> Operations {
         let capacity = ((size as f64 * stream.rate).round() as u64).max(1);
         floe_policy_counted::with(&self.choice, Run { stream, capacity })
     }
 }
 
-/// The counted operations.
+/// Operations that a policy performed in a pass over a trace.
 #[derive(Debug, Clone)]
 pub struct Operations {
-    /// By outcome: hits, misses, and misses on keys that left lately.
+    /// Operations by outcome: hits, misses, and misses on keys that were evicted recently.
     pub counted: Counted,
-    /// Share of hits that asked for the order, which takes its lock even where nothing then has to
+    /// Share of hits that asked for a promotion. This takes the lock even where nothing then has to
     /// be done.
     pub hits_promoting: f64,
 }
@@ -107,7 +107,7 @@ impl Visitor for Run<'_> {
 }
 
 impl Run<'_> {
-    /// Answers all requests. What deletions do is not counted.
+    /// Serves all requests of the stream. The operations of deletions are not counted.
     fn pass<P: Policy>(
         &self,
         owner: &mut SlotOwner<P, DenseIndex>,
@@ -124,7 +124,7 @@ impl Run<'_> {
         }
     }
 
-    /// Answers a request; returns what the policy said to a hit, and `None` for a miss.
+    /// Serves a request. Returns the policy's answer to a hit, and `None` for a miss.
     fn request<P: Policy>(&self, owner: &mut SlotOwner<P, DenseIndex>, at: usize) -> Option<Touch> {
         let key = self.stream.keys[at];
         if let Some(slot) = owner.find(key) {
@@ -141,7 +141,7 @@ impl Run<'_> {
     }
 }
 
-/// Outcomes, by their place in the arrays of [`Tally`].
+/// Names of outcomes, and whether they are misses, by their index in the arrays of [`Tally`].
 const OUTCOMES: [(&str, bool); 3] = [("hit", false), ("miss", true), ("ghost", true)];
 const HIT: usize = 0;
 const MISS: usize = 1;
@@ -152,7 +152,7 @@ struct Tally {
     requests: [u64; OUTCOMES.len()],
     operations: [BTreeMap<(&'static str, Operation), f64>; OUTCOMES.len()],
     promoting: u64,
-    /// The operations of one request.
+    /// The operations of the current request.
     done: Vec<(&'static str, Done, u64)>,
 }
 
@@ -221,7 +221,8 @@ mod tests {
         builder.finish().unwrap()
     }
 
-    /// Skewed, and no key twice in a row: a hit on the head would have nothing to move.
+    /// Returns a skewed stream without repeated keys in a row: a hit on the head of a list would
+    /// have nothing to move.
     fn skewed() -> Stream {
         let mut last = 0;
         stream((0..20_000u64).map(|at| {

@@ -1,9 +1,11 @@
-//! Simulates policies over a trace behind an admission, and counts writes to the cache.
+//! Simulates eviction policies over a trace with an admission policy, and counts writes to the
+//! cache.
 //!
-//! As [`super::objects`], with a question before each insertion, so in a loop of its own: the other
-//! one is what speed is measured on. The admission is told counts every [`WINDOW_REQUESTS`]
-//! requests, and what it orders to be fetched is there at once. A write is served as a read is;
-//! where it hits, it overwrites, which the admission sees as an insertion.
+//! Like [`super::objects`], with a question before each insertion, but in a loop of its own,
+//! because the speed of the other one is measured. The admission policy receives counts every
+//! [`WINDOW_REQUESTS`] requests, and objects that it orders are fetched at once. A write is served
+//! like a read; a write that hits overwrites the object, which the admission policy sees as an
+//! insertion.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,28 +19,29 @@ use serde::Serialize;
 
 use super::stream::{Change, End, NEVER, Stream};
 
-/// The times of a hit, a miss and an insertion.
+/// Times of a hit, a miss and an insertion, for an estimate of the mean latency.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Latency {
-    /// A hit, in microseconds.
+    /// Time of a hit in microseconds.
     pub hit_us: f64,
-    /// A miss, in microseconds.
+    /// Time of a miss in microseconds, without the insertion.
     pub miss_us: f64,
-    /// Putting an object in on a miss, with the eviction that makes room, in microseconds. The
-    /// request waits for it. What a policy or an admission orders to be fetched is put in beside
-    /// the requests, and costs none of them.
+    /// Time of an insertion after a miss in microseconds, including the eviction that makes room.
+    /// The request waits for it. Fetches that a policy orders run beside the requests, and cost
+    /// them no time.
     pub insert_us: f64,
 }
 
 impl Latency {
-    /// Returns the mean time of a request, of which these shares miss and put something in.
+    /// Returns the mean latency in microseconds, given the shares of requests that miss and that
+    /// insert an object.
     pub(super) fn mean_us(&self, missed: f64, inserted: f64) -> f64 {
         self.hit_us + missed * (self.miss_us - self.hit_us) + inserted * self.insert_us
     }
 }
 
-/// The streams of a trace, and the key at each position where a policy fetches ahead. A position
-/// that several volumes have stands for the volume that used it first.
+/// Detects sequential streams in a trace, and maps positions ahead of them to keys for prefetches.
+/// A position that several volumes have stands for the volume that used it first.
 pub(super) struct Positions<'a> {
     streams: Option<Streams>,
     numbers: &'a [u64],
@@ -63,13 +66,14 @@ impl<'a> Positions<'a> {
         }
     }
 
-    /// Follows streams for an admission, too.
+    /// Enables the detection of streams if `wanted`, for an admission policy that needs them.
     pub(super) fn followed_if(mut self, wanted: bool) -> Self {
         self.streams = self.streams.or_else(|| wanted.then(Streams::default));
         self
     }
 
-    /// Returns the length of the run of positions that a request ends; 0 where it is not followed.
+    /// Returns the number of consecutive positions up to that of a request; 0 where streams are not
+    /// detected.
     #[inline]
     pub(super) fn follow(&mut self, key: u32) -> u64 {
         let Some(streams) = &mut self.streams else { return 0 };
@@ -77,8 +81,8 @@ impl<'a> Positions<'a> {
         position + 1 - streams.follow(&(position..position + 1))
     }
 
-    /// Returns the keys to be fetched after the last request. Keys that the trace never asks for
-    /// are unknown, and not fetched.
+    /// Returns the keys to prefetch after the last request. Keys that the trace never requests are
+    /// unknown, and not fetched.
     #[inline]
     pub(super) fn ahead(&mut self) -> impl Iterator<Item = u32> + use<> {
         let ahead = self.streams.as_mut().and_then(|streams| streams.ahead(self.fetches_from));
@@ -88,36 +92,37 @@ impl<'a> Positions<'a> {
     }
 }
 
-/// Sizes as policies learn them: in bytes, or where an object has 4 GiB or more, in such a power of
-/// two of bytes that the largest fits their 32 bits. What fits the cache is counted in bytes.
+/// Binary logarithm of the unit in which policies receive sizes. The unit is a byte, or where an
+/// object has 4 GiB or more, the power of two of bytes at which the largest size fits 32 bits. The
+/// cache itself counts in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale(u32);
 
 impl Scale {
-    /// The scale for objects of up to so many bytes.
+    /// Returns the scale for objects of up to `largest` bytes.
     pub(super) fn of(largest: u64) -> Self {
         Self((u64::BITS - largest.leading_zeros()).saturating_sub(u32::BITS))
     }
 
-    /// Returns a size as the policy learns it, which is at least 1.
+    /// Converts a size in bytes to the policy's unit; at least 1.
     #[inline]
     pub(super) fn told(self, size: u64) -> u32 {
         ((size >> self.0) as u32).max(1)
     }
 
-    /// Returns a capacity as the policy learns it.
+    /// Converts a capacity in bytes to the policy's unit.
     pub(super) fn room(self, capacity: u64) -> u64 {
         capacity >> self.0
     }
 
-    /// Tells a policy the capacity in its unit, where that is not bytes.
+    /// Sets a policy's capacity in its unit, if that is not bytes.
     pub(super) fn set_capacity<P: Policy>(self, policy: &mut P, capacity: u64) {
         if self.0 > 0 {
             policy.set_capacity(self.room(capacity));
         }
     }
 
-    /// Deletes an object or gives it another size, if it is held.
+    /// Deletes or resizes an object, if it is cached.
     #[cold]
     pub(super) fn apply<P: Policy, W: SlotWeights>(
         self,
@@ -133,30 +138,31 @@ impl Scale {
     }
 }
 
-/// One interval of a simulation of policies.
+/// Results of one interval of a simulation of policies.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SimulatedInterval {
-    /// Requests that were counted before it.
+    /// Number of counted requests before the interval.
     pub after_requests: u64,
-    /// Its requests.
+    /// Number of requests in the interval.
     pub requests: u64,
-    /// Its end in the trace's time, since the trace's begin; only of intervals of a time.
+    /// End of the interval in seconds since the beginning of the trace, by its clock; `None` for
+    /// intervals of a number of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
-    /// The number of requests that found their object.
+    /// Number of requests whose object was cached.
     pub hits: u64,
-    /// The number of requests that did not.
+    /// Number of requests whose object was not cached.
     pub misses: u64,
     /// Share of requests that missed.
     pub miss_ratio: f64,
-    /// Share of bytes that missed; the same as `miss_ratio` where objects have no sizes.
+    /// Share of bytes that missed; equal to `miss_ratio` where objects have no sizes.
     pub byte_miss_ratio: f64,
-    /// Objects put in, where an admission was asked.
+    /// Number of objects inserted; `None` without an admission policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inserted: Option<u64>,
 }
 
-/// Counts of a simulation since the end of warm-up.
+/// Counts of a simulation since the end of the warm-up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) hits: u64,
@@ -165,14 +171,15 @@ pub(super) struct Seen {
     pub(super) inserted: Option<u64>,
 }
 
-/// Watches a simulation's loop over a stream.
+/// Ends warm-up and intervals, and delivers changes of objects, at the right requests of a
+/// simulation.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
-    /// The next request before which [`change`](Self::change) and [`turn`](Self::turn) are to be
-    /// called.
+    /// Index of the next request before which the loop must call [`change`](Self::change) and
+    /// [`turn`](Self::turn).
     pub(super) next: usize,
     warmup: usize,
-    /// Those to come.
+    /// Ends of the current and later intervals.
     ends: &'a [End],
     changes: &'a [Change],
     begun: usize,
@@ -181,13 +188,13 @@ pub(super) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Watches from the first request on.
     pub(super) fn new(warmup: usize, ends: &'a [End], changes: &'a [Change]) -> Self {
         let (begun, before) = (warmup, Seen::default());
         Self { next: 0, warmup, ends, changes, begun, before, past: Vec::new() }
     }
 
-    /// Returns the next change of an object that happens before a request.
+    /// Returns the next change of an object that is due before request `at`. Call until it returns
+    /// `None`.
     pub(super) fn change(&mut self, at: usize) -> Option<&'a Change> {
         let (change, rest) = self.changes.split_first()?;
         let is_due = change.at as usize == at;
@@ -195,7 +202,8 @@ impl<'a> Watch<'a> {
         is_due.then_some(change)
     }
 
-    /// Ends warm-up, or an interval. Returns whether counting begins anew.
+    /// Ends the warm-up or an interval that ends before request `at`. Returns whether the caller
+    /// must reset its counts, at the end of the warm-up.
     #[cold]
     pub(super) fn turn(&mut self, at: usize, seen: Seen) -> bool {
         if self.ends.first().is_some_and(|end| end.at == at) {
@@ -227,33 +235,34 @@ impl<'a> Watch<'a> {
         (self.begun, self.ends) = (end.at, rest);
     }
 
-    /// Ends the last interval. Returns all.
+    /// Ends the last interval, and returns all.
     pub(super) fn finish(mut self, seen: Seen) -> Vec<SimulatedInterval> {
         self.end(seen);
         self.past
     }
 }
 
-/// Requests between two windows: divides the 200 between checks of FussyCache, so that these come
-/// when they are due.
+/// Number of requests after which the admission policy receives counts. Divides 200, the interval
+/// of FussyCache's checks, so that these are on time.
 pub(super) const WINDOW_REQUESTS: usize = 100;
 
-/// The counts of a run.
+/// Counts of a simulated run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Requests that found their object.
+    /// Number of requests whose object was cached.
     pub(super) hits: u64,
-    /// Bytes asked for, or requests where objects have no sizes.
+    /// Bytes requested, or the number of requests where objects have no sizes.
     pub(super) bytes: u64,
-    /// Bytes of requests that did not.
+    /// Bytes of requests that missed.
     pub(super) missed_bytes: u64,
-    /// Objects put in, by requests and by orders.
+    /// Number of objects inserted, after misses and by order of a policy.
     pub(super) inserted: u64,
-    /// Those put in because it was ordered: by the admission, or as a prefetch by the policy.
+    /// Number of objects inserted by order of the admission policy, or prefetched by the eviction
+    /// policy.
     pub(super) fetched: u64,
-    /// Bytes of memory held by the policy and the admission.
+    /// Bytes of memory that both policies held at the end.
     pub(super) policy_bytes: usize,
-    /// The most objects held.
+    /// Most objects cached at one time.
     pub(super) most_objects: usize,
 }
 
@@ -264,7 +273,8 @@ impl Counts {
     }
 }
 
-/// One policy at one size behind one admission; made by [`super::objects::simulate`].
+/// Simulation of one eviction policy with an admission policy, at one capacity; started by
+/// [`super::objects::simulate`].
 pub(super) struct Simulation<'a> {
     pub(super) stream: &'a Stream,
     pub(super) capacity: u64,
@@ -344,24 +354,24 @@ impl Visitor for Simulation<'_> {
     }
 }
 
-/// A cache of objects, with sizes or not, that asks an admission about each miss.
+/// A cache of objects, with or without sizes, that asks an admission policy about each miss.
 struct Cache<'a, P> {
     owner: SlotOwner<P, DenseIndex, Vec<u64>>,
     scale: Scale,
-    /// True if the admission needs the victim of each insertion.
+    /// True if the admission policy must know the victim of each insertion.
     names_victims: bool,
     admission: Admissions,
     stream: &'a Stream,
-    /// The size of each key when it was last asked for, 0 before; and that of the last request.
+    /// Size of each key in bytes at its last request, 0 before.
     size_of: Vec<u64>,
     last_size: u64,
     counts: Counts,
     window: Window,
-    /// The last.
+    /// The last orders of the admission policy.
     orders: Orders,
 }
 
-/// The access to a key; `at` is the request, if it is one.
+/// Returns the access to a key; `at` is the index of the request, or `None` for an ordered fetch.
 fn access(stream: &Stream, at: Option<usize>, key: u32, weight: u32) -> Access {
     let next_use = at.and_then(|at| stream.next_use.as_ref().map(|next| next[at]));
     let writes = at.is_some_and(|at| stream.writes(at));
@@ -403,7 +413,7 @@ impl<P: Policy> Cache<'_, P> {
         }
     }
 
-    /// Inserts an object that was ordered, unless it is held.
+    /// Inserts an object by order of a policy, unless it is cached.
     fn fetch(&mut self, key: u32, size: u64, ahead: bool) {
         if self.owner.find(key).is_none() {
             let fetched = Access { ahead, ..access(self.stream, None, key, self.scale.told(size)) };
@@ -411,7 +421,7 @@ impl<P: Policy> Cache<'_, P> {
         }
     }
 
-    /// Deletes an object or gives it another size.
+    /// Deletes or resizes an object.
     fn change(&mut self, change: &Change) {
         let Self { owner, admission, window, scale, stream, .. } = self;
         scale.apply(change, owner, |_, victim, size| {
@@ -420,7 +430,7 @@ impl<P: Policy> Cache<'_, P> {
         });
     }
 
-    /// Inserts a key that is not held; false for an object larger than the cache.
+    /// Inserts a key that is not cached. Returns false for an object larger than the cache.
     fn insert(&mut self, key: u32, size: u64, candidate: &Access) -> bool {
         let slot = self.owner.insert_weighing(size, key, candidate, |_, victim, size| {
             self.window.removed += traffic(size);
@@ -563,7 +573,8 @@ mod tests {
         }
     }
 
-    /// Some policies can say their victim, others make it pending; the block cache asks none.
+    /// Some policies can name their victim, and others make it pending; the block cache asks for
+    /// none.
     #[test]
     fn a_duel_admits_as_much_as_in_the_block_cache() {
         const BLOCK: u64 = 4096;

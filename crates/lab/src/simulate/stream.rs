@@ -1,12 +1,12 @@
-//! A trace as a simulator wants it: keys made dense once, so that every policy and size runs over
-//! plain arrays.
+//! A trace in the form that simulations need: keys are numbered densely once, so that every policy
+//! and size runs over plain arrays.
 //!
 //! With a sampling rate below 1 only the requests of a random part of the keys are kept (SHARDS,
-//! Waldspurger et al., FAST '15): which keys is decided by a hash, so all requests of a key stay
-//! together, and a cache of `rate` times the size sees `rate` of the misses.
+//! Waldspurger et al., FAST '15). A hash chooses the keys, so all requests of a key stay together,
+//! and a cache of `rate` times the size sees `rate` of the misses.
 //!
-//! A deletion, and a request that gives an object another size, is a `Change` between two
-//! requests: loops stop there only, so that traces without any pay nothing for it.
+//! A deletion, and a request that gives an object another size, is a [`Change`] between two
+//! requests. Loops stop at changes only, so that traces without any pay nothing for them.
 
 use std::time::Duration;
 
@@ -16,91 +16,95 @@ use floe_trace::{Kind, Numbering, Op, Request};
 
 use crate::interval::Interval;
 
-/// Scales a hash to the share of keys below it.
+/// Number of hash values, by which a sampling rate is scaled to a threshold.
 const HASH_RANGE: f64 = 18_446_744_073_709_551_616.0; // 2^64
 
-/// A change of the hash, so that which keys are sampled does not depend on what policies hash.
+/// Salt of the hash that samples keys, which makes it independent of the hashes in policies.
 const SAMPLE_SALT: u64 = 0x5eed_5a3b_1e00_0001;
 
-/// Another, so that which part a key falls into does not depend on either.
+/// Salt of the hash that divides keys into parts, which makes it independent of sampling and
+/// policies.
 const PART_SALT: u64 = 0x5eed_5a3b_1e00_0002;
 
 /// The parts of a trace to keep.
 #[derive(Debug, Clone, Copy)]
 pub struct Keep {
-    /// Share of keys, above 0 and at most 1.
+    /// Share of keys to keep, above 0 and at most 1.
     pub rate: f64,
-    /// Sizes of objects, for sizes in bytes.
+    /// True to keep the sizes of objects, for capacities in bytes.
     pub sizes: bool,
-    /// When each key comes back, for Belady.
+    /// True to keep the next use of each key, for Belady's policy.
     pub next_use: bool,
 }
 
-/// A trace in memory.
+/// A trace in memory, or a sample of its keys.
 #[derive(Debug, Clone, Default)]
 pub struct Stream {
     /// The key of each request, from 0 to `distinct - 1` in order of appearance.
     pub keys: Vec<u32>,
-    /// The number of distinct keys.
+    /// Number of distinct keys.
     pub distinct: usize,
-    /// The number of each dense key in the trace.
+    /// The trace's own number of each dense key.
     pub numbers: Vec<u64>,
-    /// The size of each request's object in bytes, where sizes are kept.
+    /// The size of each request's object in bytes; `None` where sizes are not kept.
     pub sizes: Option<Vec<u64>>,
-    /// The largest of these sizes.
+    /// The largest object size in bytes.
     pub(super) largest: u64,
-    /// Deletions and new sizes, in the order of the trace.
+    /// Deletions and changes of size, in the order of the trace.
     pub(super) changes: Vec<Change>,
-    /// The request at which each request's key comes back, or [`NEVER`], where that is kept.
+    /// The index of the next request for each request's key, or [`NEVER`]; `None` where next uses
+    /// are not kept.
     pub next_use: Option<Vec<u32>>,
-    /// The requests that write, one bit each.
+    /// Bitmap of the requests that write.
     writes: Vec<u64>,
-    /// Requests of the whole trace, sampled or not; of disk I/O, one for each block.
+    /// Number of requests of the whole trace, sampled or not. A disk request counts once per block.
     pub requests: u64,
-    /// The same, with a request for several blocks as one.
+    /// Number of requests of the whole trace. A disk request counts once, even for several blocks.
     pub trace_requests: u64,
-    /// Bytes that they ask for, where sizes are kept.
+    /// Bytes that the requests of the whole trace ask for; 0 where sizes are not kept.
     pub asked_bytes: u64,
-    /// Requests at the start that fill the cache and are not counted; 0 in a sample.
+    /// Number of requests at the start that warm the cache and are not counted; 0 in a sample.
     pub warmup: usize,
-    /// The ends of intervals, the last one's too; none where no series is wanted.
+    /// Ends of all intervals; empty without a time series.
     pub(super) ends: Vec<End>,
-    /// Share of keys kept.
+    /// Share of the keys that was kept.
     pub rate: f64,
-    /// Bytes in the distinct objects at the largest size each was seen with, or the number of keys
-    /// without sizes: the footprint of `floe trace info`.
+    /// Footprint of the trace as in `floe trace info`: bytes of all objects at their largest size,
+    /// or the number of keys without sizes.
     pub footprint: u64,
 }
 
-/// Why a trace cannot be made a stream.
+/// Errors of making a stream from a trace.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StreamError {
-    /// More requests than numbers for them.
+    /// The trace has more requests than 32-bit indices.
     #[error("the trace has more than {} requests or keys; sample it with --sample 0.01", u32::MAX)]
     TooLong,
-    /// Nothing is left.
+    /// The trace has no requests, or sampling has left none.
     #[error("no request is left of the trace; a larger --sample or a wider --filter keeps more")]
     Empty,
 }
 
-/// Makes a stream of requests, one at a time.
+/// Builds a stream from the requests of a trace, one at a time.
 #[derive(Debug)]
 pub struct Builder {
     keep: Keep,
     threshold: u64,
     numbering: Numbering,
-    /// The last request of each key, unless it was deleted since; kept with `next_use`.
+    /// Index of the last request for each key, or [`NEVER`] if the key was deleted since. Empty
+    /// unless next uses are kept.
     last_use: Vec<u32>,
-    /// The last and the largest size of each key; kept with `sizes`.
+    /// Last and largest size of each key in bytes. Empty unless sizes are kept.
     known: Vec<(u64, u64)>,
     stream: Stream,
     block_bytes: Option<u64>,
-    /// Those of a time, where wanted.
+    /// Ends of the intervals of a time; `None` without such intervals.
     ends: Option<Ends>,
 }
 
 impl Builder {
-    /// A builder for a trace of a kind. Block traces become keys of `block_bytes` each.
+    /// Creates a builder for a trace of a kind. Block traces are cut into blocks of `block_bytes`,
+    /// each with its key.
     pub fn new(kind: Kind, keep: Keep, block_bytes: u64) -> Self {
         let threshold = if keep.rate >= 1.0 { u64::MAX } else { (keep.rate * HASH_RANGE) as u64 };
         let stream = Stream {
@@ -122,17 +126,17 @@ impl Builder {
         }
     }
 
-    /// Divides the stream into intervals of a time, by the trace's clock.
+    /// Divides the stream into intervals of equal time, by the trace's clock.
     pub fn by_time(mut self, every: Duration) -> Self {
         self.ends = Some(Ends::new(every));
         self
     }
 
-    /// Takes in a request of the trace. A deletion takes objects out, and counts as no request; one
-    /// of disk I/O those blocks that it covers whole. Disk I/O without length touches nothing.
+    /// Adds a request of the trace. A deletion removes objects, on disks the blocks that it covers
+    /// whole, and does not count as a request. A disk request without length is ignored.
     ///
     /// # Errors
-    /// When there are too many.
+    /// When the stream has too many requests.
     #[inline]
     pub fn add(&mut self, request: &Request) -> Result<(), StreamError> {
         if request.op == Op::Delete {
@@ -174,7 +178,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The number of the request that comes next.
+    /// Returns the index of the next request.
     fn next_request(&self) -> Result<u32, StreamError> {
         u32::try_from(self.stream.keys.len())
             .ok()
@@ -219,8 +223,8 @@ impl Builder {
         Ok(())
     }
 
-    /// The size of the object of request `at`. A read of nothing, as logs have it for a miss, does
-    /// not tell it: the object has the size it had.
+    /// Returns the size of an object at request `at`, and notes a change of size. A read of 0
+    /// bytes, as logs record for a miss, leaves the size unchanged.
     fn size(&mut self, at: u32, key: u32, bytes: u64, writes: bool) -> u64 {
         let stream = &mut self.stream;
         let (last, largest) = match self.known.get_mut(key as usize) {
@@ -241,7 +245,7 @@ impl Builder {
         *last
     }
 
-    /// The stream.
+    /// Returns the finished stream.
     ///
     /// # Errors
     /// When no request is left.
@@ -256,8 +260,8 @@ impl Builder {
 }
 
 impl Stream {
-    /// Does not count so many requests at the start, and divides the others into intervals of so
-    /// many; `None` leaves those of a time.
+    /// Excludes the first `warmup` requests from the counts, and divides the others into intervals
+    /// of `every` requests. With `None`, intervals of a time stay.
     pub fn count_from(&mut self, warmup: usize, every: Option<u64>) {
         self.warmup = warmup;
         self.ends.retain(|end| end.at > warmup);
@@ -273,16 +277,15 @@ impl Stream {
         self.writes[request / 64] >> (request % 64) & 1 == 1
     }
 
-    /// About how many objects fit into a cache that holds so much: what it holds by the size of an
-    /// object in the mean.
+    /// Estimates the number of objects in a cache of this capacity, by the mean size of an object.
     pub fn objects_in(&self, capacity: u64) -> usize {
         let objects =
             u128::from(capacity) * self.distinct as u128 / u128::from(self.footprint.max(1));
         objects.clamp(1, self.distinct.max(1) as u128) as usize
     }
 
-    /// The stream in so many parts, each with all requests of the keys that a hash gives it. Times
-    /// of next use stay as they are.
+    /// Divides the stream into `parts` streams by a hash of the keys. Next uses keep their indices
+    /// in the whole stream.
     pub(super) fn parted(&self, parts: u64) -> Vec<Self> {
         let part_of = |key: u32| (mix(u64::from(key) ^ PART_SALT) % parts) as usize;
         let empty = Self {
@@ -320,7 +323,7 @@ impl Stream {
         streams
     }
 
-    /// Adds a request for a key that has its number.
+    /// Adds a request for a key that already has its dense number.
     fn push(&mut self, key: u32, size: Option<u64>, next_use: Option<u32>, writes: bool) {
         let at = self.keys.len();
         self.keys.push(key);
@@ -336,8 +339,8 @@ impl Stream {
         self.writes[at / 64] |= u64::from(writes) << (at % 64);
     }
 
-    /// The requests at these places, in this order. Next uses, deletions and new sizes are left
-    /// out: they would be others.
+    /// Returns a stream of the requests at these indices, in this order. Next uses and changes of
+    /// objects are left out, because they no longer hold.
     pub fn rearranged(&self, places: impl ExactSizeIterator<Item = usize> + Clone) -> Self {
         let mut writes = vec![0; places.len().div_ceil(64)];
         for (at, _) in places.clone().enumerate().filter(|&(_, place)| self.writes(place)) {
@@ -360,31 +363,32 @@ impl Stream {
     }
 }
 
-/// A change of an object between two requests.
+/// A deletion or a change of size of an object, between two requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Change {
-    /// The request before which it happens.
+    /// Index of the request before which the change happens.
     pub(super) at: u32,
     pub(super) key: u32,
-    /// Its new size in bytes; `None` if it is deleted.
+    /// New size of the object in bytes; `None` for a deletion.
     pub(super) size: Option<u64>,
 }
 
-/// The end of an interval.
+/// The end of an interval of a time series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct End {
-    /// The first request that is not in it.
+    /// Index of the first request after the interval.
     pub(super) at: usize,
-    /// The trace's time.
+    /// End of the interval in seconds since the beginning of the trace; `None` for intervals of a
+    /// number of requests.
     pub(super) seconds: Option<f64>,
 }
 
-/// Finds the ends of intervals of a time in a trace's requests.
+/// Finds the ends of intervals of equal time in a trace.
 #[derive(Debug, Clone)]
 pub(super) struct Ends {
     every_ns: u64,
     began_ns: Option<u64>,
-    /// Whole intervals since the trace's begin.
+    /// Number of whole intervals since the beginning of the trace.
     passed: u64,
     pub(super) found: Vec<End>,
 }
@@ -395,8 +399,8 @@ impl Ends {
         Self { every_ns, began_ns: None, passed: 0, found: Vec::new() }
     }
 
-    /// Takes in the time of a request that is the first after `at` others. One that goes back
-    /// belongs to the interval under way.
+    /// Notes the time of request `at`, and ends the current interval if the request is after it. A
+    /// request with an earlier time than the one before belongs to the current interval.
     pub(super) fn note(&mut self, time_ns: u64, at: usize) {
         let since = time_ns.saturating_sub(*self.began_ns.get_or_insert(time_ns));
         let passed = since / self.every_ns;
@@ -406,14 +410,14 @@ impl Ends {
         }
     }
 
-    /// Ends the interval under way before request `at`.
+    /// Ends the current interval before request `at`.
     pub(super) fn end(&mut self, at: usize) {
         let seconds = (self.passed + 1) as f64 * self.every_ns as f64 / 1e9;
         self.found.push(End { at, seconds: Some(seconds) });
     }
 }
 
-/// Returns the ends of a trace's intervals, of which the first `warmup` requests have none.
+/// Returns the ends of a trace's intervals, which begin after the first `warmup` requests.
 pub(super) fn ends(
     times_ns: impl ExactSizeIterator<Item = u64>,
     warmup: usize,
