@@ -34,7 +34,7 @@ pub(crate) mod fetch_size;
 pub(crate) mod shards;
 mod streams;
 
-/// Most smallest blocks of a shard, which are numbered in 32 bits.
+/// Most smallest blocks of a shard: their numbers have 32 bits.
 const MOST_SHARD_BLOCKS: u64 = 1 << 31;
 
 /// One part of a cache over any number of volumes; with one part, a whole cache.
@@ -42,22 +42,22 @@ const MOST_SHARD_BLOCKS: u64 = 1 << 31;
 pub struct BlockCache {
     pub(crate) shards: Shards,
     config: Config,
-    /// The streams of its requests, where a policy needs them.
+    /// The streams of the requests submitted here; `None` where no policy needs streams.
     followed: Option<Box<Followed>>,
     volumes: Volumes,
     joins: Vec<Option<Join>>,
-    /// The turns of long requests.
+    /// The queue of long requests.
     bulk: Bulk,
     /// Drains that this part is working on.
     drains: Drains,
     commits: Commits,
     requests: Requests,
-    /// A spare vector, empty but for its memory.
+    /// A spare vector, kept for its allocation; empty between uses.
     events: Vec<Event>,
 }
 
 impl BlockCache {
-    /// Returns a whole cache, empty and without volumes.
+    /// Creates a cache of a single part, empty and without volumes.
     ///
     /// # Errors
     /// When there is not a group for each shard, or the number of shards is out of bounds.
@@ -65,7 +65,7 @@ impl BlockCache {
         Ok(Self::parts(config, 1)?.pop().expect("a cache has at least one part"))
     }
 
-    /// Returns a cache in so many parts, empty and without volumes; [`BlockCache::part`] returns
+    /// Creates a cache of `parts` parts, empty and without volumes; [`BlockCache::part`] returns
     /// their numbers.
     ///
     /// # Errors
@@ -145,8 +145,9 @@ impl BlockCache {
         self.volumes.bytes(id)
     }
 
-    /// Starts a request under an id of this part that no request under way has. Its buffer has
-    /// [`Request::buffer_bytes`]; a write's is zero outside the request, a map's altogether.
+    /// Starts a request. `id` belongs to this part and is not in use. The request's buffer has
+    /// [`Request::buffer_bytes`]. Bytes that a write does not cover must be zero, and for a
+    /// [`DirtyMap`](crate::RequestKind::DirtyMap) all bytes.
     ///
     /// # Panics
     /// When the id is in use or belongs to another part.
@@ -203,7 +204,7 @@ impl BlockCache {
         self.answer_if_done(id, orders);
     }
 
-    /// Handles the end of an order's operation.
+    /// Handles the completion of a device operation that the cache has ordered.
     pub fn completed(&mut self, op: OpId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
         if shard_of(op) == ROUTER {
             self.router_completed(RouterOp::of(op), result, orders);
@@ -232,8 +233,7 @@ impl BlockCache {
         }
     }
 
-    /// Handles a read of `bad` sectors, which differ from the stored data. Returns the number not
-    /// known before.
+    /// Handles a read that returned corrupt sectors, `bad`. Returns the number not known before.
     pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
         let shard = self.shards.of_op(op);
         let found = shard.read_corrupt(op, bad, orders);
@@ -245,19 +245,19 @@ impl BlockCache {
         found
     }
 
-    /// Handles a message of the journal.
     pub(crate) fn hear_journal(&mut self, news: JournalEvent, orders: &mut Vec<Order>) {
         if self.commits.hear(news, &mut self.shards) {
             self.handle_events(orders);
         }
     }
 
-    /// Notes that the logs of this part's shards have changes that no shard has noted.
+    /// Marks this part's shards as having unlogged changes: their logs hold pending changes from
+    /// before the session.
     pub(crate) fn inherit_unlogged(&mut self) {
         self.commits.inherit();
     }
 
-    /// Notes the checksums of dirty data. To be called when nothing is under way, just before the
+    /// Logs the checksums of dirty data. To be called when nothing is under way, just before the
     /// end.
     pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
         self.shards.each().for_each(|shard| shard.note_rest(orders));
@@ -285,14 +285,14 @@ impl BlockCache {
         self.handle_events(orders);
     }
 
-    /// Handles a message of another part.
+    /// Handles a message from another part.
     pub fn received(&mut self, message: Message, orders: &mut Vec<Order>) {
         self.heard(message, orders);
         self.handle_events(orders);
     }
 
-    /// Begins to clean this part's dirty data, where no round is doing so. To be called now and
-    /// then; the interval bounds the age of dirty data.
+    /// Starts cleaning this part's dirty data, where no round of cleaning is under way. To be
+    /// called regularly; the interval bounds the age of dirty data.
     pub fn clean(&mut self, orders: &mut Vec<Order>) {
         self.shards.each().for_each(|shard| shard.clean_all(orders));
         if self.config.kept {
@@ -343,7 +343,7 @@ impl BlockCache {
         }
     }
 
-    /// Handles the shards' events, and begins the commits that are wanted, until there are no more.
+    /// Handles the shards' events and begins the commits they want, until no events are left.
     fn handle_events(&mut self, orders: &mut Vec<Order>) {
         loop {
             self.hear_shards(orders);
@@ -450,8 +450,8 @@ impl BlockCache {
         }
     }
 
-    /// Answers a request whose sub-requests all have answers, and removes it when none of them uses
-    /// its buffer any more.
+    /// Answers a request once all its sub-requests have answers, and removes it once none of them
+    /// uses its buffer.
     fn answer_if_done(&mut self, id: RequestId, orders: &mut Vec<Order>) {
         let Some(join) = self.joins[id.number()].as_mut() else { return };
         let over = match join.next_action() {
@@ -477,22 +477,22 @@ impl BlockCache {
 }
 
 impl BlockCache {
-    /// Returns what this part can and cannot do now.
+    /// Returns a view of this part's condition: degraded, dirty, bypassed and so on.
     pub fn condition(&self) -> Condition<'_> {
         Condition { shards: &self.shards, commits: &self.commits }
     }
 
-    /// Degrades this part, as 16 failures in a row do by themselves. When one part is degraded, all
-    /// should be.
+    /// Degrades this part: requests bypass its cache device. 16 failures in a row degrade a part
+    /// automatically. When one part is degraded, all should be.
     pub fn degrade(&mut self) {
         self.shards.degrade();
     }
 
-    /// Uses the cache device again, in this part, even when it was not degraded. The device must
-    /// still hold every write it has acknowledged. Older cached data is used as it is, since data
-    /// that has changed meanwhile was dropped. If the device may have lost some data, drop the
-    /// clean data first with [`BlockCache::forget_clean`]; lost dirty data cannot be distinguished
-    /// from good data.
+    /// Ends the degradation of this part: the cache device is used again. The device must still
+    /// hold every write it has acknowledged. Older cached data is used as it is, since data that
+    /// has changed meanwhile was dropped. If the device may have lost some data, drop the clean
+    /// data first with [`BlockCache::forget_clean`]; lost dirty data cannot be distinguished from
+    /// good data. Has these effects even if the part was not degraded.
     ///
     /// A persistent cache whose journal could not be written stays degraded.
     pub fn restore(&mut self) {
@@ -508,22 +508,22 @@ impl BlockCache {
 
     /// Sets the share of the hits on the cache device, from 0 to 1, that is read from the backing
     /// device instead. Dirty data is still read from the cache. The share is 0 at first. The caller
-    /// measures whether that pays. Shares have a resolution of 2⁻³²; with a share of 1 one hit in
-    /// so many is not shed.
+    /// measures whether that pays. Shares have a resolution of 2⁻³²; with a share of 1, one hit in
+    /// 2³² is not shed.
     pub fn shed(&mut self, share: f64) {
         let share = (share.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
         self.shards.each().for_each(|shard| shard.parts.shed.set(share));
     }
 
     /// Passes the current latencies to the admission: see [`floe_policy::admission::Times`]. To be
-    /// called now and then.
+    /// called regularly.
     pub fn observe(&mut self, times: &Times) {
         self.shards.each().for_each(|shard| shard.observe(times));
     }
 
-    /// Sets the most dirty bytes on the cache device, in all parts together: writes beyond it go
-    /// through. Cleaning begins at half of the bound, and yields to clients the more the further
-    /// the bound is.
+    /// Sets the maximum of dirty bytes on the cache device, in all parts together. Writes beyond it
+    /// go through to the backing device. Cleaning begins at half of the maximum. The further below
+    /// the maximum, the more cleaning yields to clients.
     pub fn limit_dirty(&mut self, bytes: u64) {
         let sectors = (bytes / SECTOR_BYTES / self.shards.all).max(1);
         self.shards.each().for_each(|shard| shard.parts.dirt.limit(sectors));
@@ -557,10 +557,10 @@ impl BlockCache {
         stats
     }
 
-    /// Checks the invariants of every shard, slowly: for tests.
+    /// Checks the invariants of every shard. Slow: for tests.
     ///
     /// # Panics
-    /// When one does not hold.
+    /// When an invariant does not hold.
     pub fn check(&self) {
         for shard in self.shards.iter() {
             shard.parts.map.directory.check();
@@ -568,7 +568,7 @@ impl BlockCache {
     }
 }
 
-/// The condition of a part.
+/// The condition of one part of a cache: degraded, dirty, bypassed and so on.
 #[derive(Debug, Clone, Copy)]
 pub struct Condition<'a> {
     shards: &'a Shards,
@@ -587,28 +587,30 @@ impl Condition<'_> {
         !self.is_emptied() || self.shards.iter().any(|shard| !shard.parts.map.unflushed.is_empty())
     }
 
-    /// Returns whether nothing in this part is dirty below memory.
+    /// Returns whether this part's cache device has no dirty data. Unflushed data in the memory
+    /// tier does not count.
     pub fn is_emptied(&self) -> bool {
         self.shards.iter().all(|shard| shard.parts.map.directory.blocks.dirty_sectors() == 0)
     }
 
-    /// Returns whether a noted change would not survive a restart yet.
+    /// Returns whether some change of the mapping is not in the durable log yet, and would be lost
+    /// at a restart.
     pub fn has_unlogged(&self) -> bool {
         self.commits.has_unlogged(self.shards)
     }
 
-    /// Returns whether the journal could not be written: its content is fixed, and the data it
-    /// describes must stay.
+    /// Returns whether the journal could not be written. Its content is then frozen, and the data
+    /// it describes must stay in place.
     pub fn has_lost_journal(&self) -> bool {
         self.commits.has_failed()
     }
 
-    /// Returns whether requests bypass the journal since it could not be written.
+    /// Returns whether requests bypass the cache because its journal could not be written.
     pub fn is_bypassed(&self) -> bool {
         self.commits.is_bypassed()
     }
 
-    /// Returns whether dirty data could not be cleaned since the journal could not be written.
+    /// Returns whether dirty data could not be cleaned after the journal failed.
     pub fn is_blocked(&self) -> bool {
         let is_blocked = |shard: &Shard| shard.parts.logging.bypass.is_blocked();
         self.commits.is_lost() && self.shards.iter().any(is_blocked)
@@ -619,8 +621,8 @@ impl Condition<'_> {
         self.shards.iter().any(|shard| shard.refused_sectors() > 0)
     }
 
-    /// Returns an upper bound of the bytes with refused requests: data of this part's shards that
-    /// is lost, unreadable, or cannot be replaced.
+    /// Returns an upper bound of the bytes for which some requests are refused: data of this part's
+    /// shards that is lost, unreadable, or cannot be replaced.
     pub fn refused_bytes(&self) -> u64 {
         self.shards.iter().map(Shard::refused_sectors).sum::<u64>() * SECTOR_BYTES
     }
@@ -698,12 +700,12 @@ impl BlockCache {
 struct Bulk {
     /// Requests that may have a sub-request to submit, in the order of their turns.
     turns: VecDeque<RequestId>,
-    /// Sub-requests of all of them that have not finished.
+    /// Unfinished sub-requests of all long requests together.
     under_way: u32,
 }
 
 impl Bulk {
-    /// Returns whether requests of a kind take turns.
+    /// Returns whether requests of this type are long ones, which take turns.
     fn is_for(kind: RequestKind) -> bool {
         matches!(kind, RequestKind::Trim | RequestKind::Zero { .. })
     }
@@ -718,13 +720,13 @@ impl Bulk {
         if self.under_way < PIECES_AT_ONCE { self.turns.pop_front() } else { None }
     }
 
-    /// Notes that a request has submitted a sub-request, and may have another.
+    /// Counts a sub-request that was submitted, and queues its request again for the next.
     fn submitted(&mut self, id: RequestId) {
         self.under_way += 1;
         self.queue(id);
     }
 
-    /// Notes that a sub-request of a request of some kind has finished.
+    /// Counts the end of a sub-request, if its request is a long one.
     fn finished(&mut self, kind: RequestKind) {
         self.under_way -= u32::from(Self::is_for(kind));
     }

@@ -18,8 +18,8 @@ pub const MOST_SHARDS: u64 = 128;
 /// Cache space of a shard when the number of shards is not configured.
 const SHARD_BYTES: u64 = 1 << 30;
 
-/// Shards a part, so that the parts have equal load, and the least groups that keep such a shard
-/// useful.
+/// Least shards for each part, so that the parts have equal load, and least groups of a shard that
+/// is useful.
 const SHARDS_A_PART: u64 = 4;
 const GROUPS_A_SHARD: u64 = 16;
 
@@ -33,51 +33,51 @@ pub struct Config {
     pub adapts_fetches: bool,
     /// Bytes of the cache device to use.
     pub cache_bytes: u64,
-    /// The write mode: which writes wait for which device.
+    /// The write mode: which devices a write goes to before it is answered.
     pub mode: WriteMode,
-    /// The number of shards; `None` for one a gibibyte of cache, as a power of two.
+    /// The number of shards; `None` for one per gibibyte of cache, as a power of two.
     pub shards: Option<u64>,
     /// The admission policy.
     pub gate: AdmissionConfig,
     /// The eviction policy.
     pub evict: Evict,
-    /// The memory tier above, if there is one, and its use.
+    /// The properties of the memory tier above the cache, if there is one.
     pub memory: Memory,
     /// The cache is persistent: its driver then keeps a journal.
     pub kept: bool,
 }
 
-/// The reason for which a cache cannot be made.
+/// The reason for which a configuration is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
     /// Too many shards, or none.
     #[error("shards = {0} is not between 1 and {MOST_SHARDS}")]
     Shards(u64),
-    /// Less than a group for each shard.
+    /// The cache has less than a group for each shard.
     #[error("a cache of {} is too small: {shards} shard(s) with blocks of up to {} need {}",
         format_size(*cache_bytes), format_size(*group_bytes), format_size(shards * group_bytes))]
     TooSmall {
-        /// The size that was given.
+        /// The configured size of the cache in bytes.
         cache_bytes: u64,
         /// The number of shards.
         shards: u64,
         /// The size of a group.
         group_bytes: u64,
     },
-    /// More smallest blocks in a shard than can be numbered.
+    /// A shard has more smallest blocks than can be numbered.
     #[error("a cache of {} is too large: {shards} shard(s) with blocks of {} have up to {}",
         format_size(*cache_bytes), format_size(*block_bytes), format_size(*most_bytes))]
     TooLarge {
-        /// The size that was given.
+        /// The configured size of the cache in bytes.
         cache_bytes: u64,
         /// The number of shards.
         shards: u64,
         /// The size of the smallest blocks.
         block_bytes: u64,
-        /// The largest size.
+        /// The largest possible size of the cache in bytes.
         most_bytes: u64,
     },
-    /// Too little memory for unflushed writes of each shard.
+    /// The memory tier is too small to hold unflushed writes of each shard.
     #[error(
         "memory that {shards} shard(s) hold writes in has to have {} at least; give more, or \
          fewer --shards",
@@ -86,10 +86,10 @@ pub enum ConfigError {
     Memory {
         /// The number of shards.
         shards: u64,
-        /// The least size of a tier that would do.
+        /// The least size of the memory tier in bytes.
         least_bytes: u64,
     },
-    /// More parts than shards, or none.
+    /// More parts than shards, or no part.
     #[error(
         "a cache of {shards} shard(s) cannot be shared by {parts} threads; give more --shards or \
          fewer --threads"
@@ -103,8 +103,8 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Returns the default number of shards: one a gibibyte, as a power of two, and several for
-    /// each of many parts, for equal load.
+    /// Returns the default number of shards: one per gibibyte of cache, as a power of two. With
+    /// several parts, each part gets several shards, for equal load.
     pub fn natural_shards(&self, parts: usize) -> u64 {
         let by_size = (self.cache_bytes / SHARD_BYTES).clamp(1, MOST_SHARDS).next_power_of_two();
         if parts == 1 {
@@ -117,13 +117,14 @@ impl Config {
     }
 }
 
-/// The admission of a cache. By default everything is admitted.
+/// The admission of a cache: the policy that decides which missed blocks are cached. By default
+/// everything is admitted.
 #[derive(Debug, Clone, Default)]
 pub struct AdmissionConfig {
     /// The admission policy; each shard has one of its own.
     pub admission: Admissions,
-    /// Bytes of the memory tier above the cache, which answers before the cache is asked; 0 without
-    /// one.
+    /// Bytes of the memory tier above the cache, which answers hits before the cache is asked; 0
+    /// without a memory tier.
     pub above_bytes: u64,
 }
 
@@ -139,7 +140,7 @@ impl AdmissionConfig {
         (!self.admission.is_always()).then(|| self.admission.to_string())
     }
 
-    /// Returns the share of the shard with a number, of so many.
+    /// Returns the admission of one of `shards` shards, with its share of the memory above.
     pub(crate) fn share(&self, shard: u64, shards: u64) -> Self {
         let mut admission = self.admission.clone();
         admission.split(shard as usize, shards as usize);
@@ -150,16 +151,18 @@ impl AdmissionConfig {
 /// The write mode of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WriteMode {
-    /// Backing device and cache; answered when the backing device has it.
+    /// Write-through: writes go to the backing device and the cache, and are answered when the
+    /// backing device has them.
     #[default]
     Through,
-    /// Backing device only; a cached copy is dropped.
+    /// Write-around: writes go to the backing device only, and cached copies are dropped.
     Around,
-    /// Cache only, cleaned later.
+    /// Write-back: writes go to the cache only, and are cleaned later.
     Back,
-    /// Like [`Back`](Self::Back), but only writes make blocks: missed reads are not admitted.
+    /// Write-only: like [`Back`](Self::Back), but only writes make blocks; missed reads are not
+    /// cached.
     Only,
-    /// Nothing is cached at all, not even reads.
+    /// Pass-through: neither reads nor writes are cached.
     Pass,
 }
 
@@ -172,7 +175,7 @@ impl WriteMode {
         ("pass", Self::Pass),
     ];
 
-    /// Returns whether writes may stay in the cache only, until they are cleaned.
+    /// Returns whether writes may stay dirty in the cache, to be cleaned later.
     pub fn keeps_writes(self) -> bool {
         matches!(self, Self::Back | Self::Only)
     }
@@ -195,7 +198,7 @@ impl fmt::Display for WriteMode {
     }
 }
 
-/// A name that is no write mode.
+/// A name that is not a write mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no write mode `{0}`; there are through, around, back, only and pass")]
 pub struct UnknownWriteMode(String);
@@ -209,9 +212,9 @@ impl FromStr for WriteMode {
     }
 }
 
-/// Returns the options of trials for devices, with at most this share of the hits shed, above 0 and
-/// not above 1. Windows are long enough for a disk to answer the requests from before them, and for
-/// enough requests of a slow disk.
+/// Returns the options of a shed controller for devices, which sheds at most the share `most` of
+/// the hits, above 0 and at most 1. Its trial windows are long enough for a disk to answer earlier
+/// requests, and to serve enough new ones.
 ///
 /// ```
 /// let shedder = floe_block::Shedder::new(floe_block::shedding_options(0.5));

@@ -1,9 +1,9 @@
 //! Counters, each declared once.
 //!
-//! [`counters!`](crate::counters!) makes a struct of the given fields. It adds the counts of
-//! several threads, and subtracts those of an earlier moment. It publishes each field: its name in
-//! JSON, its metric, and its meaning, which is the field's documentation. The server prints status,
-//! metrics and the table in docs/service/metrics.md from that.
+//! [`counters!`](crate::counters!) makes a struct of the given fields. The struct can add the
+//! counts of several threads, and subtract those of an earlier moment. It publishes each field with
+//! its name in JSON, its metric, and its meaning, which is the field's documentation. The server
+//! prints status, metrics and the table in docs/service/metrics.md from these.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use crate::geometry::{Sectors, VolumeId};
 /// The type of a declared counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CounterType {
-    /// It only grows; over time, its difference counts.
+    /// A count that only grows; over a period, its difference matters.
     Counter,
-    /// It goes up and down; over time, its last value counts.
+    /// A level that goes up and down; over a period, its last value matters.
     Gauge,
 }
 
 /// The declaration of a counter field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Declaration {
-    /// The field's documentation, with the space that doc comments begin with.
+    /// The field's doc comment, including its leading space.
     pub help: &'static str,
-    /// Counter or gauge.
+    /// The type: counter or gauge.
     pub kind: CounterType,
-    /// Its field in JSON; empty where there is none.
+    /// The field's name in JSON; empty where it is not in JSON.
     pub json: &'static str,
-    /// Its metric for Prometheus; empty where there is none.
+    /// The name of the Prometheus metric; empty where there is none.
     pub metric: &'static str,
     /// The setting without which the metric does not exist; empty for a metric that always exists.
     pub with: &'static str,
@@ -44,18 +44,18 @@ impl Declaration {
         !self.json.is_empty() || !self.metric.is_empty()
     }
 
-    /// Returns a sentence on the field's meaning.
+    /// Returns the field's meaning as a sentence.
     pub fn meaning(&self) -> &'static str {
         self.help.trim()
     }
 }
 
-/// Counts that each thread keeps for itself.
+/// Counts that each thread keeps separately, to be added up.
 pub trait Counts {
-    /// Adds what another thread has counted.
+    /// Adds the counts of another thread.
     fn add(&mut self, other: &Self);
 
-    /// Returns what was counted since an earlier moment.
+    /// Returns the difference to the counts of an earlier moment.
     fn since(&self, earlier: &Self) -> Self;
 
     /// Calls `see` with each published field and its value. `declared` is the declaration of this
@@ -133,7 +133,7 @@ impl Counts for Vec<u64> {
     }
 }
 
-/// Block sizes with a number of blocks, a level: parts of one cache have the same sizes.
+/// Gauge of block sizes, each with a number of blocks. The parts of one cache have equal sizes.
 impl Counts for Vec<(u64, u64)> {
     fn add(&mut self, other: &Self) {
         if self.is_empty() {
@@ -151,7 +151,7 @@ impl Counts for Vec<(u64, u64)> {
     }
 }
 
-/// Ranges of volumes, a level.
+/// Gauge of ranges in volumes.
 impl Counts for Vec<(VolumeId, Sectors)> {
     fn add(&mut self, other: &Self) {
         self.extend_from_slice(other);

@@ -6,8 +6,8 @@
 //! share, until [`Driver::next_due`] at the latest. With other parts it may wait only if its
 //! [`WakeUp`](crate::WakeUp) permits it.
 //!
-//! A driver is a [`Tier`] on top of backing devices, one a volume, or of another driver
-//! ([`Driver::on`]), which is then the tier below: see `below`. The tier executes what it can; the
+//! A driver is a [`Tier`] on top of either backing devices, one for each volume, or another driver
+//! ([`Driver::on`]) as the tier below (`Below`). The tier executes the orders that concern it. The
 //! driver begins the rest below, where the tier's I/O gate permits it.
 
 use std::io;
@@ -27,9 +27,8 @@ use crate::volumes::VolumeError;
 /// A stack of tiers, or one part of it, with its devices.
 pub struct Driver {
     tier: Tier,
-    /// Empty where there is a tier below.
+    /// The volumes' backing devices; empty where there is a tier below.
     backings: Backings,
-    /// The tier below, if there is one.
     below: Option<Box<Below>>,
 }
 
@@ -45,8 +44,9 @@ impl Driver {
         Self { tier, backings: Backings::default(), below: Some(Box::new(Below::new(lower, &[]))) }
     }
 
-    /// Returns a buffer for a request, as [`Driver::submit`] needs it: whole sectors, and zero
-    /// outside a write; for a map all zero.
+    /// Returns a buffer for a request, as [`Driver::submit`] needs it. It has whole sectors. Bytes
+    /// that a write does not cover are zero, and for a [`DirtyMap`](crate::RequestKind::DirtyMap)
+    /// all bytes are.
     pub fn buffer(&self, request: &Request) -> Buffer {
         self.tier.buffers.for_request(request)
     }
@@ -57,9 +57,9 @@ impl Driver {
         buffer.slice(skew..skew + request.len as usize)
     }
 
-    /// Starts a request. One with [`Request::buffer_bytes`] needs a buffer from [`Driver::buffer`].
-    /// The caller must not write to it again, even after the answer: the cache may still be storing
-    /// data from it.
+    /// Starts a request. A request with [`Request::buffer_bytes`] above 0 needs a buffer from
+    /// [`Driver::buffer`]. The caller must not write to the buffer again, even after the answer:
+    /// the cache may still be storing data from it.
     ///
     /// # Panics
     /// When a request that needs a buffer comes without.
@@ -68,12 +68,12 @@ impl Driver {
         self.tier.submit(request, buffer)
     }
 
-    /// Begins to clean: each tier writes its dirty data to the tier or device below it.
+    /// Starts cleaning: each tier writes its dirty data to the tier or device below it.
     pub fn clean(&mut self) {
         self.each_tier(|tier| tier.cache.clean(&mut tier.orders));
     }
 
-    /// Notes the checksums of dirty data, in all tiers, so that the next session can verify it. To
+    /// Logs the checksums of dirty data, in all tiers, so that the next session can verify it. To
     /// be called when nothing is under way in any tier, just before the end.
     pub fn note_rest(&mut self) {
         self.each_tier(|tier| tier.cache.note_rest(&mut tier.orders));
@@ -111,7 +111,7 @@ impl Driver {
         }
     }
 
-    /// Begins work below this tier, or holds it back.
+    /// Begins work below this tier, or holds it back while the I/O gate is shut.
     fn begin_below(&mut self, work: Downward) {
         match (self.tier.io_gate.pass(work), &mut self.below) {
             (None, _) => {}
@@ -139,7 +139,8 @@ impl Driver {
         }
     }
 
-    /// Returns the latest time of the next call of [`Driver::advance`], whatever the ring says.
+    /// Returns the time by which [`Driver::advance`] must be called again, even without a
+    /// completion on the ring.
     pub fn next_due(&self) -> Option<Instant> {
         let due = |tier: &Tier| {
             let late = tier.exchange().and_then(Exchange::next_due);
@@ -148,7 +149,7 @@ impl Driver {
         self.tiers().filter_map(due).chain(self.lowest().backings.next_due()).min()
     }
 
-    /// Moves the answers given since the last call into `out`.
+    /// Moves the answers since the last call into `out`.
     pub fn take_answers(&mut self, out: &mut Vec<Answer>) {
         out.append(&mut self.tier.answers);
     }
@@ -181,12 +182,12 @@ impl Driver {
         self.tiers().filter_map(Tier::exchange).map(Exchange::traffic).sum()
     }
 
-    /// Returns the failed operations of all backing devices.
+    /// Returns the number of failed operations of all backing devices.
     pub fn backing_errors(&self) -> u64 {
         self.lowest().backings.errors()
     }
 
-    /// Bounds the time that the devices of all tiers and volumes wait for other machines: see
+    /// Sets the timeout of network operations for the devices of all tiers and volumes: see
     /// [`Device::set_timeout`](floe_device::Device::set_timeout).
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.tier.device.set_timeout(timeout);
@@ -206,10 +207,10 @@ impl Driver {
 
 /// The backing devices of a tier's volumes.
 ///
-/// Invariant: a volume with something under way is there.
+/// Invariant: a volume with an operation under way has its backing device here.
 #[derive(Default)]
 struct Backings {
-    /// By volume; empty where there is a tier below.
+    /// Backing devices by volume id; empty where there is a tier below.
     devices: Vec<Option<Watched>>,
     done: Vec<Completion>,
 }
@@ -220,14 +221,13 @@ impl Backings {
         self.put(id, Some(Watched::new(format!("backing device of volume {name}"), device)));
     }
 
-    /// Sets the backing device of a volume, or none.
+    /// Replaces the backing device of a volume; `None` removes it.
     fn put(&mut self, id: VolumeId, backing: Option<Watched>) {
         let slot = id.0 as usize;
         self.devices.resize_with(self.devices.len().max(slot + 1), || None);
         self.devices[slot] = backing;
     }
 
-    /// Removes the backing device of a volume, and returns it.
     fn take(&mut self, id: VolumeId) -> Option<Watched> {
         self.devices.get_mut(id.0 as usize)?.take()
     }
@@ -242,7 +242,7 @@ impl Backings {
         device.submit(Operation { token: op.0, offset, action });
     }
 
-    /// Passes the ended operations of all devices to `ended`.
+    /// Passes the operations of all devices that have ended to `ended`.
     fn poll(&mut self, mut ended: impl FnMut(OpId, Result<(), Fault>)) {
         for backing in self.devices.iter_mut().flatten() {
             backing.device.poll(&mut self.done);
@@ -252,17 +252,17 @@ impl Backings {
         }
     }
 
-    /// Returns the failed operations of all devices.
+    /// Returns the number of failed operations of all devices.
     fn errors(&self) -> u64 {
         self.devices.iter().flatten().map(Watched::errors).sum()
     }
 
-    /// Returns the latest time of the next poll.
+    /// Returns the time by which the devices must be polled again.
     fn next_due(&self) -> Option<Instant> {
         self.devices.iter().flatten().filter_map(|backing| backing.device.next_due()).min()
     }
 
-    /// Bounds the time that all devices wait for others.
+    /// Sets the timeout of network operations for all devices.
     fn set_timeout(&mut self, timeout: Duration) {
         for backing in self.devices.iter_mut().flatten() {
             backing.device.set_timeout(timeout);
@@ -274,7 +274,7 @@ impl Backings {
         self.devices.iter().flatten().map(|backing| backing.device.spun()).sum()
     }
 
-    /// Tells the backing device of a volume, if there is one, its new size.
+    /// Reports a volume's new size to its backing device, if there is one.
     ///
     /// # Errors
     /// When the device does not accept it.
@@ -293,29 +293,29 @@ impl Backings {
     }
 }
 
-/// The receiver of a lower tier's answer.
+/// The receiver of an answer from the tier below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waiting {
-    /// An operation of this tier.
+    /// An operation of this tier, carried out by the tier below.
     Operation(OpId),
-    /// A request to this tier that has been relayed.
+    /// A request to this tier that was relayed to the tier below.
     Relay(RequestId),
-    /// A drain of the tier below, by its number.
+    /// A drain of the tier below, with the number that its caller gave it.
     Drain(u32),
 }
 
-/// The tier below.
+/// The tier below a driver's top tier, with the mapping of volume ids.
 struct Below {
     driver: Driver,
-    /// The lower tier's ids of the volumes, by this tier's.
+    /// The lower tier's volume ids, indexed by this tier's.
     volumes: Vec<Option<VolumeId>>,
-    /// Receivers of answers, by the numbers of the lower tier's requests.
+    /// Receivers of answers, indexed by the number of the lower tier's request.
     waiting: Vec<Option<Waiting>>,
     answers: Vec<Answer>,
 }
 
 impl Below {
-    /// Returns a lower tier with these pairs of volume ids, the upper tier's and its own.
+    /// Creates a lower tier with these pairs of volume ids: the upper tier's and its own.
     fn new(driver: Driver, ids: &[(VolumeId, VolumeId)]) -> Self {
         let mut below =
             Self { driver, volumes: Vec::new(), waiting: Vec::new(), answers: Vec::new() };
@@ -327,7 +327,7 @@ impl Below {
         self.driver
     }
 
-    /// Returns the pairs of volume ids, the upper tier's and the lower one's, including removed
+    /// Returns the pairs of volume ids: the upper tier's and the lower tier's, including removed
     /// volumes.
     fn ids(&self) -> impl Iterator<Item = (VolumeId, VolumeId)> {
         let pairs = (0..).map(VolumeId).zip(&self.volumes);
@@ -352,7 +352,7 @@ impl Below {
     /// Returns the lower tier's id of a volume.
     ///
     /// # Panics
-    /// When the volume was never there.
+    /// When the volume was never added.
     fn id(&self, volume: VolumeId) -> VolumeId {
         self.volumes[volume.0 as usize].expect("a volume is in the tier below as well")
     }
@@ -374,7 +374,8 @@ impl Below {
         self.submit(volume, Request { volume, kind, offset, len }, buffer, Waiting::Operation(op));
     }
 
-    /// Returns the length of a range without the bytes of its last sector beyond the volume's end.
+    /// Returns the length of a range, cut at the volume's end where that lies within the range's
+    /// last sector.
     fn within(&self, volume: VolumeId, offset: u64, len: u64) -> u64 {
         let size = self.driver.tier.cache.volume_bytes(self.id(volume)).unwrap_or_default();
         let beyond = (offset + len).saturating_sub(size);
@@ -394,12 +395,13 @@ impl Below {
         self.wait_for(id, waiting);
     }
 
-    /// Submits a request to the upper tier that is also for the lower tier.
+    /// Submits a request that the upper tier has handled, and that the lower tier must handle too.
     fn relay(&mut self, id: RequestId, request: Request, buffer: Option<Buffer>) {
         self.submit(request.volume, request, buffer, Waiting::Relay(id));
     }
 
-    /// Drains a volume of the upper tier in the lower tier only, not in those below it.
+    /// Drains a volume in the lower tier only, not in the tiers below that one. `volume` is the
+    /// upper tier's id.
     fn drain_it_alone(&mut self, volume: VolumeId, number: u32) {
         let drain =
             Request { volume: self.id(volume), kind: RequestKind::Drain, offset: 0, len: 0 };
@@ -481,9 +483,9 @@ impl Driver {
         self.below.as_ref().map_or(self, |below| below.driver().lowest())
     }
 
-    /// Drains a volume in the tier below the one with the number `above` only, durably, even
-    /// through a shut I/O gate. The volume has the upper tier's id. That tier's gate
-    /// ([`IoGate::take_drained`](crate::IoGate::take_drained)) reports the end by this number.
+    /// Drains a volume in one tier only, the one below tier `above`. The drain is durable and
+    /// passes a shut I/O gate. The volume has the upper tier's id. The upper tier's gate reports
+    /// the end by `number` ([`IoGate::take_drained`](crate::IoGate::take_drained)).
     ///
     /// # Panics
     /// When there is no tier below that one.
@@ -494,9 +496,9 @@ impl Driver {
         below.drain_it_alone(volume, number);
     }
 
-    /// Attaches an empty tier below the one with the number `above`; `ids` has its id of each of
-    /// that tier's volumes. To be done in all parts alike, when the I/O gate is shut in all and
-    /// quiet in all.
+    /// Attaches an empty tier below the one with the number `above`. `ids` has pairs of volume ids:
+    /// the upper tier's and the new tier's. To be done in all parts alike, when the I/O gate is
+    /// shut in all and quiet in all.
     ///
     /// # Panics
     /// When the I/O gate is not shut and quiet here, an id is not free, or there is no such tier.
@@ -560,8 +562,8 @@ impl Driver {
 }
 
 impl Driver {
-    /// Adds a volume on a backing device, in all tiers; `name` is for the log. Returns this tier's
-    /// id.
+    /// Adds a volume on a backing device, in all tiers; `name` is for the log. Returns the top
+    /// tier's id of the volume.
     pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
         let bytes = backing.size_bytes();
         let ground = match &mut self.below {
@@ -592,10 +594,11 @@ impl Driver {
         self.put_volume(id, name, ground);
     }
 
-    /// Adds a volume as [`Driver::add_volume_in`] does, where there is one tier.
+    /// Adds a volume with a given free id to a driver of one tier; see [`Driver::add_volume_in`]
+    /// for more.
     ///
     /// # Panics
-    /// When there are more, or the id is not free.
+    /// When there are several tiers, or the id is not free.
     pub fn add_volume_at(&mut self, id: VolumeId, name: &str, backing: Box<dyn Device>) {
         self.add_volume_in(&[id], name, backing);
     }
@@ -620,15 +623,12 @@ impl Driver {
     /// Removes a volume, with its backing device, in this part: see
     /// [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
     ///
-    /// With tiers below, the volume is removed in the tier with this number, from 0 for this
-    /// driver, and by this driver's id. Remove it tier by tier, each in all parts before the next.
+    /// With tiers below, one call removes the volume from one tier, numbered from 0 for the top.
+    /// The id is the top tier's. Remove a volume tier by tier, each in all parts before the next.
     /// Otherwise a part that still has the volume may send requests for it to any other part below.
     ///
     /// # Errors
     /// As for `BlockCache::remove_volume`; the volume then stays in that tier.
-    ///
-    /// # Panics
-    /// When there is no such tier, or the volume was never there.
     pub fn remove_volume(
         &mut self,
         tier: usize,
@@ -660,8 +660,9 @@ impl Driver {
         self.tier.resize_volume(id, bytes).map_err(io::Error::other)
     }
 
-    /// Adds the extents that the backing device of a volume reports for a range: in a row from its
-    /// start, perhaps not to its end. Adds nothing for an unknown volume.
+    /// Adds the extents that the backing device of a volume reports for a range. They are
+    /// contiguous from the range's start, and may stop before its end. Adds nothing for an unknown
+    /// volume.
     pub fn allocation(&mut self, volume: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
         match &mut self.below {
             Some(below) if self.tier.cache.volume_bytes(volume).is_some() => {
@@ -676,7 +677,7 @@ impl Driver {
 /// The storage below a volume.
 enum Ground {
     Device(Box<dyn Device>),
-    /// The tier below has it under this id.
+    /// The tier below, with its id of the volume.
     Tier(VolumeId),
 }
 

@@ -63,8 +63,7 @@ impl WakeUp {
         asleep
     }
 
-    /// Returns a descriptor that becomes readable at a wake-up; [`WakeUp::heard`] makes it
-    /// unreadable again.
+    /// Returns a descriptor that becomes readable at a wake-up; [`WakeUp::heard`] resets it.
     ///
     /// # Errors
     /// When the system is out of descriptors.
@@ -89,7 +88,7 @@ impl WakeUp {
         waited.map(|_| asleep)
     }
 
-    /// Clears the wake-up, after the descriptor became readable.
+    /// Clears the wake-up after its descriptor became readable.
     pub fn heard(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.event, &mut count); // nothing to read is no harm
@@ -103,16 +102,15 @@ struct Outlet {
     /// Parcels that did not fit into the queue.
     late: VecDeque<Parcel>,
     bell: Arc<WakeUp>,
-    /// Parcels were put into the queue since the last wake-up.
+    /// Set when parcels were put into the queue since the last wake-up of its reader.
     unannounced: bool,
 }
 
-/// One thread's end of the queues between all parts.
+/// One thread's end of the message queues between all parts.
 #[derive(Debug)]
 pub struct Exchange {
     outlets: Vec<Option<Outlet>>,
     inlets: Vec<Consumer<Parcel>>,
-    /// The inlet that was read last.
     turn: usize,
     bell: Arc<WakeUp>,
     late: usize,
@@ -142,7 +140,7 @@ fn bells(parts: usize) -> io::Result<Vec<Arc<WakeUp>>> {
 }
 
 impl Exchange {
-    /// Returns the ends for so many parts, in order.
+    /// Creates the queues between `parts` parts, and returns each part's end, in order.
     ///
     /// # Errors
     /// When the system is out of descriptors.
@@ -150,8 +148,8 @@ impl Exchange {
         Ok(Self::between(&bells(parts)?))
     }
 
-    /// Returns the ends for a cache of so many tiers in so many parts: by part, from the top tier
-    /// down. The tiers of a part share a wake-up.
+    /// Creates the queues for a cache of `tiers` tiers in `parts` parts. Returns the ends by part,
+    /// from the top tier down. The tiers of a part share a wake-up.
     ///
     /// # Errors
     /// When the system is out of descriptors.
@@ -164,8 +162,8 @@ impl Exchange {
         Ok(ends)
     }
 
-    /// Returns an end for each of these wake-ups, in the order of the parts: for a tier that is
-    /// added to parts which use them already.
+    /// Creates queues between parts that already have these wake-ups, for a tier that is attached
+    /// later. Returns an end for each part, in order.
     pub fn between(bells: &[Arc<WakeUp>]) -> Vec<Exchange> {
         let parts = bells.len();
         let end = |bell: &Arc<WakeUp>| Exchange {
@@ -270,12 +268,12 @@ const LOCAL_BITS: u32 = 24;
 /// Most parts of a cache.
 pub const MOST_PARTS: usize = 1 << (u32::BITS - LOCAL_BITS);
 
-/// One part of a cache.
+/// The number of a part of a cache, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartId(pub u8);
 
 impl RequestId {
-    /// Returns the id of a part's request with this number, which is small.
+    /// Creates the id of a part's request from its number, which is small.
     ///
     /// # Panics
     /// With more than 16 million requests under way.
@@ -284,12 +282,12 @@ impl RequestId {
         Self(u32::from(part.0) << LOCAL_BITS | number as u32)
     }
 
-    /// Returns the part it was submitted to.
+    /// Returns the part that the request was submitted to.
     pub fn part(self) -> PartId {
         PartId((self.0 >> LOCAL_BITS) as u8)
     }
 
-    /// Returns its number among the requests of that part.
+    /// Returns the request's number among the requests of its part.
     pub fn number(self) -> usize {
         (self.0 & ((1 << LOCAL_BITS) - 1)) as usize
     }
@@ -309,14 +307,13 @@ pub enum Message {
         /// The first sector of the stream.
         stream: u64,
     },
-    /// Answers a sub-request of the receiver; with `finished` it also does not need the buffer any
-    /// more.
+    /// Answers a sub-request of the receiver.
     Answered {
         /// The request.
         request: RequestId,
         /// The sub-request's result.
         result: Result<(), Fault>,
-        /// Everything was cached.
+        /// The cache had all of the sub-request's data.
         hit: bool,
         /// The sub-request does not need the buffer any more.
         finished: bool,
@@ -328,7 +325,7 @@ pub enum Message {
     },
     /// Make all dirty data of the volume durable, for a flush of the sender.
     Drain {
-        /// The flush.
+        /// The flush that waits for the drain.
         request: RequestId,
         /// The volume.
         volume: VolumeId,
@@ -337,7 +334,7 @@ pub enum Message {
     },
     /// Reports the end of a drain.
     Drained {
-        /// The flush.
+        /// The flush that waits for the drain.
         request: RequestId,
         /// The drain's result.
         result: Result<(), Fault>,
@@ -349,14 +346,15 @@ pub enum Message {
 pub struct ForeignPiece(pub(crate) Piece);
 
 impl ForeignPiece {
-    /// Returns its request.
+    /// Returns the id of the request that this is a part of.
     pub fn request(&self) -> RequestId {
         self.0.request
     }
 }
 
 impl Message {
-    /// Returns the request whose buffer one sub-request less uses after this message.
+    /// Returns the request of which a sub-request no longer uses the buffer, if this message
+    /// reports that.
     pub fn finishes(&self) -> Option<RequestId> {
         match *self {
             Self::Answered { request, finished: true, .. } | Self::Finished { request } => {

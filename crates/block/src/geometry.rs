@@ -21,20 +21,20 @@ pub const LARGEST_BLOCK_BYTES: u64 = 1 << 20;
 /// Most block sizes one cache can have: the powers of two from 4 KiB to 1 MiB.
 pub const MOST_CLASSES: usize = 9;
 
-/// A volume of the cache, in the order in which the volumes were added.
+/// The id of a volume of the cache: the lowest that was free when the volume was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VolumeId(pub u16);
 
-/// One of the block sizes of a cache, 0 being the smallest.
+/// The number of a block size of a cache, 0 for the smallest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class(pub u8);
 
-/// A position on some volume: the key of maps over blocks and regions.
+/// A sector of a volume, in one word: the key of maps over blocks and regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place(u64);
 
-/// Bits of a [`Place`] that hold the sector. A volume has fewer than 2^47, so that the end of a
-/// range is a place too, and twice a sector as well.
+/// Bits of a [`Place`] for the sector. A volume has fewer than 2⁴⁷ sectors, so that the end of a
+/// range and twice a sector fit as well.
 const SECTOR_BITS: u32 = 48;
 
 /// Largest volume: half an exbibyte.
@@ -68,13 +68,12 @@ impl Place {
         self.0 & ((1 << SECTOR_BITS) - 1)
     }
 
-    /// Returns its number among all places: neighbours of one volume follow each other.
+    /// Returns the place as a number: neighbours in a volume have consecutive numbers.
     #[inline]
     pub(crate) fn number(self) -> u64 {
         self.0
     }
 
-    /// Returns the place of a number.
     #[inline]
     pub(crate) fn of_number(number: u64) -> Self {
         Self(number)
@@ -132,13 +131,13 @@ impl Extent {
 /// The reason for which a list of block sizes is unusable.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BlockSizesError {
-    /// No size at all.
+    /// The list has no size.
     #[error("no block size given")]
     None,
-    /// A size that is no power of two between 4 KiB and 1 MiB.
+    /// A size is not a power of two between 4 KiB and 1 MiB.
     #[error("block size {0} is not a power of two from 4KiB to 1MiB")]
     Unusable(String),
-    /// The same size twice.
+    /// A size is listed twice.
     #[error("block size {0} is given twice")]
     Twice(String),
 }
@@ -191,7 +190,7 @@ impl BlockSizes {
     /// Returns the class of blocks of this many sectors.
     ///
     /// # Panics
-    /// When there is none.
+    /// When no class has this size.
     pub(crate) fn class(&self, sectors: u64) -> Class {
         Class(
             self.sectors
@@ -237,17 +236,17 @@ impl BlockSizes {
     }
 }
 
-/// Groups that a cache needs to choose its victims well.
+/// Least groups of a cache that lets the eviction policy choose its victims well.
 const LEAST_GROUPS: u64 = 64;
 
-/// The smallest size, where none are given. Each block of a request is an operation of its own on
-/// the cache device, and takes as much memory as a large one: smaller blocks lose more by that than
+/// Default for the smallest block size. Each block of a request is an operation of its own on the
+/// cache device, and takes as much metadata as a large block. Smaller blocks lose more by that than
 /// they gain by moving fewer bytes.
 const LEAST_SECTORS: u64 = 4;
 
 impl BlockSizes {
-    /// Returns the sizes of a new cache for which none are given: all from 16 KiB to a 64th of the
-    /// cache, at least to 256 KiB and at most to 1 MiB.
+    /// Returns the default block sizes of a cache: the powers of two from 16 KiB to a 64th of the
+    /// cache. The largest is at least 256 KiB and at most 1 MiB.
     pub fn automatic(cache_bytes: u64) -> Self {
         let largest = (cache_bytes / LEAST_GROUPS / SECTOR_BYTES).clamp(64, 256);
         let sizes = (0..MOST_CLASSES).map(|class| 1 << class);
@@ -256,7 +255,7 @@ impl BlockSizes {
 }
 
 impl Default for BlockSizes {
-    /// AdaCache's sizes: 32, 64, 128 and 256 KiB.
+    /// Returns AdaCache's sizes: 32, 64, 128 and 256 KiB.
     fn default() -> Self {
         Self { sectors: vec![8, 16, 32, 64] }
     }
@@ -283,7 +282,7 @@ impl FromStr for BlockSizes {
     }
 }
 
-/// Formats a size with its largest unit: `32KiB`, `1MiB`, or plain bytes where no unit divides it.
+/// Formats a size with the largest unit that divides it: `32KiB`, `1MiB`, or plain bytes.
 pub fn format_size(bytes: u64) -> String {
     let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {

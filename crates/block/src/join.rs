@@ -15,16 +15,16 @@ pub(crate) const PIECES_AT_ONCE: u32 = 128;
 /// with the largest blocks.
 const PREFETCHED_AT_ONCE: u32 = 8;
 
-/// The next action for a request.
+/// The router's next action for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JoinAction {
-    /// None: the request waits for more answers.
+    /// Nothing to do: the request waits for more answers.
     Not,
     /// Flush the backing device.
     Flush,
-    /// Answer it with this result; with `over` all its sub-requests have finished.
+    /// Answer the request with this result. With `over`, all its sub-requests have finished.
     Answer { result: Result<(), Fault>, over: bool },
-    /// Remove it: it was answered before, and its last sub-request has finished.
+    /// Remove the request: it was answered before, and its last sub-request has finished.
     Over,
 }
 
@@ -32,34 +32,35 @@ pub(crate) enum JoinAction {
 #[derive(Debug, Clone)]
 pub(crate) struct Join {
     pub(crate) request: Request,
-    /// The next sector to be submitted in a sub-request, and the end.
+    /// The first sector not submitted in a sub-request yet, and the end of the request's sectors.
     next: u64,
     end: u64,
-    /// The bytes of the last sector that lie beyond the request and keep their content.
+    /// Bytes of the last sector that lie beyond the request and keep their content.
     tail: u16,
-    /// The first and the last sector, covered in part by a fast zeroing, are still to be written.
-    /// They follow the whole sectors, so that a device without fast zeroing is detected before
-    /// anything has changed.
+    /// Set for the first and the last sector while they still have to be written, where a fast
+    /// zeroing covers them in part. They follow the whole sectors, so that a device without fast
+    /// zeroing is detected before anything has changed.
     edges: [bool; 2],
-    /// Answers awaited: of sub-requests, of drains, of the backing device's flush.
+    /// Awaited answers: of sub-requests, of drains, of the backing device's flush.
     unanswered: u32,
-    /// Sub-requests that may still use the buffer.
+    /// Sub-requests that may still use the request's buffer.
     unfinished: u32,
-    /// It is in the line of long requests.
+    /// Set while the request is in the queue of long requests.
     pub(crate) queued: bool,
     fault: Option<Fault>,
     has_succeeded: bool,
     pub(crate) hit: bool,
     flushing: bool,
     answered: bool,
-    /// The cache is persistent: its parts make a flush durable by themselves.
+    /// Set for a persistent cache, whose parts make a flush durable by themselves.
     is_kept: bool,
-    /// The first sector of the stream that it continues, where streams are followed.
+    /// The first sector of the stream that the request continues, where streams are tracked.
     pub(crate) stream: Option<u64>,
 }
 
 impl Join {
-    /// Returns a request for a volume of so many bytes, `None` when there is no such volume.
+    /// Creates the state of a request for a volume of this many bytes; `None` when there is no such
+    /// volume.
     pub(crate) fn new(request: Request, volume_bytes: Option<u64>) -> Self {
         let end = request.offset.checked_add(request.len);
         let fault = match (volume_bytes, end) {
@@ -107,8 +108,8 @@ impl Join {
         join
     }
 
-    /// Sets the sectors apart that a fast zeroing covers in part. A request without whole sectors
-    /// is refused.
+    /// Separates the sectors that a fast zeroing covers in part from the whole ones. Refuses a
+    /// request without whole sectors.
     fn set_edges_apart(&mut self) {
         if self.fault.is_some() || self.request.len == 0 {
             return;
@@ -120,7 +121,7 @@ impl Join {
         self.edges = [!self.request.offset.is_multiple_of(SECTOR_BYTES), self.tail > 0];
     }
 
-    /// Returns the next sector that a fast zeroing covers in part.
+    /// Returns the next sector to write that a fast zeroing covers in part.
     fn next_edge(&mut self) -> Option<(PieceKind, Sectors)> {
         let RequestKind::Zero { durable, .. } = self.request.kind else { return None };
         let offset = self.request.offset;
@@ -149,7 +150,8 @@ impl Join {
         self.fault.is_some()
     }
 
-    /// Returns the next sub-request to submit, unless all are or enough are under way.
+    /// Returns the next sub-request to submit; `None` when all are submitted or enough are under
+    /// way.
     #[inline]
     pub(crate) fn next_piece(&mut self, id: RequestId, region_sectors: u64) -> Option<Piece> {
         let all_out = self.next >= self.end && self.edges == [false; 2]; // most are one piece
@@ -223,7 +225,7 @@ impl Join {
         self.is_kept = true;
     }
 
-    /// Adds an awaited answer: of a part that drains, or of the backing device's flush.
+    /// Counts one more awaited answer: of a part that drains, or of the backing device's flush.
     pub(crate) fn await_answer(&mut self) {
         self.unanswered += 1;
     }
@@ -279,14 +281,14 @@ fn within_sector(offset: u64) -> u16 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PieceKind {
     Read,
-    /// The first `head` bytes of the first sector and the last `tail` bytes of the last keep their
-    /// content.
+    /// A write. The first `head` bytes of the first sector and the last `tail` bytes of the last
+    /// keep their content.
     Write {
         durable: bool,
         head: u16,
         tail: u16,
     },
-    /// One sector: all but its first `head` and last `tail` bytes become zeros.
+    /// A zeroing of one sector, except for its first `head` and last `tail` bytes.
     ZeroPart {
         durable: bool,
         head: u16,
@@ -312,7 +314,7 @@ pub(crate) struct Piece {
     pub(crate) sectors: Sectors,
     /// Offset of the first sector, or of its mark, in the request's buffer.
     pub(crate) buffer_offset: u64,
-    /// The first sector of the stream that the request continues, where streams are followed.
+    /// The first sector of the stream that the request continues, where streams are tracked.
     pub(crate) stream: Option<u64>,
 }
 
@@ -332,16 +334,16 @@ pub enum RequestKind {
     Read,
     /// Write from the request's buffer; with `durable`, answer once it would survive a power cut.
     Write {
-        /// Force unit access.
+        /// Force unit access (FUA): survive a power cut before the answer.
         durable: bool,
     },
     /// Make the range read as zeros.
     Zero {
-        /// Force unit access.
+        /// Force unit access (FUA): survive a power cut before the answer.
         durable: bool,
-        /// The device may free the space.
+        /// The device may deallocate the range.
         may_unmap: bool,
-        /// Only if that is faster than writing zeros: [`Fault::Unsupported`] otherwise, with
+        /// Zero only if that is faster than writing zeros: [`Fault::Unsupported`] otherwise, with
         /// nothing changed. The first whole sectors are zeroed on the backing device before
         /// anything else is done. A range without whole sectors is refused.
         fast: bool,
@@ -355,8 +357,8 @@ pub enum RequestKind {
     /// Bring the range into the cache, as a read miss does. Where nothing is cached, because of the
     /// write mode or a failing cache device, it succeeds without doing anything.
     Prefetch,
-    /// Report the sectors with data that the backing device lacks. The request's buffer, which is
-    /// zero before, has a byte for each sector that the range touches; the bytes of the reported
+    /// Report the sectors with data that the backing device lacks. The request's buffer, all zero
+    /// at first, has a byte for each sector that the range touches. The bytes of the reported
     /// sectors become 1. The range is at most [`MOST_MAPPED_BYTES`] long ([`Fault::OutOfRange`]).
     ///
     /// Data moves from the cache to the backing device only. So a client that asks which data is
@@ -370,7 +372,7 @@ pub enum RequestKind {
 pub struct Request {
     /// The volume.
     pub volume: VolumeId,
-    /// The type.
+    /// The type of the request.
     pub kind: RequestKind,
     /// First byte.
     pub offset: u64,
@@ -379,7 +381,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns the size in bytes of its buffer, 0 when it needs none.
+    /// Returns the size in bytes of the buffer that the request needs; 0 for none.
     pub fn buffer_bytes(&self) -> u64 {
         let sectors = self.len.saturating_add(self.offset % SECTOR_BYTES).div_ceil(SECTOR_BYTES);
         match self.kind {
@@ -406,7 +408,8 @@ pub enum Fault {
     /// The range reaches beyond the volume, or the volume does not exist.
     #[error("the range is not within the volume")]
     OutOfRange,
-    /// The backing device cannot do it, or not as fast as was asked; nothing has changed.
+    /// The backing device cannot carry out the request, or not as fast as was asked; nothing has
+    /// changed.
     #[error("the backing device cannot do that")]
     Unsupported,
 }

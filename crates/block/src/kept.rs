@@ -1,4 +1,4 @@
-//! A persistent cache on its device: created, opened, and started again.
+//! A persistent cache on its device: creation, opening and restart.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct KeptCache {
     shards: Vec<Restored>,
     /// Superblocks and pages to be written before a session begins.
     mends: Vec<Mend>,
-    /// Pages among them that the ends of logs lacked, a line each.
+    /// Messages about pages among `mends` that the ends of logs lacked, one for each.
     restored: Vec<String>,
 }
 
@@ -43,8 +43,8 @@ impl KeptCache {
         Ok(Self::open(io, &mut |_, _| {})?.expect("it has just been made"))
     }
 
-    /// Replaces the cache with this superblock by an empty one of equal size, without volumes, with
-    /// the id `id`.
+    /// Replaces the cache with this superblock by an empty one of equal size, with a new id and
+    /// without volumes.
     ///
     /// # Errors
     /// When the device fails.
@@ -69,8 +69,8 @@ impl KeptCache {
         Ok(journal::open(io, progress)?.map(Self::from))
     }
 
-    /// Writes what pages and superblocks lack in some copy of the device, or at the end of a log.
-    /// Runs before each session.
+    /// Repairs pages and superblocks that are missing or damaged in some copy of the device, or at
+    /// the end of a log. Runs before each session.
     pub(super) fn mend_journal(&mut self, io: &mut Io<'_>) -> Result<(), StoreError> {
         for page in self.restored.drain(..) {
             tracing::warn!(
@@ -100,9 +100,9 @@ impl KeptCache {
         &self.superblock
     }
 
-    /// Returns whether an id belonged to a removed volume that the logs still mention. The removal
-    /// becomes durable only some time after the session has begun, so that session must not reuse
-    /// the id.
+    /// Returns whether `volume` was the id of a removed volume that the logs still mention. The
+    /// removal becomes durable only some time after the session has begun, so that session must not
+    /// reuse the id.
     pub fn is_of_gone(&self, volume: VolumeId) -> bool {
         self.gone.contains(&volume)
     }
@@ -123,7 +123,7 @@ impl KeptCache {
         sectors.map(|run| run.end - run.start).sum::<u64>() * SECTOR_BYTES
     }
 
-    /// Returns the dirty runs of a volume, in its order, with the offset of each on the cache
+    /// Returns the dirty runs of a volume, in address order, each with its offset on the cache
     /// device.
     pub fn dirty_runs(&self, volume: VolumeId) -> Vec<(Sectors, u64)> {
         let mut found = Vec::new();
@@ -140,7 +140,7 @@ impl KeptCache {
         found
     }
 
-    /// Returns up to so many clean sectors of a volume, spread over its cached data, with their
+    /// Returns up to `most` clean sectors of a volume, spread over its cached data, with their
     /// checksums, which hold for the backing device too. Sectors of zeros are omitted, as they
     /// identify nothing.
     pub fn clean_sums(&self, volume: VolumeId, most: usize) -> Vec<(u64, u64)> {
@@ -175,8 +175,8 @@ impl KeptCache {
         unsealed.collect()
     }
 
-    /// Marks the cache as passed by: its clean data and all it says of the volumes' content may be
-    /// old, and its dirty data is valid.
+    /// Marks the cache as bypassed: volumes were written without it. Its clean data and its records
+    /// of the volumes' content may be outdated; its dirty data is valid.
     pub fn pass_by(&mut self) {
         self.superblock.void = true;
         for volume in &mut self.superblock.volumes {
@@ -189,7 +189,8 @@ impl KeptCache {
         self.shards.iter_mut().for_each(|shard| forget_clean(shard, |of| of == volume));
     }
 
-    /// Returns the configuration in which it is served.
+    /// Returns the configuration for serving the cache: the given one, with the properties stored
+    /// on the device.
     fn config(&self, config: &Config) -> Config {
         let layout = &self.superblock.layout;
         Config {
@@ -201,7 +202,7 @@ impl KeptCache {
         }
     }
 
-    /// Tests whether [`KeptCache::begin`] can start it in so many parts. Writes nothing.
+    /// Tests whether [`KeptCache::begin`] can start the cache in `parts` parts. Writes nothing.
     ///
     /// # Errors
     /// When the configuration is unusable.
@@ -210,14 +211,14 @@ impl KeptCache {
         Ok(())
     }
 
-    /// Begins a session with these volumes, and starts the cache in so many parts, each with its
+    /// Begins a session with these volumes, and starts the cache in `parts` parts, each with its
     /// journal for [`Tier::with_journal`](crate::Tier::with_journal). Data of other volumes is
-    /// dropped. The device says what the cache's size, block sizes and number of shards are, not
+    /// dropped. The cache's size, block sizes and number of shards come from the device, not from
     /// `config`.
     ///
-    /// Add the volumes by their ids ([`Driver::add_volume_at`](crate::Driver::add_volume_at)),
-    /// after a flush of their backing devices. A killed process may have left data in their write
-    /// caches that clients could read, and that a power cut would then lose.
+    /// Flush the backing devices first. A killed process may have left data in their write caches
+    /// that clients could read, and that a power cut would then lose. Then add the volumes by their
+    /// ids ([`Driver::add_volume_at`](crate::Driver::add_volume_at)).
     ///
     /// # Errors
     /// When the device fails, a volume does not fit, or there is not a shard for each part.
@@ -279,7 +280,7 @@ pub struct Begun {
     pub parts: Vec<(BlockCache, PartJournal)>,
 }
 
-/// The reason for which a cache cannot be started.
+/// The reason for which a persistent cache cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum BeginError {
     /// The device failed, or its content is unusable.
@@ -298,7 +299,7 @@ pub fn write_superblock(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<
     journal::write_superblock(io, superblock)
 }
 
-/// Drops the blocks of unknown volumes, also in the log.
+/// Drops the blocks of unknown volumes, in the log as well.
 fn forget_others(shard: &mut Restored, known: impl Fn(VolumeId) -> bool) {
     let (kept, others) =
         std::mem::take(&mut shard.blocks).into_iter().partition(|block| known(block.at.volume));
@@ -309,13 +310,13 @@ fn forget_others(shard: &mut Restored, known: impl Fn(VolumeId) -> bool) {
     }
 }
 
-/// Drops all clean data of these volumes, also in the log.
+/// Drops all clean data of the volumes that `of` selects, in the log as well.
 fn forget_clean(shard: &mut Restored, of: impl Fn(VolumeId) -> bool) {
     forget_runs(shard, |volume, run| if of(volume) { vec![run.clone()] } else { Vec::new() });
 }
 
-/// Drops the clean sectors of the runs that `which` returns, in order, for each valid run, also in
-/// the log.
+/// Drops clean sectors, in the log as well: `which` returns, for each valid run, the parts to drop,
+/// in order.
 fn forget_runs(shard: &mut Restored, which: impl Fn(VolumeId, &Sectors) -> Vec<Sectors>) {
     for block in &mut shard.blocks {
         let mut left = Vec::new();
@@ -334,7 +335,7 @@ fn forget_runs(shard: &mut Restored, which: impl Fn(VolumeId, &Sectors) -> Vec<S
     shard.blocks.retain(|block| !block.valid.is_empty());
 }
 
-/// Returns the rest of a run without others, which are in order.
+/// Returns the parts of a run that are in none of `others`, which are in order.
 fn less(run: &Sectors, others: &[Sectors]) -> Vec<Sectors> {
     let (mut start, mut left) = (run.start, Vec::new());
     for other in others.iter().filter(|other| other.start < run.end && run.start < other.end) {
@@ -353,21 +354,21 @@ fn less(run: &Sectors, others: &[Sectors]) -> Vec<Sectors> {
 /// dirty and cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rotten {
-    /// Its volume.
+    /// The volume of the run.
     pub volume: VolumeId,
-    /// Its sectors in the volume.
+    /// The sectors of the run in the volume.
     pub run: Sectors,
-    /// Its offset on the cache device, in bytes.
+    /// The offset of the run's data on the cache device, in bytes.
     pub offset: u64,
-    /// A crash may have left it half overwritten: then nothing is wrong, and it is not used.
+    /// A crash may have left the run half overwritten. Such data is never used, so nothing is lost.
     pub doubted: bool,
-    /// Only the cache had the data.
+    /// The run is dirty: only the cache had the data.
     pub dirty: bool,
-    /// The device fails to read it.
+    /// The device failed to read the run.
     pub unreadable: bool,
 }
 
-/// A run of valid data, all clean or all dirty, and its place.
+/// A run of valid data, all clean or all dirty, and its place on the cache device.
 struct Stored {
     place: u64,
     dirty: bool,
@@ -376,8 +377,9 @@ struct Stored {
 }
 
 impl KeptCache {
-    /// Reads all data that is not known to be lost, and returns the corrupt runs, in each shard in
-    /// the order of their places. Calls `progress` with the bytes verified so far and their total.
+    /// Verifies all data that is not known to be lost against its checksums. Returns the corrupt
+    /// runs, in each shard in the order of their places. Calls `progress` with the bytes verified
+    /// so far and their total.
     ///
     /// # Errors
     /// When the device fails to read clean data. Dirty data that cannot be read is a finding.
@@ -431,8 +433,9 @@ impl KeptCache {
         Ok(rotten)
     }
 
-    /// Reads all data of each copy of the device, and returns where one copy is not as stored and
-    /// another one is. With `mend`, such a copy is mended. A device with one copy is not read.
+    /// Reads all data of each copy of a mirrored device. Returns the runs that are wrong in one
+    /// copy and intact in another. With `mend`, such a copy is mended. A device with one copy is
+    /// not read.
     ///
     /// # Errors
     /// When no copy can be read, or the device fails to write.
@@ -474,8 +477,8 @@ impl KeptCache {
         Ok(wrong)
     }
 
-    /// Mends all copies of a device of which another copy is intact. Returns the damage of the
-    /// data; `None` when there is no cache.
+    /// Mends damaged copies of a mirrored device from intact ones. Returns the damaged data; `None`
+    /// when there is no cache.
     ///
     /// # Errors
     /// When the cache cannot be read completely, or the device fails.

@@ -1,26 +1,26 @@
 //! The block cache: adaptive blocks, groups and write policies, as state machines without I/O.
 //!
 //! [`BlockCache`] takes [`Request`]s and completions and emits [`Order`]s; it never touches a byte
-//! of data, a device or a clock. So a server runs the same code over io_uring as the simulator over
-//! nothing and the tests over failing devices. [`Driver`] executes orders on real
+//! of data, a device or a clock. So one code runs in the server over io_uring, in the simulator
+//! without devices, and in tests over failing devices. [`Driver`] executes orders on real
 //! [`floe_device::Device`]s.
 //!
-//! An admission ([`AdmissionConfig`], `shard::parts`) is asked about each smallest block that is
-//! not cached; by default everything is admitted. A policy ([`Evict`], `mapping::directory`)
+//! An admission ([`AdmissionConfig`], `shard::admission`) is asked about each smallest block that
+//! is not cached; by default everything is admitted. A policy ([`Evict`], `mapping::directory`)
 //! chooses the blocks to evict; by default LRU.
 //!
-//! Above the cache there may be a memory tier (`memory`). The shards keep it coherent: they
-//! order the insertion and removal of its pages.
+//! Above the cache there may be a memory tier (`memory`). The shards keep it coherent: they order
+//! the insertion and removal of its pages.
 //!
-//! A cache can be persistent ([`KeptCache`]). Its shards decide which changes are noted, and in
-//! which order they must become durable (`journal::logging`). The journal (`store`) defines the
-//! bytes, and [`Tier::with_journal`] combines the two.
+//! A cache can be persistent ([`KeptCache`]). Its shards decide which changes are logged, and in
+//! which order they must become durable (`journal::logging`). The journal (`journal::store`)
+//! defines the bytes, and [`Tier::with_journal`] combines the two.
 //!
-//! The algorithms are AdaCache's (Yang et al.): `mapping::directory` has the missing intervals and
-//! the greedy allocation, `mapping::directory` the groups and the two-level replacement, `shard`
-//! the handling of a request, `cache` the splitting over shards. A shard's tasks and locks are in
-//! `engine`, the state of its sectors in `mapping`, what outlives the program in `store`, the
-//! drivers and memory in `tiers`.
+//! The algorithms are AdaCache's (Yang et al.). `mapping::directory` has the missing intervals, the
+//! greedy allocation, the groups and the two-level replacement. `shard` handles requests, and
+//! `cache` splits them over shards. A shard's tasks and locks are in `tasks` and `locks`, the state
+//! of its sectors in `mapping`, the persistent state in `journal`. `driver`, `tier` and `memory`
+//! execute orders.
 
 /// Returns whether a fault has been planted here, for the crash simulator to find. Without `--cfg
 /// floe_crash` there are none.
@@ -62,7 +62,7 @@ mod tier;
 mod volumes;
 mod watched;
 
-/// The atomics of `sleep`; a test of that file puts a model checker's in their place.
+/// The atomics that `sleep` uses; a test of `sleep` replaces them by a model checker's.
 mod sync {
     pub(crate) use std::sync::atomic::{AtomicBool, Ordering, fence};
 }

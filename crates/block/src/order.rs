@@ -37,16 +37,16 @@ pub enum BufferId {
     Scratch(ScratchId),
 }
 
-/// A change of the mapping, for the log.
+/// A change of the mapping, to be appended to a shard's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Noted(pub(crate) Change);
 
 /// A sector whose content differs from the data that was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bad {
-    /// Its number within the read.
+    /// Index of the sector within the read.
     pub(crate) number: u64,
-    /// A crash may have left it half overwritten, in which case the device is not at fault.
+    /// A crash may have left the sector half overwritten, in which case the device is not at fault.
     pub(crate) doubted: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Span {
     pub len: u64,
 }
 
-/// An operation on sectors in the memory tier.
+/// The type of an operation on sectors in the memory tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paging {
     /// Inserts copies into the tier, replacing older ones.
@@ -69,12 +69,12 @@ pub enum Paging {
         /// Span of the copies.
         from: Span,
     },
-    /// Removes copies from the tier, for every reader, before any later order is executed. Held
-    /// sectors stay held.
+    /// Removes the sectors' copies from the tier, for every reader, before any later order is
+    /// executed. Held sectors stay held.
     Forget,
-    /// Holds sectors, since no tier below has them. They can be recalled until they are released,
-    /// whatever the tier evicts. The tier also has copies of them from now on, as after
-    /// [`Paging::Fill`]. Sectors held already are replaced by the newer data.
+    /// Holds unflushed sectors, whose newest data no tier below has. They can be recalled until
+    /// they are released, whatever the tier evicts. The tier also has copies of them from now on,
+    /// as after [`Paging::Fill`]. Sectors held already are replaced by the newer data.
     Hold {
         /// Span of the data.
         from: Span,
@@ -88,7 +88,8 @@ pub enum Paging {
     LetGo,
 }
 
-/// An order to the driver. Orders are executed in sequence; those with an `op` end by a completion.
+/// An order to the driver. Orders are executed in sequence; each with an `op` ends with a
+/// completion for that id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Read from a device.
@@ -112,7 +113,7 @@ pub enum Order {
         offset: u64,
         /// Span of the data.
         from: Span,
-        /// Complete only once the write would survive a power cut.
+        /// Complete only once the write would survive a power cut (FUA).
         durable: bool,
     },
     /// Make a range of a device read as zeros.
@@ -127,7 +128,8 @@ pub enum Order {
         len: u64,
         /// The device may free the space.
         may_unmap: bool,
-        /// Fail with [`Fault::Unsupported`], having changed nothing, rather than write zeros.
+        /// Fail with [`Fault::Unsupported`], having changed nothing, if the device can only zero by
+        /// writing zeros.
         fast: bool,
     },
     /// Tell a device that a range is no longer needed.
@@ -167,7 +169,7 @@ pub enum Order {
         /// The span.
         span: Span,
     },
-    /// Set a span, of at most 256 bytes, to ones: each stands for a sector.
+    /// Set a span, of at most 256 bytes, to ones: each byte stands for a sector.
     Mark {
         /// The span.
         span: Span,
@@ -178,7 +180,7 @@ pub enum Order {
         volume: VolumeId,
         /// The sectors.
         sectors: Sectors,
-        /// The operation. Its spans have the sectors one after the other.
+        /// The operation. Its span has the sectors' data in order.
         deed: Paging,
     },
     /// Append a change of the mapping to the log of a shard, in memory for now. Clean sectors are
@@ -199,7 +201,7 @@ pub enum Order {
     },
     /// Send a message to another part; with a sub-request, lend it the buffer of its request.
     Send {
-        /// The receiver.
+        /// The receiving part.
         to: PartId,
         /// The message.
         message: Message,
@@ -208,9 +210,10 @@ pub enum Order {
     Answer {
         /// The request.
         request: RequestId,
-        /// Its result.
+        /// Success, or the reason for which the request failed.
         result: Result<(), Fault>,
-        /// The cache had all of its data, or a block for it. False of a request that failed.
+        /// The cache had all of the request's data, or for a write a block for it. False for a
+        /// failed request.
         hit: bool,
     },
     /// Release a buffer, which no later order uses. A request's buffer is released after its

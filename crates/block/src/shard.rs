@@ -1,16 +1,17 @@
 //! One shard of the block cache: a state machine that serves reads and writes of its regions.
 //!
 //! A shard takes sub-requests and completions of operations, and emits orders for devices and
-//! buffers, and events for the router. A sub-request becomes a *task*, which takes a lock on its
-//! sectors ([`crate::engine`]) and runs a few steps. Each step orders some operations and waits for
-//! all of them. A sub-request whose sectors differ in state becomes several tasks.
+//! buffers, and events for the router. A sub-request becomes a *task* ([`crate::tasks`]), which
+//! takes a lock on its sectors ([`crate::locks`]) and runs a few steps. Each step orders some
+//! operations and waits for all of them. A sub-request whose sectors differ in state becomes
+//! several tasks.
 //!
-//! [`Shard`] passes what happens on: to the task that it concerns, by the kind of the task and its
-//! step, or to the part that knows ([`parts`]). The steps of a kind of task are one type each:
+//! [`Shard`] dispatches completions and messages to the task they concern, by the kind of the task
+//! and its step, or to one of the shard's [`parts`]. The steps of a kind of task are one type each:
 //! [`read::Reading`] and, for everything that changes sectors, [`write::Writing`]. Both have their
-//! data put into the cache by [`store::Storing`], which has victims cleaned by
-//! [`clean::Cleaning`]. Calls go down this list only. A step that has to go back up ends instead,
-//! and the shard's loop resumes the task.
+//! data put into the cache by [`store::Storing`], which has victims cleaned by [`clean::Cleaning`].
+//! Calls go down this list only. A step that has to go back up ends instead, and the shard's loop
+//! resumes the task.
 //!
 //! Invariants: a task touches only sectors on which it holds a lock. A block is evicted only when
 //! no task holds or waits for a lock on it and none of its sectors is dirty. So a sector's place on
@@ -44,20 +45,19 @@ mod rounds;
 mod store;
 mod write;
 
-/// A shard.
 #[derive(Debug)]
 pub(crate) struct Shard {
     pub(crate) parts: Parts,
 }
 
 impl Shard {
-    /// Returns the empty shard of this number, which has `cache` of the cache device.
+    /// Creates the empty shard of this number, which owns the run `cache` of the cache device.
     pub(crate) fn new(number: u8, cache: &Sectors, config: Config) -> Self {
         Self { parts: Parts::new(number, cache, config) }
     }
 
-    /// Lets the shard add its orders to a list. They come after those of earlier calls that had no
-    /// list.
+    /// Runs `act`, then moves the shard's orders into `orders`. Orders left by earlier calls
+    /// without a list come first.
     #[inline]
     fn emit<T>(&mut self, orders: &mut Vec<Order>, act: impl FnOnce(&mut Self) -> T) -> T {
         if !self.parts.orders.is_empty() {
@@ -69,7 +69,6 @@ impl Shard {
         result
     }
 
-    /// Starts a sub-request.
     pub(crate) fn submit(&mut self, piece: Piece, orders: &mut Vec<Order>) {
         let (volume, range) = (piece.volume, piece.sectors.clone());
         let stream = piece.stream;
@@ -81,7 +80,7 @@ impl Shard {
         });
     }
 
-    /// Handles the end of an operation.
+    /// Handles the completion of a device operation.
     pub(crate) fn completed(
         &mut self,
         op: OpId,
@@ -103,7 +102,7 @@ impl Shard {
         self.go_on(id);
     }
 
-    /// Advances a task of which an operation has ended.
+    /// Advances a task after one of its operations has ended.
     fn go_on(&mut self, id: TaskId) {
         if self.parts.tasks[id].outstanding == 0 {
             self.step_ended(id);
@@ -116,7 +115,8 @@ impl Shard {
         self.parts.tasks.is_idle() && self.parts.rounds.is_idle()
     }
 
-    /// Advances whatever may go on. A loop, not a recursion: one finished task may unblock many.
+    /// Advances all tasks, rounds and fetches that can continue. A loop, not a recursion: one
+    /// finished task may unblock many.
     #[inline]
     fn run_ready(&mut self) {
         while self.has_ready() {
@@ -124,7 +124,7 @@ impl Shard {
         }
     }
 
-    /// Returns whether something may go on. Mostly nothing may.
+    /// Returns whether some task, round or fetch can continue. Usually none can.
     #[inline]
     fn has_ready(&self) -> bool {
         let parts = &self.parts;
@@ -134,7 +134,7 @@ impl Shard {
             || self.wants_rounds()
     }
 
-    /// Advances one of the things that may go on.
+    /// Advances one task, round or fetch that can continue.
     #[inline(never)] // a hit does not come here
     fn run_next(&mut self) {
         let parts = &mut self.parts;
@@ -214,7 +214,8 @@ impl Shard {
         }
     }
 
-    /// Advances to the next step when all operations of a step have ended, or a task is resumed.
+    /// Advances a task to its next step. Called when all operations of a step have ended, or when
+    /// the task is resumed.
     fn step_ended(&mut self, id: TaskId) {
         let parts = &mut self.parts;
         let task = &mut parts.tasks[id];
@@ -247,7 +248,7 @@ impl Shard {
         }
     }
 
-    /// Fetches a run of a region that continues a stream, before it is asked for.
+    /// Fetches a run of a region that continues a stream, before a client reads it.
     pub(crate) fn fetch_ahead(
         &mut self,
         volume: VolumeId,
@@ -281,14 +282,14 @@ impl Shard {
         Reading::of(parts, id).start();
     }
 
-    /// Takes in the current latencies.
+    /// Passes the current latencies to the admission.
     pub(crate) fn observe(&mut self, times: &Times) {
         let Parts { admission, map, fetches, .. } = &mut self.parts;
         admission.observe(times, &map.directory, fetches);
     }
 
     /// Returns the position on the cache device of an operation's store, and the number of its
-    /// sectors.
+    /// sectors; `None` for other operations.
     pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
         let (_, Part::Store(block), run) = self.parts.tasks.of_op(op) else { return None };
         Some((self.parts.map.cache_offset(block, run), (run.end - run.start) as usize))
@@ -320,7 +321,7 @@ impl Shard {
 }
 
 impl Shard {
-    /// Writes all data of a volume that is dirty now to its backing device. [`Event::Drained`]
+    /// Writes all currently dirty data of a volume to its backing device. [`Event::Drained`]
     /// reports the end and the result.
     ///
     /// Without `to_backing` only unflushed data is written, and only to the cache device.
@@ -347,13 +348,13 @@ impl Shard {
         self.emit(orders, Self::run_ready);
     }
 
-    /// Starts rounds for all dirty data that no round covers.
+    /// Starts rounds of cleaning for all dirty data that no round covers.
     pub(crate) fn clean_all(&mut self, orders: &mut Vec<Order>) {
         self.parts.begin_rounds();
         self.emit(orders, Self::run_ready);
     }
 
-    /// Returns whether there is dirty data to be cleaned and no round that does it.
+    /// Returns whether there is dirty data to be cleaned that no round covers.
     #[inline]
     fn wants_rounds(&self) -> bool {
         let bypass = &self.parts.logging.bypass;
@@ -363,8 +364,8 @@ impl Shard {
             && !bypass.is_blocked()
     }
 
-    /// Starts as many operations of a volume's round as may be under way; ends the round, and
-    /// begins the next if one is wanted.
+    /// Starts as many operations of a volume's round as are allowed at once. Ends a finished round,
+    /// and begins the next if one is wanted.
     fn run_round(&mut self, volume: VolumeId) {
         let parts = &mut self.parts;
         loop {
@@ -405,7 +406,7 @@ impl Shard {
 }
 
 impl Shard {
-    /// Adds the changes that state a block to an empty log.
+    /// Adds the changes that describe a block to an empty log.
     pub(crate) fn dump(&self, block: Block, out: &mut Vec<Change>) {
         let (map, logging) = (&self.parts.map, &self.parts.logging);
         let directory = &map.directory;
@@ -445,8 +446,8 @@ impl Shard {
         }
     }
 
-    /// Notes the checksums of all dirty data when nothing changes any more, so that the next
-    /// session can verify it.
+    /// Logs the checksums of all dirty data when nothing changes any more, so that the next session
+    /// can verify it.
     pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
         let Parts { map, logging, orders: late, .. } = &mut self.parts;
         if !logging.is_on() {
@@ -467,7 +468,7 @@ impl Shard {
 }
 
 impl Shard {
-    /// Begins a commit of all noted changes. Returns whether some of them make data dirty: that
+    /// Begins a commit of all pending changes. Returns whether some of them make data dirty: that
     /// data has to be durable first.
     pub(crate) fn commit_begun(&mut self, orders: &mut Vec<Order>) -> bool {
         self.emit(orders, |shard| {
@@ -487,8 +488,8 @@ impl Shard {
     /// Abandons the commit for lack of room in the log; the next commit serves the tasks that wait.
     ///
     /// Some of its records may be durable, and be missing in the log that is valid after a
-    /// checkpoint. So data that is dirty here but was noted otherwise is noted again: the
-    /// checkpoint will call it dirty.
+    /// checkpoint. So data that is dirty here but logged otherwise is logged again: the checkpoint
+    /// will call it dirty.
     pub(crate) fn commit_put_off(&mut self, orders: &mut Vec<Order>) {
         let parts = &mut self.parts;
         parts.logging.log.abandon();
@@ -505,7 +506,7 @@ impl Shard {
         });
     }
 
-    /// Ends a settlement of a volume's backing device.
+    /// Handles the end of a settlement: the flush of a volume's backing device.
     pub(crate) fn settlement_ended(
         &mut self,
         volume: VolumeId,
@@ -527,8 +528,8 @@ impl Shard {
         });
     }
 
-    /// Makes the log's clean copies void at the next start. With `stuck`, some dirty data cannot be
-    /// cleaned.
+    /// Invalidates the log's clean copies for the next start. With `stuck`, some dirty data cannot
+    /// be cleaned.
     pub(crate) fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
         self.parts.logging.lose();
         self.parts.logging.bypass.void_clean(stuck);
@@ -540,7 +541,7 @@ impl Shard {
         });
     }
 
-    /// Makes the whole log void at the next start.
+    /// Invalidates the whole log for the next start.
     pub(crate) fn retire(&mut self, orders: &mut Vec<Order>) {
         self.parts.logging.lose();
         self.parts.logging.bypass.retire();
@@ -549,15 +550,15 @@ impl Shard {
         self.emit(orders, Self::run_ready);
     }
 
-    /// Restarts the tasks that wait for a change of the log's validity.
+    /// Restarts the tasks that wait until the log is declared invalid.
     fn restart_waiting(&mut self) {
         for id in self.parts.logging.bypass.take_waiting() {
             self.parts.tasks.resume(id);
         }
     }
 
-    /// Returns whether a flush of a volume cannot be promised although nothing is under way: some
-    /// answered writes may be on no device.
+    /// Returns whether a flush of a volume must fail although nothing is under way: some answered
+    /// writes may be on no device.
     pub(crate) fn is_unsure_of(&self, volume: VolumeId) -> bool {
         let map = &self.parts.map;
         let dirty = || map.directory.blocks.dirty_blocks(volume).next().is_some();
@@ -599,9 +600,9 @@ impl Shard {
 }
 
 impl Shard {
-    /// Handles a read of `bad` sectors, whose data is not what was stored. Dirty ones are lost from
-    /// now on. Clean ones that a crash left half overwritten are dropped, and do not count as
-    /// errors. Returns the number of bad sectors not known before.
+    /// Handles a read that returned corrupt sectors, `bad`. Dirty ones are lost from now on. Clean
+    /// ones that a crash left half overwritten are dropped, and do not count as errors. Returns the
+    /// number of bad sectors not known before.
     pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
         self.emit(orders, |shard| shard.found_corrupt(op, bad))
     }

@@ -6,7 +6,7 @@ use crate::geometry::{MOST_CLASSES, Sectors, VolumeId};
 use crate::join::{Fault, Request, RequestKind};
 
 counters! {
-    /// Work of shards: bytes ordered from each device, and what became of blocks.
+    /// Work of shards: bytes moved to and from each device, and blocks made, evicted or declined.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub struct Counters {
         /// Bytes read from backing devices.
@@ -41,7 +41,7 @@ counters! {
         /// Smallest blocks that were read or written and not cached, about which the admission was
         /// asked. Without one, nobody is asked.
         pub offered_blocks: u64,
-        /// Those that were to come in.
+        /// Smallest blocks among the offered ones that the admission admitted.
         pub admitted_blocks: u64,
         /// Smallest blocks that came to hold data. Newer data of a smallest block that holds some
         /// adds nothing.
@@ -139,14 +139,14 @@ counters! {
 }
 
 counters! {
-    /// Everything there is to know about a cache at a moment; the sum of what its parts know.
+    /// A snapshot of a cache's counters, summed over its parts.
     #[derive(Debug, Clone, Default, PartialEq)]
     pub struct Stats {
-        /// Requests by kind.
+        /// Counts of requests by kind.
         pub requests: Requests,
-        /// Bytes and blocks.
+        /// Counts of bytes and blocks.
         pub counters: Counters,
-        /// Block sizes in bytes with the number of blocks there are now, smallest first.
+        /// Block sizes in bytes, smallest first, each with its current number of blocks.
         pub blocks: Vec<(u64, u64)>,
         /// Bytes of valid data in the cache.
         pub valid_bytes: u64 = Gauge { json: "valid_bytes", metric: "floe_cache_valid_bytes" },
@@ -176,8 +176,8 @@ counters! {
             metric: "floe_cache_admission_memory_bytes",
             with: "admit",
         },
-        /// Of the smallest blocks offered, how many each of several that have to agree would not
-        /// have.
+        /// Smallest blocks that each of several combined admissions rejected; empty for a single
+        /// admission.
         pub declined_blocks: Vec<u64>,
         /// Shards that have given the cache device up.
         pub degraded_shards: u64 = Gauge {},
@@ -199,7 +199,7 @@ counters! {
         /// Bytes of which some requests are refused, at most, in all tiers: what is lost, and dirty
         /// data that cannot be read or replaced.
         pub refused_bytes: u64 = Gauge { json: "refused_bytes", metric: "floe_refused_bytes" },
-        /// Where in the volumes is what is lost, the first runs of each part.
+        /// The first runs of lost data of each part, with their volumes.
         pub lost_runs: Vec<(VolumeId, Sectors)>,
     }
 }
@@ -208,7 +208,7 @@ counters! {
 pub(crate) const MOST_LOST_RUNS: usize = 8;
 
 impl Requests {
-    /// Counts a request that has its answer.
+    /// Counts a request that was answered.
     pub(crate) fn count(&mut self, request: &Request, hit: bool, result: Result<(), Fault>) {
         let counted = self;
         counted.errors += u64::from(result.is_err());
@@ -238,7 +238,7 @@ impl Requests {
 }
 
 impl Stats {
-    /// Adds the blocks that each of several admissions has rejected.
+    /// Adds the blocks that each of several combined admissions has rejected.
     pub(crate) fn decline(&mut self, blocks: &[u64]) {
         Counts::add(&mut self.declined_blocks, &blocks.to_vec());
     }
@@ -248,7 +248,7 @@ impl Stats {
         self.block_metadata_bytes + self.sector_metadata_bytes
     }
 
-    /// Blocks made since the start.
+    /// Returns the number of blocks made since the start.
     pub fn blocks_allocated(&self) -> u64 {
         self.counters.blocks_allocated.iter().sum()
     }

@@ -1,12 +1,12 @@
 //! The table of a cache's volumes and their sizes.
 //!
-//! A volume's id is a place in a table; a removed volume leaves a gap, which the next added one
-//! fills. Every part of a cache has such a table. Volumes are added and removed in all of them
-//! alike, so ids agree.
+//! A volume's id is an index into the table. A removed volume leaves a free id, which the next
+//! added one gets. Every part of a cache has such a table. Volumes are added and removed in all of
+//! them alike, so ids agree.
 
 use crate::geometry::{MOST_VOLUME_BYTES, SECTOR_BYTES, VolumeId};
 
-/// The reason for which a volume cannot be removed or resized. Nothing has changed then.
+/// The reason for which a volume cannot be removed or resized. The volume is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
     /// There is no such volume.
@@ -15,28 +15,28 @@ pub enum VolumeError {
     /// An operation of the volume is under way. The call may be repeated.
     #[error("the volume is in use")]
     Busy,
-    /// The cache holds data of it that the backing device does not have.
+    /// The cache holds this many bytes of the volume that the backing device does not have.
     #[error("the cache holds {0} bytes of the volume that its backing device does not have")]
     Dirty(u64),
-    /// Data beyond the new end may be anywhere; a volume can only grow.
+    /// The new size is smaller; a volume can only grow, as data beyond the new end may be anywhere.
     #[error("a volume of {from} bytes cannot shrink to {to}")]
     Shrinks {
-        /// Its size.
+        /// The current size in bytes.
         from: u64,
-        /// The size that was asked for.
+        /// The requested size in bytes.
         to: u64,
     },
-    /// More than a volume can have.
+    /// The requested size in bytes is above the maximum.
     #[error("a volume has at most {MOST_VOLUME_BYTES} bytes, not {0}")]
     TooLarge(u64),
 }
 
-/// The volumes, by id.
+/// The sizes of the volumes in bytes, by id; `None` for a free id.
 #[derive(Debug, Default)]
 pub(crate) struct Volumes(Vec<Option<u64>>);
 
 impl Volumes {
-    /// Puts a volume of this many bytes into a gap, or at the end.
+    /// Adds a volume of this many bytes under the lowest free id.
     ///
     /// # Panics
     /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
@@ -47,10 +47,10 @@ impl Volumes {
         id
     }
 
-    /// Puts a volume into a gap.
+    /// Adds a volume under a free id.
     ///
     /// # Panics
-    /// When there is none, or the volume has more than half an exbibyte.
+    /// When the id is not free, or the volume has more than half an exbibyte.
     pub(crate) fn add_at(&mut self, id: VolumeId, bytes: u64) {
         assert!(
             bytes <= MOST_VOLUME_BYTES,
@@ -62,7 +62,7 @@ impl Volumes {
         self.0[at] = Some(bytes);
     }
 
-    /// Returns the upper bound of all ids.
+    /// Returns a number above all ids in use.
     pub(crate) fn ids(&self) -> usize {
         self.0.len()
     }
@@ -80,7 +80,7 @@ impl Volumes {
         self.0[id.0 as usize] = Some(bytes);
     }
 
-    /// Checks whether a volume can have this many bytes; returns the sector that its old end
+    /// Checks whether a volume can grow to this many bytes. Returns the sector that its old end
     /// divides, if there is one.
     pub(crate) fn may_grow(&self, id: VolumeId, bytes: u64) -> Result<Option<u64>, VolumeError> {
         match self.bytes(id) {

@@ -2,9 +2,10 @@
 //!
 //! A fetch costs the backing device an operation, and time for its bytes. Larger fetches save later
 //! operations where neighbours are read soon; otherwise they waste bytes and room. The best size
-//! depends on the device and on the load. So one [`Ghost`] for each block size serves a sample of
-//! the requests, and the size whose ghost would have cost least is used: its operations and
-//! sectors, at the [price](Price) of the backing device's.
+//! depends on the device and on the load. So one [`Ghost`] for each block size simulates a cache
+//! that fetches in that size, on a sample of the requests. The size whose ghost would have cost
+//! least is used. A cost is a number of operations and of sectors, weighed by the [price](Price) of
+//! the backing device's reads.
 //!
 //! The sample consists of whole regions, chosen by their hash, so that each ghost has all requests
 //! of a region. It is as large as keeps a ghost at [`MOST_SECTORS`]. Costs fade, so that the size
@@ -33,10 +34,10 @@ const LEFT: f64 = 0.9;
 /// The present size is kept unless another costs less than this share of it.
 const BETTER: f64 = 0.97;
 
-/// The size before the first decision.
+/// Bytes of a fetch before the first decision.
 const FIRST_BYTES: u64 = 64 << 10;
 
-/// Operations and sectors, faded.
+/// Operations and sectors of a ghost, with older ones weighing less.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     operations: f64,
@@ -48,9 +49,9 @@ struct Cost {
 pub(super) struct FetchSize {
     sizes: BlockSizes,
     mode: WriteMode,
-    /// Regions with a smaller hash are sampled.
+    /// Sampling threshold: regions whose hash is not above it are sampled.
     below: u64,
-    /// By class.
+    /// One ghost for each class.
     ghosts: Vec<Ghost>,
     costs: Vec<Cost>,
     price: Price,
@@ -61,7 +62,7 @@ pub(super) struct FetchSize {
 }
 
 impl FetchSize {
-    /// Returns what has learned nothing yet, for a part of this many sectors.
+    /// Creates the learner of a part with this many sectors of cache.
     pub(super) fn new(sizes: &BlockSizes, mode: WriteMode, sectors: u64) -> Self {
         let share = (MOST_SECTORS as f64 / sectors.max(1) as f64).min(1.0);
         let capacity = sectors.min(MOST_SECTORS).max(sizes.largest());
@@ -80,7 +81,7 @@ impl FetchSize {
         }
     }
 
-    /// Returns the present size, in sectors.
+    /// Returns the current size of a fetch in sectors.
     pub(super) fn sectors(&self) -> u64 {
         self.ghosts[self.chosen].unit()
     }
@@ -117,7 +118,7 @@ impl FetchSize {
         self.seen == WINDOW && self.decide()
     }
 
-    /// Chooses a size; returns whether it is another one.
+    /// Chooses the cheapest size, and returns whether it changed.
     fn decide(&mut self) -> bool {
         self.seen = 0;
         let price = self.price.sectors_an_operation();
@@ -139,32 +140,32 @@ impl FetchSize {
 /// The effect of a request on a ghost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touch {
-    /// Reads; fetches what is missing.
+    /// The sectors are read; missing ones are fetched.
     Read,
-    /// Adds the sectors.
+    /// The sectors are written, and cached.
     Write,
-    /// Drops the sectors.
+    /// The sectors leave the cache.
     Drop,
 }
 
-/// Reads of the backing device, and the sectors they would move.
+/// Cost of an access to a ghost: reads of the backing device and sectors they would move.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Fetched {
     pub(super) operations: u64,
     pub(super) sectors: u64,
 }
 
-/// A cache of runs of one size.
+/// A simulated LRU cache without data, which fetches runs of one size.
 #[derive(Debug)]
 pub(super) struct Ghost {
-    /// Sectors of a run, and of a bit of its mask.
+    /// Sectors of a run, and sectors that one bit of a run's mask stands for.
     unit: u64,
     grain: u64,
-    /// In sectors.
+    /// Capacity in sectors.
     capacity: u64,
     held: u64,
     index: Index,
-    /// By slot.
+    /// Position of the run in each slot.
     runs: Vec<Place>,
     masks: Vec<u64>,
     order: Lru,
@@ -187,12 +188,12 @@ impl Ghost {
         }
     }
 
-    /// Returns the size of its runs in sectors.
+    /// Returns the size of a run in sectors.
     pub(super) fn unit(&self) -> u64 {
         self.unit
     }
 
-    /// Lets a request pass, within one region, and returns what it would have fetched. Neighbouring
+    /// Simulates a request within one region, and returns what it would have fetched. Neighbouring
     /// runs are fetched together.
     pub(super) fn access(&mut self, volume: VolumeId, run: &Sectors, touch: Touch) -> Fetched {
         let mut fetched = Fetched::default();
@@ -225,7 +226,7 @@ impl Ghost {
         fetched
     }
 
-    /// Returns the bits of a part of the run that begins at a sector.
+    /// Returns the mask bits of `part`, a part of the run that begins at sector `start`.
     fn mask(&self, start: u64, part: &Sectors) -> u64 {
         let first = (part.start - start) / self.grain;
         let end = (part.end - start).div_ceil(self.grain);
@@ -268,22 +269,23 @@ impl Ghost {
     }
 }
 
-/// Sectors that take as long as an operation, where that is not known: 256 KiB, as on NVMe drives
-/// and networked volumes. Disks have four times as much, SATA drives half.
+/// Default price of an operation: it takes as long as this many sectors (256 KiB), as on NVMe
+/// drives and networked volumes. Disks have four times as much, SATA drives half.
 const USUAL: f64 = 64.0;
 
-/// Bounds of what is believed: from 16 KiB to 8 MiB.
+/// Bounds of a measured price in sectors: from 16 KiB to 8 MiB.
 const LEAST: f64 = 4.0;
 const MOST: f64 = 2048.0;
 
-/// Operations, faded, from which a line is drawn, and the share kept at each further one.
+/// Recent operations needed to fit a line, and the share of the sums that is kept at each further
+/// one.
 const LEAST_OPERATIONS: f64 = 32.0;
 const KEPT_PER_OPERATION: f64 = 1.0 - 1.0 / 1024.0;
 
-/// Weight of the usual price, in operations that are spread over [`USUAL`] sectors.
+/// Weight of the default price in the fit, in operations spread over [`USUAL`] sectors.
 const USUAL_OPERATIONS: f64 = 1.0;
 
-/// The price of fetches: an operation's in sectors.
+/// The price of an operation of a device: the number of sectors that take as long to move.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Price(f64);
 
@@ -294,19 +296,19 @@ impl Default for Price {
 }
 
 impl Price {
-    /// Returns a price.
     #[cfg(test)]
     pub(crate) fn of(sectors_an_operation: f64) -> Self {
         Self(sectors_an_operation)
     }
 
-    /// Returns the sectors that take as long as an operation.
+    /// Returns the number of sectors that take as long as an operation.
     pub(crate) fn sectors_an_operation(self) -> f64 {
         self.0
     }
 }
 
-/// The times of operations, faded: number, sums, and sums of products, of sectors and nanoseconds.
+/// A fitted line: the time of an operation by its size. Has the number of recent operations, their
+/// sums, and sums of products, of sectors and nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Line {
     number: f64,
@@ -333,7 +335,7 @@ impl Line {
             .for_each(|(sum, added)| *sum = *sum * KEPT_PER_OPERATION + added);
     }
 
-    /// Returns the nanoseconds of an operation and of a sector; `None` where there are few.
+    /// Returns the nanoseconds of an operation and of each sector; `None` with too few operations.
     fn operation_and_sector(&self) -> Option<(f64, f64)> {
         if self.number < LEAST_OPERATIONS {
             return None;
@@ -348,7 +350,8 @@ impl Line {
         Some((ns - rise * sectors, rise.max(0.0)))
     }
 
-    /// Returns the price of fetches with these reads, of which data is stored by `writes`.
+    /// Returns the price of fetches whose reads are timed by this line, and whose data is then
+    /// stored in the cache by `writes`.
     pub(crate) fn price(&self, writes: &Self) -> Price {
         let Some((operation, sector)) = self.operation_and_sector() else {
             return Price::default();
@@ -370,13 +373,14 @@ mod tests {
         Piece { request, volume, kind, sectors, buffer_offset: 0, stream: None }
     }
 
-    /// From 4 KiB to 1 MiB.
+    /// Returns all block sizes from 4 KiB to 1 MiB.
     fn sizes() -> BlockSizes {
         let sizes: Vec<u64> = (12..=20).map(|power| 1 << power).collect();
         BlockSizes::new(&sizes).unwrap()
     }
 
-    /// A cache of 16 MiB, with an operation that costs as much as so many sectors.
+    /// Returns a learner for a cache of 16 MiB, in which an operation costs as much as `price`
+    /// sectors.
     fn fetch_size(price: f64) -> FetchSize {
         let sizes = sizes();
         let mut learned = FetchSize::new(&sizes, WriteMode::Through, 4096);
@@ -384,7 +388,7 @@ mod tests {
         learned
     }
 
-    /// The size after reads of these sectors, in bytes.
+    /// Returns the learned size, in bytes, after reads of these sectors.
     fn learned(price: f64, reads: impl Iterator<Item = u64>) -> u64 {
         let mut learned = fetch_size(price);
         for sector in reads {

@@ -1,7 +1,7 @@
-//! The shards of a part, and which of them may have events to be handled.
+//! The shards of a part, and a record of which may have events to be handled.
 //!
-//! Whatever may cause events goes through [`Shards::at`], [`Shards::of_op`] or [`Shards::each`],
-//! which mark the shards that they return as *stirred*.
+//! Every call that may cause events gets its shard from [`Shards::at`], [`Shards::of_op`] or
+//! [`Shards::each`]. These mark the shards that they return as *stirred*.
 
 use super::fetch_size::{FetchSize, Price};
 use crate::config::Config;
@@ -17,27 +17,26 @@ use floe_policy::Slot;
 /// The shard number in the ids of the router's own operations.
 pub(crate) const ROUTER: u8 = u8::MAX;
 
-/// The shards of a part.
 #[derive(Debug)]
 pub(crate) struct Shards {
     pub(super) part: PartId,
     pub(super) parts: usize,
-    /// This part's shards: those whose number leaves `part` when divided by `parts`, in order.
+    /// This part's shards in order: those with `number % parts == part`.
     shards: Vec<Shard>,
-    /// The number of shards of all parts together.
+    /// Number of shards of all parts together.
     pub(super) all: u64,
     sizes: BlockSizes,
-    /// The size of fetches, where that is learned.
+    /// The learner of the size of fetches; `None` where the size is fixed.
     fetch_size: Option<Box<FetchSize>>,
     /// A bit for each of this part's shards that may have events to be handled.
     stirred: u128,
     degraded: bool,
-    /// Some shard may have lost sectors that were not reported yet.
+    /// Set when some shard may have lost sectors that were not reported yet.
     has_newly_lost: bool,
 }
 
 impl Shards {
-    /// Returns the shards of a part, one of so many, of which there are `all` in all parts.
+    /// Creates the shards of one part; `all` is the number of shards of all parts together.
     pub(super) fn new(
         part: PartId,
         parts: usize,
@@ -59,7 +58,7 @@ impl Shards {
         part
     }
 
-    /// Gives a sub-request to its shard, here or in another part.
+    /// Routes a sub-request to its shard, here or in another part.
     pub(super) fn give(&mut self, piece: Piece, orders: &mut Vec<Order>) {
         let shard = self.number_of(piece.volume, piece.sectors.start);
         let to = self.owner(shard);
@@ -70,7 +69,7 @@ impl Shards {
         }
     }
 
-    /// Submits a sub-request to this part's shard of a number.
+    /// Submits a sub-request to a shard of this part, by its number among all shards.
     #[inline]
     pub(super) fn submit(&mut self, number: u64, piece: Piece, orders: &mut Vec<Order>) {
         if self.fetch_size.as_mut().is_some_and(|size| size.learn(&piece)) {
@@ -93,19 +92,19 @@ impl Shards {
         }
     }
 
-    /// Returns the number, among all shards, of the one that a sector belongs to.
+    /// Returns the number, among all shards, of the shard that a sector belongs to.
     #[inline]
     pub(super) fn number_of(&self, volume: VolumeId, sector: u64) -> u64 {
         (self.sizes.region(volume, sector).hash() >> 32) % self.all
     }
 
-    /// Returns the part that has the shard of this number.
+    /// Returns the part that owns the shard of this number.
     #[inline]
     pub(super) fn owner(&self, number: u64) -> PartId {
         PartId((number % self.parts as u64) as u8)
     }
 
-    /// Returns this part's shard of a number, which may have events afterwards.
+    /// Returns a shard of this part by its number among all shards, and marks it as stirred.
     #[inline]
     pub(super) fn at(&mut self, number: u64) -> &mut Shard {
         let here = number as usize / self.parts;
@@ -113,29 +112,27 @@ impl Shards {
         &mut self.shards[here]
     }
 
-    /// Returns the shard of an operation, which may have events afterwards.
+    /// Returns the shard that ordered an operation, and marks it as stirred.
     #[inline]
     pub(super) fn of_op(&mut self, op: OpId) -> &mut Shard {
         self.at(shard_of(op).into())
     }
 
-    /// Returns each of this part's shards, which may have events afterwards.
+    /// Returns all shards of this part, and marks each as stirred.
     pub(crate) fn each(&mut self) -> impl Iterator<Item = &mut Shard> {
         self.stirred = u128::MAX;
         self.shards.iter_mut()
     }
 
-    /// Returns each of this part's shards.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Shard> {
         self.shards.iter()
     }
 
-    /// Returns the number of this part's shards.
     pub(crate) fn len(&self) -> usize {
         self.shards.len()
     }
 
-    /// Returns a shard that may have events; each is returned once.
+    /// Returns a shard that may have events, and unmarks it.
     #[inline]
     pub(super) fn next_stirred(&mut self) -> Option<&mut Shard> {
         if self.stirred == 0 {
@@ -155,14 +152,13 @@ impl Shards {
         self.degraded
     }
 
-    /// Degrades all shards.
     pub(crate) fn degrade(&mut self) {
         if !std::mem::replace(&mut self.degraded, true) {
             self.shards.iter_mut().for_each(|shard| shard.parts.health.degrade());
         }
     }
 
-    /// Uses the cache device again.
+    /// Ends the degradation of all shards: they use the cache device again.
     pub(super) fn restore(&mut self) {
         self.degraded = false;
         self.shards.iter_mut().for_each(|shard| shard.parts.health.restore());
@@ -174,7 +170,8 @@ impl Shards {
         self.shards.iter_mut().for_each(|shard| shard.parts.map.set_volume(id, sectors));
     }
 
-    /// Returns whether a volume's backing device may lose some of its last writes.
+    /// Returns whether some of the last writes to a volume's backing device would not survive a
+    /// power cut.
     pub(crate) fn is_unsettled(&self, volume: VolumeId) -> bool {
         self.iter().any(|shard| shard.parts.logging.settlements.is_unsettled(volume))
     }
@@ -216,13 +213,13 @@ impl Shards {
         }
     }
 
-    /// Returns the blocks of this part's shard of a number, the coldest first.
+    /// Returns the blocks of a shard of this part, the coldest first.
     pub(crate) fn blocks_by_heat(&self, shard: usize) -> Vec<u32> {
         let blocks = self.shards[shard].parts.map.directory.by_heat();
         blocks.into_iter().map(|block| block.0).collect()
     }
 
-    /// Adds the changes that a checkpoint states for a block, if the block still exists.
+    /// Adds the changes by which a checkpoint records a block, if the block still exists.
     pub(crate) fn state_block(&self, shard: usize, block: u32, out: &mut Vec<Change>) {
         self.shards[shard].dump(Slot(block), out);
     }

@@ -1,13 +1,13 @@
-//! Streams of clients, followed above the shards: each shard sees some regions only, and would lose
-//! a stream at the end of each.
+//! Client streams, tracked above the shards: each shard sees some regions only, and would lose a
+//! stream at the end of each.
 //!
-//! Each part follows the requests that were submitted to it, in smallest blocks, whether they hit
-//! or not. The start of the stream is passed with the sub-requests, for the admission and the
-//! policy. If the policy wants it, the continuation of the stream is fetched without a waiting
-//! client. The fetches go to the shards that own the sectors, here or in other parts; those of one
-//! region go together.
+//! Each part tracks the requests that were submitted to it, in smallest blocks, whether they hit or
+//! not. The start of the stream is passed with the sub-requests, for the admission and the policy.
+//! If the policy wants it, the continuation of the stream is fetched without a waiting client. The
+//! fetches go to the shards that own the sectors, here or in other parts; those of one region go
+//! together.
 //!
-//! Limits: the requests of a stream over several connections are not seen as one, if these are in
+//! Limits: a stream over several connections is not recognized if the connections belong to
 //! different threads. Requests answered by a tier above are not seen at all.
 
 use floe_policy::admission::Admission;
@@ -20,23 +20,24 @@ use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors};
 use crate::join::{Request, RequestKind};
 use crate::order::Order;
 
-/// The streams that a part follows.
 #[derive(Debug)]
 pub(super) struct Followed {
     streams: Streams,
-    /// The length, in smallest blocks, from which a stream's continuation is fetched.
+    /// The length of a stream, in smallest blocks, from which its continuation is fetched; `None`
+    /// for never.
     fetches_from: Option<u64>,
 }
 
 impl Followed {
-    /// Returns the state for a cache; `None` where no policy needs streams.
+    /// Creates the state for a cache; `None` where no policy needs streams.
     pub(super) fn new(config: &Config) -> Option<Box<Self>> {
         let fetches_from = config.evict.fetches_ahead().filter(|_| config.mode.caches_reads());
         let wanted = fetches_from.is_some() || config.gate.admission.needs().streams;
         wanted.then(|| Box::new(Self { streams: Streams::default(), fetches_from }))
     }
 
-    /// Follows the stream of a read or write, and returns the sector at which it began.
+    /// Adds a read or write to the stream it continues, and returns the sector at which the stream
+    /// began.
     pub(super) fn follow(&mut self, sizes: &BlockSizes, request: &Request) -> Option<u64> {
         if !matches!(request.kind, RequestKind::Read | RequestKind::Write { .. })
             || request.len == 0
@@ -51,7 +52,7 @@ impl Followed {
         Some(Place::of_number(begun * unit).sector())
     }
 
-    /// Returns the sectors to be fetched after a read, which was followed last, if it is part of a
+    /// Returns the sectors to fetch after the read that was followed last, if that is part of a
     /// stream. They may reach beyond the volume.
     fn ahead(&mut self, sizes: &BlockSizes) -> Option<Sectors> {
         let ahead = self.streams.ahead(self.fetches_from?)?;
@@ -64,7 +65,7 @@ impl Followed {
 }
 
 impl BlockCache {
-    /// Fetches the continuation of a read, which was followed last, if it is part of a stream.
+    /// Fetches the continuation of the read that was followed last, if that is part of a stream.
     pub(super) fn fetch_ahead(&mut self, request: &Request, stream: u64, orders: &mut Vec<Order>) {
         let followed = self.followed.as_deref_mut().filter(|_| request.kind == RequestKind::Read);
         let Some(ahead) = followed.and_then(|followed| followed.ahead(&self.config.sizes)) else {
