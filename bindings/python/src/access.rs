@@ -1,4 +1,4 @@
-//! Access to a cache with Python's objects: how entries are looked up, put in and taken out.
+//! Access to a cache with Python objects: lookup, insertion and removal of entries.
 
 use floe::InsertOptions;
 use pyo3::exceptions::PyValueError;
@@ -9,27 +9,28 @@ use crate::mapping::Mapping;
 use crate::store::Value;
 
 impl Mapping {
-    /// A key of the mapping.
+    /// Prepares a lookup of a key that the program uses directly, as opposed to a call of a cached
+    /// function.
     #[inline]
     pub(crate) fn probe<'a, 'py>(&self, key: &'a Bound<'py, PyAny>) -> PyResult<Probe<'a, 'py>> {
         Probe::new(key, Call::default(), &self.identities)
     }
 
-    /// Looks a key up and counts that.
+    /// Looks up a key and counts a hit or a miss.
     #[inline]
     pub(crate) fn look_up<'py>(&self, probe: &Probe<'_, 'py>) -> Option<Bound<'py, PyAny>> {
         self.store.read(probe, |value| value.object(probe.py()))?
     }
 
-    /// Looks a key up without a trace.
+    /// Looks up a key without effect on statistics or policy.
     pub(crate) fn look_at<'py>(&self, probe: &Probe<'_, 'py>) -> Option<Bound<'py, PyAny>> {
         self.store.peek(probe)?.object(probe.py())
     }
 
-    /// Weighs a value and inserts it. A load of the key that is under way will not come in.
+    /// Weighs a value and inserts it. A load of the key that is in progress will not be stored.
     ///
     /// # Errors
-    /// When it weighs too much, and those of the function that weighs and of the key.
+    /// When the value weighs too much, or when `getsizeof` or the key's methods raise an exception.
     pub(crate) fn put(
         &self,
         key: &Bound<'_, PyAny>,
@@ -43,11 +44,11 @@ impl Mapping {
         Ok(())
     }
 
-    /// Weighs a value and inserts it, unless another thread that does so has been first. Returns
-    /// the one that is there then.
+    /// Weighs a value and inserts it, unless another thread has inserted one first. Returns the
+    /// value that is in the cache then.
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// See [`put`](Self::put).
     pub(crate) fn put_first<'py>(
         &self,
         probe: &Probe<'_, 'py>,
@@ -64,7 +65,7 @@ impl Mapping {
         Ok(first.unwrap_or(value))
     }
 
-    /// Inserts a value that was weighed.
+    /// Inserts a value whose weight is known.
     pub(crate) fn place(
         &self,
         key: Key,
@@ -87,17 +88,18 @@ impl Mapping {
         removed.and(value)
     }
 
-    /// The weight of a value; `None` if it is more than the cache can hold, or 2³² or more.
+    /// Returns the weight of a value; `None` if the weight exceeds the capacity, or is 2³² or more.
     ///
     /// # Errors
-    /// Those of the function that weighs.
+    /// When `getsizeof` raises an exception.
     pub(crate) fn weigh(&self, value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
         let Some(getsizeof) = &self.settings.getsizeof else { return Ok(Some(1)) };
         let weight: u64 = getsizeof.bind(value.py()).call1((value,))?.extract()?;
         Ok(u32::try_from(weight).ok().filter(|_| weight <= self.maxsize()))
     }
 
-    /// Calls a function with each entry of the mapping, which those of cached functions are not.
+    /// Calls a function with each entry that the program inserted directly. Results of cached
+    /// functions are skipped.
     pub(crate) fn for_each<'py>(
         &self,
         py: Python<'py>,

@@ -1,7 +1,7 @@
-//! The cache, as Python sees it: a mapping.
+//! The Python class `Cache`, a mapping.
 //!
-//! Its methods use the entries themselves, unless a subclass overrides one of the operators that
-//! those of `cachetools` use: [`overrides`].
+//! Its methods access the entries directly, unless a subclass overrides one of the operators on
+//! which the methods of `cachetools` are based: see [`overrides`].
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::mapping::{Mapping, Settings};
 use crate::settings::{self, OrMissing};
 use crate::stats::Stats;
 
-/// The policy of caches that name none.
+/// Name of the default policy.
 const POLICY: &str = "qd-clock";
 
-/// A cache of a bounded number of entries, or of a bounded weight.
+/// A cache with a maximum number of entries or a maximum weight.
 ///
-/// `capacity` is the largest number of entries or, with `getsizeof`, the largest sum of what
+/// `capacity` is the maximum number of entries or, with `getsizeof`, the maximum sum of what
 /// `getsizeof(value)` returns. `policy` is the eviction policy by name, with parameters if need be:
-/// "lru", "s3-fifo", "slru:segments=2". `admission` decides which new keys come in, and `ttl` and
-/// `idle` are the seconds, or the timedelta, after which an entry expires: since it came in, and
-/// since it was last used.
+/// "lru", "s3-fifo", "slru:segments=2". `admission` decides which new keys are admitted. `ttl` and
+/// `idle` are the time, in seconds or as timedelta, after which an entry expires: since its
+/// insertion, and since its last use.
 #[pyclass(frozen, subclass, weakref, module = "floe_cache")]
 pub(crate) struct Cache {
-    /// Made by `__init__`, so that a subclass may have one of its own.
+    /// The entries. `__init__` creates them, so that a subclass may have an `__init__` of its own.
     mapping: OnceLock<Mapping>,
 }
 
@@ -39,7 +39,7 @@ fn missing(key: &Bound<'_, PyAny>) -> PyErr {
     PyKeyError::new_err((key.clone().unbind(),))
 }
 
-/// Returns whether a subclass has one of these methods of its own.
+/// Returns whether a subclass overrides one of these methods.
 fn overrides(cache: &Bound<'_, Cache>, methods: &[&str]) -> PyResult<bool> {
     if cache.is_exact_instance_of::<Cache>() {
         return Ok(false);
@@ -53,7 +53,7 @@ fn overrides(cache: &Bound<'_, Cache>, methods: &[&str]) -> PyResult<bool> {
     Ok(false)
 }
 
-/// The value of `self[key]` if `key in self`.
+/// Returns the value of `self[key]` if `key in self`.
 fn subscript<'py>(
     cache: &Bound<'py, Cache>,
     key: &Bound<'py, PyAny>,
@@ -73,16 +73,16 @@ fn subscript<'py>(
     Ok(None)
 }
 
-/// The seconds of a time, as its argument was.
+/// Returns a time in seconds, the form of the constructor's argument.
 fn seconds(time: Option<Duration>) -> Option<f64> {
     time.map(|time| if time == Duration::MAX { f64::INFINITY } else { time.as_secs_f64() })
 }
 
 impl Cache {
-    /// The entries.
+    /// Returns the entries.
     ///
     /// # Errors
-    /// When it was not initialized.
+    /// When `__init__` was not called.
     #[inline]
     pub(crate) fn mapping(&self) -> PyResult<&Mapping> {
         match self.mapping.get() {
@@ -141,7 +141,7 @@ impl Cache {
             .map_err(|_| PyRuntimeError::new_err("this cache has its capacity already: resize it"))
     }
 
-    /// The value of a key, or `default` if it is not there.
+    /// Returns the value of a key, or `default` if the key is not in the cache.
     #[pyo3(signature = (key, default=None, /))]
     fn get<'py>(
         slf: &Bound<'py, Self>,
@@ -155,8 +155,8 @@ impl Cache {
         Ok(own.look_up(&own.probe(key)?).or(default))
     }
 
-    /// The value of a key, or `default` if it is not there: without a trace, so that neither
-    /// statistics nor the policy know of it.
+    /// Returns the value of a key, or `default` if the key is not in the cache. Does not affect
+    /// statistics or eviction.
     #[pyo3(signature = (key, default=None, /))]
     fn peek<'py>(
         &self,
@@ -167,8 +167,7 @@ impl Cache {
         Ok(own.look_at(&own.probe(key)?).or(default))
     }
 
-    /// Inserts a value that expires at another time than the cache's others, or is not evicted
-    /// (`pinned`).
+    /// Inserts a value with a time to live of its own, or one that is never evicted (`pinned`).
     #[pyo3(signature = (key, value, /, *, ttl=None, idle=None, pinned=false))]
     fn insert(
         &self,
@@ -191,36 +190,36 @@ impl Cache {
         self.mapping()?.put(key, value, options)
     }
 
-    /// Removes everything. Loads that are under way do not come in.
+    /// Removes all entries. Results of loads in progress will not be stored.
     fn clear(&self) -> PyResult<()> {
         self.mapping()?.clear();
         Ok(())
     }
 
-    /// Frees the memory of entries that have left and those that have expired. Otherwise some wait,
-    /// so that they can be freed together: with their keys, but without their values.
+    /// Frees the memory of removed and expired entries now. By default, some entries wait to be
+    /// freed together: with their keys, but without their values.
     fn reclaim(&self) -> PyResult<()> {
         self.mapping()?.store.reclaim();
         Ok(())
     }
 
-    /// Changes the capacity, and evicts what is too much.
+    /// Changes the capacity, and evicts entries that exceed it.
     fn resize(&self, capacity: u64) -> PyResult<()> {
         self.mapping()?.resize(capacity)
     }
 
-    /// The counts of the cache. For once a second, not once a request.
+    /// Returns the statistics of the cache. Meant for once a second, not for every request.
     fn stats(&self) -> PyResult<Stats> {
         Ok(self.mapping()?.stats())
     }
 
-    /// The largest number of entries, or their largest weight.
+    /// The maximum number of entries, or the maximum weight with `getsizeof`.
     #[getter]
     fn maxsize(&self) -> PyResult<u64> {
         Ok(self.mapping()?.maxsize())
     }
 
-    /// The number of entries, or their weight.
+    /// The number of entries, or their weight with `getsizeof`.
     #[getter]
     fn currsize(&self) -> PyResult<u64> {
         Ok(self.mapping()?.currsize())
@@ -249,7 +248,7 @@ impl Cache {
         Err(missing(key))
     }
 
-    /// Called by `self[key]` if the key is not there: raises KeyError, unless overridden.
+    /// Called by `self[key]` if the key is not in the cache. Raises KeyError, unless overridden.
     fn __missing__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
         Err(missing(key))
     }
@@ -263,21 +262,21 @@ impl Cache {
         own.take(&own.probe(key)?).map(drop).ok_or_else(|| missing(key))
     }
 
-    /// Iterates over the keys that are there now, in no particular order.
+    /// Iterates over the keys that are in the cache now, in no particular order.
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut keys = Vec::new();
         self.mapping()?.for_each(py, |key, _| keys.push(key));
         Ok(PyList::new(py, keys)?.try_iter()?.into_any())
     }
 
-    /// As of mappings: there is no order to be reversed.
+    /// Disables `reversed()`, as for any mapping: the entries have no order.
     #[classattr]
     #[pyo3(name = "__reversed__")]
     fn reversed() -> Option<()> {
         None
     }
 
-    /// The entries that are there now, as pairs; no hit is counted.
+    /// Returns the current entries as a list of pairs. No hit is counted.
     fn _entries<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyList>> {
         let mut entries = Vec::new();
         if overrides(slf, &["__iter__", "__getitem__", "__contains__"])? {
@@ -293,7 +292,7 @@ impl Cache {
         PyList::new(slf.py(), entries)
     }
 
-    /// Removes a key and returns its value, or `default` if it is not there.
+    /// Removes a key and returns its value, or `default` if the key is not in the cache.
     #[pyo3(
         signature = (key, default=OrMissing(None), /),
         text_signature = "($self, key, default=..., /)"
@@ -316,7 +315,7 @@ impl Cache {
         value.or(default.0).ok_or_else(|| missing(key))
     }
 
-    /// Removes an entry, in no particular order, and returns its key and value.
+    /// Removes an arbitrary entry and returns its key and value.
     fn popitem<'py>(slf: &Bound<'py, Self>) -> PyResult<Entry<'py>> {
         let (py, own) = (slf.py(), slf.get().mapping()?);
         let empty = || PyKeyError::new_err("the cache is empty");
@@ -343,7 +342,7 @@ impl Cache {
         }
     }
 
-    /// The value of a key; if it is not there, `default`, which is inserted.
+    /// Returns the value of a key. If the key is not in the cache, inserts and returns `default`.
     #[pyo3(signature = (key, default=None, /))]
     fn setdefault<'py>(
         slf: &Bound<'py, Self>,
@@ -366,7 +365,7 @@ impl Cache {
         }
     }
 
-    /// Inserts what a mapping or an iterable of pairs holds, and the named arguments.
+    /// Inserts the entries of a mapping or of an iterable of pairs, and the keyword arguments.
     #[pyo3(signature = (other=None, /, **named))]
     fn update(
         slf: &Bound<'_, Self>,
@@ -389,22 +388,22 @@ impl Cache {
         Ok(())
     }
 
-    /// A view of the keys.
+    /// Returns a view of the keys.
     fn keys<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("floe_cache._views")?.getattr("Keys")?.call1((slf,))
     }
 
-    /// A view of the values.
+    /// Returns a view of the values.
     fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("floe_cache._views")?.getattr("Values")?.call1((slf,))
     }
 
-    /// A view of keys and values.
+    /// Returns a view of the entries, as pairs of key and value.
     fn items<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("floe_cache._views")?.getattr("Items")?.call1((slf,))
     }
 
-    /// As of mappings: equal to any that has equal entries.
+    /// Compares with another mapping: equal if both have equal entries.
     fn __richcmp__<'py>(
         slf: &Bound<'py, Self>,
         other: &Bound<'py, PyAny>,
@@ -435,7 +434,7 @@ impl Cache {
         (make, (slf.get_type(),), state).into_pyobject(py).map(Bound::into_any)
     }
 
-    /// The settings and the entries, for a copy.
+    /// Returns the settings and the entries, from which a copy is made.
     fn __getstate__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let (py, own) = (slf.py(), slf.get().mapping()?);
         let settings = PyDict::new(py);

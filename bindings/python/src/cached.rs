@@ -1,8 +1,8 @@
 //! Functions whose results are cached.
 //!
-//! [`CachedFunction`] is what `floe_cache.cached` makes of a function. What it makes of a coroutine
-//! function is written in Python (`python/floe_cache/_coroutine.py`), with [`Calls`] for keys and
-//! [`Ticket`] for loads.
+//! `floe_cache.cached` turns a function into a [`CachedFunction`]. Coroutine functions are wrapped
+//! in Python (`python/floe_cache/_coroutine.py`), which uses [`Calls`] for keys and [`Ticket`] for
+//! loads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,26 +20,26 @@ use crate::mapping::Mapping;
 use crate::stats::Stats;
 use crate::waits::{self, lock};
 
-/// The calls of one function, as keys of a cache.
+/// Calls of one function, as keys of a cache.
 #[pyclass(frozen, module = "floe_cache._floe")]
 pub(crate) struct Calls {
     cache: Py<Cache>,
-    /// Makes a key of the arguments, which is one of the mapping then.
+    /// Function that turns the arguments into a key, like those that the program uses directly.
     key: Option<Py<PyAny>>,
-    /// Arguments of different types differ.
+    /// Arguments that are equal but of different types make different keys.
     typed: bool,
     function: u64,
 }
 
-/// Loads of others that one caller waits for, as long as they fail: then it loads beside them. So a
-/// source that is there again is asked once, and one that keeps failing does not make its callers
+/// Number of failed loads by others for which one caller waits, before it loads by itself. So a
+/// source that has recovered is asked once, and one that keeps failing does not make its callers
 /// wait for each other.
 const FAILURES_MAX: usize = 2;
 
-/// Shapes of arguments, so that `f(1, 2)` and `f((1, 2))` differ.
+/// Shapes of arguments in a key, so that `f(1, 2)` and `f((1, 2))` differ.
 const SINGLE: u64 = 0;
 const POSITIONAL: u64 = 1;
-/// With so many named ones in addition.
+/// Added to the shape for each keyword argument.
 const NAMED: u64 = 1;
 
 #[pymethods]
@@ -52,11 +52,11 @@ impl Calls {
         Ok(Self { cache, key, typed, function })
     }
 
-    /// The failed loads of others that one caller waits for.
+    /// The number of failed loads by others for which one caller waits.
     #[classattr]
     const FAILURES_MAX: usize = FAILURES_MAX;
 
-    /// The value of a call, or `missing`.
+    /// Returns the cached result of a call, or `missing`.
     fn find<'py>(
         &self,
         args: &Bound<'py, PyTuple>,
@@ -69,7 +69,7 @@ impl Calls {
         Ok(cache.look_up(&probe).unwrap_or(missing))
     }
 
-    /// Joins the load of a call, by a task of an event loop.
+    /// Joins the load of a call, as a task of an event loop.
     fn join(
         &self,
         args: &Bound<'_, PyTuple>,
@@ -84,14 +84,14 @@ impl Calls {
         Ok(Ticket { part, key, cache: self.cache.clone_ref(py) })
     }
 
-    /// Counts a load beside another one of the same call.
+    /// Counts a load that ran beside another load of the same call.
     fn count_alone(&self, has_failed: bool) -> PyResult<()> {
         self.mapping()?.flights.count_alone(has_failed);
         Ok(())
     }
 
-    /// Removes the value of a call, and keeps a load of it that is under way from coming in.
-    /// Returns whether there was a value.
+    /// Removes the result of a call, and prevents that a load in progress stores one. Returns
+    /// whether there was a result.
     fn invalidate(&self, args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> PyResult<bool> {
         let (object, call) = self.key(args, Some(kwargs))?;
         let cache = self.mapping()?;
@@ -110,12 +110,12 @@ impl Calls {
         self.cache.get().mapping()
     }
 
-    /// Marks the keys of calls of this shape.
+    /// Returns the mark for keys of calls of this shape.
     fn call(&self, shape: u64) -> Call {
         Call(self.function << 32 | shape)
     }
 
-    /// The object that stands for the arguments in the cache.
+    /// Returns the object that stands for the arguments in the cache.
     fn key<'py>(
         &self,
         args: &Bound<'py, PyTuple>,
@@ -149,7 +149,7 @@ impl Calls {
 }
 
 impl Mapping {
-    /// Joins the load of a key, which begins if none is under way.
+    /// Joins the load of a key. If none is in progress, the caller starts one.
     fn join<'py>(
         &self,
         py: Python<'py>,
@@ -160,8 +160,8 @@ impl Mapping {
         self.flights.join(py, key, event_loop, load, || self.store.peek(key)?.object(py))
     }
 
-    /// Has the value of a load come in, unless its key was changed meanwhile or the cache cannot
-    /// hold it, and tells those that wait for it.
+    /// Stores the result of a load and wakes its waiters. The result is not stored if the key was
+    /// changed meanwhile or the value is too heavy.
     fn finish(&self, key: &Key, part: &Part, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = value.py();
         let weight = self.weigh(value);
@@ -174,14 +174,14 @@ impl Mapping {
         weight.map(drop)
     }
 
-    /// Gives a load up.
+    /// Ends a load that has failed or was cancelled, and wakes its waiters.
     fn give_up(&self, py: Python<'_>, key: &Key, part: &Part) {
         self.flights.land(key, &part.flight, || ());
         self.flights.end(py, &part.flight, None);
     }
 }
 
-/// A part in the load of a call.
+/// A caller's participation in the load of a call.
 #[pyclass(frozen, module = "floe_cache._floe")]
 pub(crate) struct Ticket {
     part: Part,
@@ -191,35 +191,35 @@ pub(crate) struct Ticket {
 
 #[pymethods]
 impl Ticket {
-    /// True for the holder that runs the load.
+    /// True if the holder runs the load itself.
     #[getter]
     fn leads(&self) -> bool {
         self.part.leads
     }
 
-    /// Makes the calling code part of the load. Returns what it was part of.
+    /// Marks the calling code as part of the load. Returns the previous mark.
     fn enter(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         waits::enter(py, self.part.flight.origin())
     }
 
-    /// Makes the calling code part of what it was part of.
+    /// Restores the previous mark of the calling code.
     fn leave(&self, py: Python<'_>, before: Py<PyAny>) -> PyResult<()> {
         waits::leave(py, self.part.flight.origin(), before)
     }
 
-    /// Ends the load with its value.
+    /// Ends the load with its result.
     fn finish(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
         self.cache.get().mapping()?.finish(&self.key, &self.part, value)
     }
 
-    /// Ends the load without a value.
+    /// Ends the load without a result.
     fn give_up(&self, py: Python<'_>) -> PyResult<()> {
         self.cache.get().mapping()?.give_up(py, &self.key, &self.part);
         Ok(())
     }
 
-    /// Has a function called at the end of the load, by any thread; at once if that has come.
-    /// Returns the wait, or `None` if it could have no end.
+    /// Registers a function to be called at the end of the load, by any thread; immediately if the
+    /// load has ended. Returns the wait, or `None` if waiting could deadlock.
     fn listen(
         &self,
         event_loop: &Bound<'_, PyAny>,
@@ -230,13 +230,13 @@ impl Ticket {
         Ok(listening.map(|listening| Listener(Mutex::new(Some(listening)))))
     }
 
-    /// The value of a load that has ended with one, or `missing`.
+    /// Returns the result of a load that has ended successfully, or `missing`.
     fn value<'py>(&self, missing: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
         self.part.flight.value(missing.py()).unwrap_or(missing)
     }
 }
 
-/// A coroutine's wait for a load.
+/// A coroutine's wait for the end of a load.
 #[pyclass(frozen, module = "floe_cache._floe")]
 pub(crate) struct Listener(Mutex<Option<Listening>>);
 
@@ -249,7 +249,7 @@ impl Listener {
     }
 }
 
-/// A function whose results are cached: see `floe_cache.cached`.
+/// A function whose results are cached. See `floe_cache.cached`.
 #[pyclass(frozen, dict, weakref, module = "floe_cache")]
 pub(crate) struct CachedFunction {
     calls: Calls,
@@ -285,7 +285,7 @@ impl CachedFunction {
         self.find_or_load(&object, call, args, kwargs)
     }
 
-    /// A method, if the function is one of a class.
+    /// Binds the function to an object, if it is a method of a class.
     fn __get__<'py>(
         slf: Bound<'py, Self>,
         object: Option<Bound<'py, PyAny>>,
@@ -298,7 +298,7 @@ impl CachedFunction {
         }
     }
 
-    /// The cache with the results.
+    /// The cache that stores the results.
     #[getter]
     fn cache(&self, py: Python<'_>) -> Py<Cache> {
         self.calls.cache.clone_ref(py)
@@ -315,17 +315,17 @@ impl CachedFunction {
         self.calls.invalidate(args, kwargs.unwrap_or(&none))
     }
 
-    /// The counts of the cache.
+    /// Returns the statistics of the cache.
     fn stats(&self) -> PyResult<Stats> {
         Ok(self.calls.mapping()?.stats())
     }
 
-    /// As that of `functools.lru_cache`.
+    /// Returns hits, misses, maxsize and currsize, like `functools.lru_cache`.
     fn cache_info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.import("floe_cache._cached")?.getattr("_cache_info")?.call1((&self.calls.cache,))
     }
 
-    /// As that of `functools.lru_cache`.
+    /// Returns the parameters of the cache, like `functools.lru_cache`.
     fn cache_parameters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let parameters = PyDict::new(py);
         parameters.set_item("maxsize", self.calls.mapping()?.maxsize())?;
@@ -333,23 +333,24 @@ impl CachedFunction {
         Ok(parameters)
     }
 
-    /// Removes everything from the cache.
+    /// Removes all entries of the cache.
     fn cache_clear(&self) -> PyResult<()> {
         self.calls.mapping()?.clear();
         Ok(())
     }
 
-    /// Another process finds the function under its name, as any other.
+    /// Pickles the function by its name, so that another process imports it like any other
+    /// function.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.getattr("__qualname__")
     }
 
-    /// Itself: a function is not copied.
+    /// Returns the function itself, because functions are not copied.
     fn __copy__(slf: Py<Self>) -> Py<Self> {
         slf
     }
 
-    /// Itself: a function is not copied.
+    /// Returns the function itself, because functions are not copied.
     fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
         slf
     }

@@ -1,14 +1,16 @@
-//! Loads under way: one for each key, for which others that miss it wait.
+//! Loads in progress: at most one for each key. Other callers that miss the key wait for its
+//! result.
 //!
-//! A flight is attached to its key until its load ends, or until the key is inserted or removed
-//! meanwhile; then its value does not come in. A load that fails is nobody else's error.
+//! A flight is attached to its key until the load ends, or until the key is inserted or removed
+//! meanwhile. In the latter case the result is not stored. The exception of a failed load reaches
+//! only the caller that ran it.
 //!
-//! Threads wait for a condition, and coroutines for a function that is called at the end. Neither
-//! waits where that could have no end ([`crate::waits`]). A child of `fork` has none of the
-//! threads and loops that load there, so that loads of the parent are over for it.
+//! Threads wait on a condition variable. Coroutines register a function that is called at the end.
+//! Neither waits where that could deadlock ([`crate::waits`]). After a `fork`, the child has none
+//! of the parent's threads and event loops, so it treats the parent's loads as over.
 //!
-//! The locks here are held for some instructions, and never while Python's code runs or the
-//! interpreter's lock is given up.
+//! The locks here are held for a few instructions. They are never held while Python code runs or
+//! the interpreter's lock is released.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,33 +24,33 @@ use crate::later::Later;
 use crate::slot::FREE_THREADED;
 use crate::waits::{self, Origin, Wait, Waiter, lock};
 
-/// A waiting thread looks for signals, such as an interrupt of the user's, as often as this.
+/// Interval at which a waiting thread checks for signals, such as an interrupt by the user.
 const LOOK_FOR_SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 enum Progress {
-    /// Has the functions to be called at the end, by number.
+    /// Functions to call at the end of the load, by number.
     Loading(HashMap<u64, Py<PyAny>>),
     Loaded(Py<PyAny>),
     Failed,
 }
 
-/// A load under way.
+/// A load in progress.
 #[derive(Debug)]
 pub(crate) struct Flight {
     origin: Arc<Origin>,
-    /// The loop of the task that loads; none if a thread does.
+    /// Event loop of the task that runs the load; `None` if a thread runs it.
     event_loop: Option<Py<PyAny>>,
     progress: Mutex<Progress>,
     landed: Condvar,
 }
 
-/// The end of a wait.
+/// The outcome of a wait for a load.
 #[derive(Debug)]
 pub(crate) enum Waited<'py> {
     Loaded(Bound<'py, PyAny>),
     Failed,
-    /// There was no wait, as it could have no end.
+    /// The caller did not wait, because that could deadlock.
     Alone,
 }
 
@@ -66,7 +68,8 @@ impl Flight {
         &self.origin
     }
 
-    /// Ends the load, with its value unless it failed. Only the first end counts.
+    /// Ends the load: with its result, or as failed. Returns false if the load had ended before,
+    /// which changes nothing.
     fn end(&self, py: Python<'_>, value: Option<Py<PyAny>>) -> bool {
         self.origin.end();
         if self.origin.is_of_parent() {
@@ -92,7 +95,7 @@ impl Flight {
         true
     }
 
-    /// The value, if the load has ended with one.
+    /// Returns the result, if the load has ended successfully.
     pub(crate) fn value<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         match &*lock(&self.progress) {
             Progress::Loaded(value) => Some(value.bind(py).clone()),
@@ -100,8 +103,8 @@ impl Flight {
         }
     }
 
-    /// Returns whether the load cannot go on: its loop stands still, or is another one of the
-    /// calling thread's, or it is one of the parent of this process.
+    /// Returns whether the load cannot make progress: its event loop is not running, or it belongs
+    /// to the parent of this process.
     fn is_stuck(&self, py: Python<'_>) -> bool {
         if self.origin.is_of_parent() {
             return true;
@@ -113,10 +116,10 @@ impl Flight {
             && matches!(*lock(&self.progress), Progress::Loading(_))
     }
 
-    /// Has a thread wait for the end of the load.
+    /// Blocks the calling thread until the load ends.
     ///
     /// # Errors
-    /// Those of handlers of signals.
+    /// When a signal handler raises an exception.
     pub(crate) fn wait<'py>(
         &self,
         py: Python<'py>,
@@ -146,13 +149,13 @@ impl Flight {
         }
     }
 
-    /// Has a coroutine of a loop wait for the end of the load: `function` is called then, by any
-    /// thread, unless the wait is dropped before. `None` if the wait could have no end.
+    /// Makes a coroutine wait for the end of the load. `function` is called then, by any thread,
+    /// unless the wait is dropped before. Returns `None` if waiting could deadlock.
     ///
-    /// If the load is over already, the function is called at once.
+    /// If the load has already ended, the function is called immediately.
     ///
     /// # Errors
-    /// Those of the function, called at once.
+    /// When the function is called immediately and raises an exception.
     pub(crate) fn listen(
         self: &Arc<Self>,
         event_loop: &Bound<'_, PyAny>,
@@ -187,7 +190,7 @@ impl Flight {
     }
 }
 
-/// A coroutine's wait, until this is dropped.
+/// A coroutine's wait for a load. Dropping it ends the wait.
 #[derive(Debug)]
 pub(crate) struct Listening {
     flight: Arc<Flight>,
@@ -208,22 +211,22 @@ impl Drop for Listening {
     }
 }
 
-/// A caller's part in a load.
+/// A caller's participation in a load.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) flight: Arc<Flight>,
-    /// It runs the load; others wait for it.
+    /// The caller runs the load; the others wait for it.
     pub(crate) leads: bool,
 }
 
 #[derive(Debug, Default)]
 struct UnderWay {
     flights: HashMap<Key, Arc<Flight>>,
-    /// The process of which they are: see [`waits::generation`].
+    /// Process that the flights belong to: see [`waits::generation`].
     generation: u64,
 }
 
-/// The flights of one cache.
+/// The loads in progress of one cache.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     under_way: Mutex<UnderWay>,
@@ -232,9 +235,9 @@ pub(crate) struct Flights {
 }
 
 impl Flights {
-    /// Joins the load of a key, which begins if none is under way: as one of a task of `event_loop`
-    /// or of this thread, and part of `loads`. `look` looks once more whether the value is there: a
-    /// load may have ended since it was missed.
+    /// Joins the load of a key. If none is in progress, the caller starts one: as a task of
+    /// `event_loop`, or else on this thread, and as part of the load `loads`. `look` checks once
+    /// more whether the value is in the cache, because a load may have ended since the miss.
     pub(crate) fn join<'py>(
         &self,
         py: Python<'py>,
@@ -269,8 +272,9 @@ impl Flights {
         Part { flight, leads: true }
     }
 
-    /// Takes a flight off its key, unless it is detached already, and has `place` put its value
-    /// into the cache. No thread detaches it, or joins a load of the key, in between.
+    /// Detaches a flight from its key and calls `place`, which stores the result. Does nothing if
+    /// the flight was detached before. Meanwhile no other thread can detach the flight or join a
+    /// load of the key.
     pub(crate) fn land(&self, key: &Key, flight: &Arc<Flight>, place: impl FnOnce()) {
         let later = Later::begin();
         let mut under_way = lock(&self.under_way);
@@ -286,8 +290,8 @@ impl Flights {
         drop((landed, later)); // Python's code
     }
 
-    /// Detaches the load of a key, and calls `replace`: one at a time, and none beside a load that
-    /// lands.
+    /// Detaches the load of a key and calls `replace`. Only one `replace` runs at a time, and none
+    /// while a load is stored.
     pub(crate) fn replace<R>(&self, probe: &Probe<'_, '_>, replace: impl FnOnce() -> R) -> R {
         let key = probe.to_key();
         let later = Later::begin();
@@ -299,7 +303,7 @@ impl Flights {
         result
     }
 
-    /// Tells those that wait of the end of a load: of its value, unless it failed.
+    /// Ends a load, wakes its waiters, and counts a failure if there is no result.
     pub(crate) fn end(&self, py: Python<'_>, flight: &Flight, value: Option<Py<PyAny>>) {
         let has_failed = value.is_none();
         if flight.end(py, value) && has_failed {
@@ -307,13 +311,13 @@ impl Flights {
         }
     }
 
-    /// Counts a load beside another one of the key.
+    /// Counts a load that ran beside another one of the same key.
     pub(crate) fn count_alone(&self, has_failed: bool) {
         self.loads.fetch_add(1, Ordering::Relaxed);
         self.failed_loads.fetch_add(has_failed.into(), Ordering::Relaxed);
     }
 
-    /// Keeps the load of a key that is under way from coming in.
+    /// Prevents that a load of this key in progress stores its result.
     pub(crate) fn detach(&self, probe: &Probe<'_, '_>) {
         let mut under_way = lock(&self.under_way);
         if under_way.flights.is_empty() {
@@ -324,14 +328,14 @@ impl Flights {
         drop(detached);
     }
 
-    /// Keeps all loads that are under way from coming in.
+    /// Prevents that any load in progress stores its result.
     pub(crate) fn detach_all(&self) {
         #[expect(clippy::mutable_key_type, reason = "only keys that have left a cache change")]
         let detached = std::mem::take(&mut lock(&self.under_way).flights);
         drop(detached);
     }
 
-    /// Loads that were begun, and those of them that failed.
+    /// Returns the number of loads started, and of those that failed.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.loads.load(Ordering::Relaxed), self.failed_loads.load(Ordering::Relaxed))
     }

@@ -1,8 +1,9 @@
-//! Keys that only Python can compare, each found once and known by its identity from then on.
+//! Keys that only Python can compare. Each is resolved once, and compared by its identity from then
+//! on.
 //!
-//! `__eq__` and `__hash__` of such a key may run any code, let other threads go on, or use the same
-//! cache. So they run here, before any lock of the cache, and the cache compares identities. The
-//! lock of the table is never held while Python's code runs.
+//! `__eq__` and `__hash__` of such a key may run any code, let other threads run, or use the same
+//! cache. Therefore they are called here, before any lock of the cache is taken, and the cache
+//! compares identities. The lock of the table is never held while Python code runs.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,25 +21,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All keys that compare equal to one object. Lives as long as a key in the cache, or one that is
-/// looked up, has it.
+/// The class of all keys that compare equal to one object. It lives as long as a key in the cache,
+/// or one that is looked up, refers to it.
 #[derive(Debug)]
 pub(crate) struct Identity {
     hash: isize,
     object: Slot,
-    /// Counts the keys that have not left the cache, and those that are looked up. With the last
-    /// one the object goes, and the identity is no object's any more.
+    /// Number of keys that refer to the identity and have not left the cache, including those being
+    /// looked up. When it reaches 0 the object is released, and the identity is never used again.
     keys: Mutex<usize>,
     of: Weak<Identities>,
 }
 
 impl Identity {
-    /// The first object that was seen of those that are equal, unless all keys have left.
+    /// Returns the first of the equal objects that was seen, unless all keys have left.
     fn object<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.object.get(py)
     }
 
-    /// Counts another key, unless all have left.
+    /// Counts another key. Returns false if all keys have left.
     fn join(&self) -> bool {
         let mut keys = lock(&self.keys);
         if *keys > 0 {
@@ -47,7 +48,7 @@ impl Identity {
         *keys > 0
     }
 
-    /// Notes that a key has left.
+    /// Records that a key has left. The last one releases the object.
     fn leave(&self) {
         let mut keys = lock(&self.keys);
         *keys -= 1;
@@ -56,8 +57,8 @@ impl Identity {
         later::release(gone); // Python's code
     }
 
-    /// Shows the object to the collector of garbage, unless several keys have it: it may be shown
-    /// once only.
+    /// Reports the object to the garbage collector. Does so only while one key refers to it,
+    /// because each reference may be reported only once.
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         if *lock(&self.keys) == 1 { self.object.traverse(visit) } else { Ok(()) }
     }
@@ -76,16 +77,16 @@ impl Drop for Identity {
     }
 }
 
-/// A key's identity, which has its object until the key leaves.
+/// A key's reference to its identity. It keeps the object alive until the key leaves the cache.
 #[derive(Debug)]
 pub(crate) struct Known {
     identity: Arc<Identity>,
-    /// It is not counted any more.
+    /// The key has left the cache and is not counted any more.
     has_left: AtomicBool,
 }
 
 impl Known {
-    /// Of an identity that counts it already.
+    /// Creates a reference to an identity that counts it already.
     fn counted(identity: Arc<Identity>) -> Self {
         Self { identity, has_left: AtomicBool::new(false) }
     }
@@ -94,12 +95,12 @@ impl Known {
         Arc::ptr_eq(&self.identity, &other.identity)
     }
 
-    /// The first object that was seen of those that are equal, unless all keys have left.
+    /// Returns the first of the equal objects that was seen, unless all keys have left.
     pub(crate) fn object<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.identity.object(py)
     }
 
-    /// Lets go of the object, after the key has left the cache.
+    /// Gives up the object after the key has left the cache.
     pub(crate) fn leave(&self) {
         // Relaxed: it says nothing about other memory.
         if !self.has_left.swap(true, Ordering::Relaxed) {
@@ -107,14 +108,14 @@ impl Known {
         }
     }
 
-    /// Shows the object to the collector of garbage.
+    /// Reports the object to the garbage collector.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.identity.traverse(visit)
     }
 }
 
 impl Clone for Known {
-    /// Another key of the identity, of one that has not left.
+    /// Creates another counted key of the identity. The original key must not have left.
     fn clone(&self) -> Self {
         let has_joined = self.identity.join();
         debug_assert!(has_joined);
@@ -136,11 +137,11 @@ pub(crate) struct Identities {
 }
 
 impl Identities {
-    /// Returns the identity of an object, which is a new one if none that is known is equal to it,
-    /// and the object's hash.
+    /// Returns the identity of an object, and its hash. If no known identity is equal to the
+    /// object, a new one is created.
     ///
     /// # Errors
-    /// Those of its `__hash__` and `__eq__`.
+    /// When the object's `__hash__` or `__eq__` raises an exception.
     pub(crate) fn of(self: &Arc<Self>, object: &Bound<'_, PyAny>) -> PyResult<(Known, isize)> {
         let hash = object.hash()?;
         let mut differ: Vec<Arc<Identity>> = Vec::new();

@@ -1,15 +1,16 @@
-//! Keys of a cache: objects of Python, compared without running any code of Python's.
+//! Keys of a cache: Python objects, compared without running any Python code.
 //!
-//! The cache compares keys while it holds a lock. Python's comparison may run code that gives the
-//! interpreter's lock (GIL) to a thread that then waits for the cache's: neither would go on. So
-//! `str`, `int`, `bytes`, `float`, `bool`, `None`, types, and tuples of these, all of exactly these
-//! types, are compared here as Python does, without it. An object of another type that is equal to
-//! one of these is compared by that one ([`crate::plain`]): numbers, namedtuples, and most
-//! subclasses. Every other key is resolved to an [identity](crate::identity::Known) first, outside
-//! of locks, and is equal to keys of that sort only.
+//! The cache compares keys while it holds a lock. Python's comparison may run code that passes the
+//! interpreter's lock (GIL) to another thread. If that thread then waits for the cache's lock, both
+//! are deadlocked. Therefore `str`, `int`, `bytes`, `float`, `bool`, `None`, types, and tuples of
+//! these, all of exactly these types, are compared here, with the same results as in Python.
+//! Objects of other types that are equal to such a *plain* object are replaced by it for comparison
+//! ([`crate::plain`]): numbers, namedtuples, and most subclasses. Every other key is resolved to an
+//! [identity](crate::identity::Known) before any lock is taken, and is equal only to keys with the
+//! same identity.
 //!
-//! Nothing here can fail or allocate under the lock: a comparison that failed would let one key be
-//! in a cache twice.
+//! Nothing here can fail or allocate under the lock: a failed comparison would allow a key to be in
+//! a cache twice.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -23,13 +24,13 @@ use crate::later;
 use crate::plain;
 use crate::sort::Sort;
 
-/// Marks keys that were made of the arguments of a call: 0 for others. Keys of different calls are
-/// not equal.
+/// The function and the shape of a call whose arguments make up a key; 0 for keys that the program
+/// uses directly. Keys of different calls are not equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Call(pub(crate) u64);
 
 impl Call {
-    /// Returns whether the key is one of the mapping.
+    /// Returns whether the program uses the key directly, not as the arguments of a call.
     pub(crate) fn is_none(self) -> bool {
         self.0 == 0
     }
@@ -41,7 +42,7 @@ pub(crate) struct Key {
     hash: u64,
     call: Call,
     sort: Sort,
-    /// The object, unless its identity has it.
+    /// Object of the key; `None` if its identity has it.
     native: Option<Py<PyAny>>,
 }
 
@@ -52,7 +53,7 @@ impl Drop for Key {
 }
 
 impl Key {
-    /// The object, unless it has left the cache.
+    /// Returns the object, unless the key has left the cache.
     pub(crate) fn object<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         match &self.sort {
             Sort::Other(identity) => identity.object(py),
@@ -64,20 +65,20 @@ impl Key {
         self.call
     }
 
-    /// Another key that is equal to this one, which has not left.
+    /// Returns another key that is equal to this one. This one must not have left the cache.
     pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
         let native = self.native.as_ref().map(|object| object.clone_ref(py));
         Self { hash: self.hash, call: self.call, sort: self.sort.clone(), native }
     }
 
-    /// Lets go of the object that Python compares, after the key has left the cache.
+    /// Gives up the object that Python compares, after the key has left the cache.
     pub(crate) fn leave(&self) {
         if let Sort::Other(identity) = &self.sort {
             identity.leave();
         }
     }
 
-    /// Shows the collector of garbage what the key refers to.
+    /// Reports the objects that the key refers to to the garbage collector.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         match &self.sort {
             Sort::Other(identity) => identity.traverse(visit),
@@ -85,7 +86,7 @@ impl Key {
         }
     }
 
-    /// Returns whether the key, whose hash is the same, is equal to what is looked up.
+    /// Returns whether the key equals another one that has the same hash.
     #[inline(always)]
     fn is(&self, sort: &Sort, object: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> bool {
         match (sort, &self.sort, object, &self.native) {
@@ -116,7 +117,7 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-/// A key that is looked up.
+/// A key for a lookup.
 #[derive(Debug)]
 pub(crate) struct Probe<'a, 'py> {
     hash: u64,
@@ -126,10 +127,10 @@ pub(crate) struct Probe<'a, 'py> {
 }
 
 impl<'a, 'py> Probe<'a, 'py> {
-    /// Of an object, and the call that it is an argument of.
+    /// Creates a probe for an object and the call whose argument it is.
     ///
     /// # Errors
-    /// Those of its `__hash__` and `__eq__`, if Python compares it.
+    /// When the object's `__hash__` or `__eq__` raises an exception.
     #[inline(always)]
     pub(crate) fn new(
         object: &'a Bound<'py, PyAny>,
@@ -161,7 +162,7 @@ impl<'a, 'py> Probe<'a, 'py> {
         self.object.py()
     }
 
-    /// The key to be inserted.
+    /// Returns an owned key for insertion.
     pub(crate) fn to_key(&self) -> Key {
         let native = match &self.sort {
             Sort::Other(_) => None,

@@ -1,11 +1,11 @@
-//! Objects of Python that are let go of while a lock is held: they wait for its end.
+//! Deferred release of Python objects whose last reference is dropped while a lock is held.
 //!
-//! The last reference to an object runs its destructor, which may be code of the user's, and the
-//! interpreter may have the thread wait even where it is not.
+//! Dropping the last reference to an object runs its destructor, which may be user code. Even
+//! without such code the interpreter may make the thread wait.
 //!
-//! The library's own threads, which take out what has expired, never wait for the interpreter: a
-//! thread that has it may wait for them. PyO3 keeps what they let go of until some thread comes to
-//! the interpreter. A thread that does nothing else sees to that.
+//! The library's own threads, which remove expired entries, never wait for the interpreter: a
+//! thread that holds the interpreter may be waiting for them. PyO3 keeps the objects that they
+//! release until some thread attaches to the interpreter. A separate thread exists only to do that.
 
 use std::cell::RefCell;
 use std::ptr;
@@ -20,12 +20,13 @@ thread_local! {
     static WAITING: RefCell<Option<Vec<Py<PyAny>>>> = const { RefCell::new(None) };
 }
 
-/// Has the thread keep all objects that [`release`] is given, until this is dropped.
+/// Defers all releases by this thread until the value is dropped: see [`release`].
 #[derive(Debug)]
 pub(crate) struct Later(());
 
 impl Later {
-    /// One at a time in a thread. To be dropped after the lock.
+    /// Starts to defer releases. Only one may exist per thread, and it must be dropped after the
+    /// lock.
     pub(crate) fn begin() -> Self {
         WAITING.with_borrow_mut(|waiting| {
             debug_assert!(waiting.is_none());
@@ -42,7 +43,7 @@ impl Drop for Later {
     }
 }
 
-/// Lets go of an object, now or later.
+/// Releases an object, now or at the end of a [`Later`].
 pub(crate) fn release(object: Option<Py<PyAny>>) {
     let Some(object) = object else { return };
     let mut object = Some(object);
@@ -61,18 +62,18 @@ pub(crate) fn release(object: Option<Py<PyAny>>) {
     }
 }
 
-/// The thread that comes to the interpreter, so that PyO3 lets go of what it keeps.
+/// The thread that attaches to the interpreter, so that PyO3 releases the objects that it keeps.
 #[derive(Debug, Default)]
 struct Reaper {
-    /// PyO3 keeps some objects.
+    /// PyO3 keeps objects that should be released.
     is_due: AtomicBool,
     is_started: Mutex<bool>,
     due: Condvar,
 }
 
-/// The reaper of this process, null before it has one.
+/// Reaper of this process; null before the first use.
 static REAPER: AtomicPtr<Reaper> = AtomicPtr::new(ptr::null_mut());
-/// The interpreter ends.
+/// The interpreter is shutting down.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
 impl Reaper {
@@ -126,12 +127,12 @@ impl Reaper {
     }
 }
 
-/// Begins the life of a child of `fork`, which has not its parent's thread.
+/// Resets the state in a child of `fork`, which lacks the parent's reaper thread.
 pub(crate) fn after_fork() {
     REAPER.store(ptr::null_mut(), Ordering::Release); // a thread that is no more may have locked it
 }
 
-/// Ends the releases by a thread: so does the interpreter.
+/// Stops the reaper's work because the interpreter is shutting down.
 pub(crate) fn end() {
     HAS_ENDED.store(true, Ordering::Release);
 }

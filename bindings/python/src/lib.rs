@@ -1,13 +1,13 @@
-//! Python's module `floe_cache`: the cache, cached functions, and the lab.
+//! The Python module `floe_cache`: the cache, cached functions, and the lab.
 //!
-//! Python's threads are attached to the interpreter while they use a cache, and most builds let one
-//! at a time be so (the GIL). Nothing here detaches, or runs code of Python's, while a lock of
-//! Floe's is held. So a thread that is stopped holds none, and Python's threads never wait for each
-//! other's locks: keys are compared without any code of Python's (`key.rs`), functions that weigh
-//! or load run before or after, and so do destructors (`later.rs`).
+//! Python threads are attached to the interpreter while they use a cache. Most builds attach only
+//! one thread at a time (the GIL). Nothing here detaches, or runs Python code, while a lock of
+//! Floe's is held. So a suspended thread holds no lock, and Python threads never wait for each
+//! other's locks. Keys are compared without Python code (`key.rs`). Functions that weigh or load
+//! run before or after the lock is held, and so do destructors (`later.rs`).
 //!
-//! Free-threaded builds let all threads be attached at once. The module asks for no lock there: see
-//! `slot.rs`, `identity.rs` and `flight.rs` for what is read, compared and loaded by several.
+//! Free-threaded builds attach all threads at once, and the module does not re-enable the GIL
+//! there. For concurrent reads, comparisons and loads see `slot.rs`, `identity.rs` and `flight.rs`.
 #![allow(unsafe_code)] // Python's C API; each block says why it is sound
 
 mod access;
@@ -50,14 +50,14 @@ mod _floe {
     use pyo3::prelude::*;
     use pyo3::types::PyDict;
 
-    /// Begins the life of a child of `fork`.
+    /// Resets process-wide state in a child of `fork`.
     #[pyfunction]
     fn after_fork() {
         crate::waits::after_fork();
         crate::later::after_fork();
     }
 
-    /// Prepares for the end of the interpreter.
+    /// Prepares for the shutdown of the interpreter.
     #[pyfunction]
     fn end() {
         crate::later::end();

@@ -1,4 +1,4 @@
-//! The parts of a cache of Python's, and the settings that describe it.
+//! The components of a Python cache, and the settings from which it was created.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::key::Key;
 use crate::stats::Stats;
 use crate::store::{Store, Value};
 
-/// The arguments of a cache, of which another one can be made.
+/// The arguments with which a cache was created, for copies of it.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) policy: String,
@@ -23,7 +23,7 @@ pub(crate) struct Settings {
     pub(crate) getsizeof: Option<Py<PyAny>>,
 }
 
-/// The entries of a cache, and the loads of others.
+/// The state of a cache: its entries, the identities of its keys, and its loads in progress.
 pub(crate) struct Mapping {
     pub(crate) store: Store,
     pub(crate) identities: Arc<Identities>,
@@ -33,10 +33,10 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Makes an empty one.
+    /// Creates an empty mapping.
     ///
     /// # Errors
-    /// When it cannot be as described.
+    /// When a setting is invalid.
     pub(crate) fn new(capacity: u64, settings: Settings) -> PyResult<Self> {
         let invalid = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
         let mut builder = floe::Cache::<Key, Value>::builder()
@@ -68,12 +68,12 @@ impl Mapping {
         })
     }
 
-    /// The largest number of entries, or their largest weight.
+    /// Returns the maximum number of entries, or their maximum weight with `getsizeof`.
     pub(crate) fn maxsize(&self) -> u64 {
         self.capacity.load(Ordering::Relaxed) // a number
     }
 
-    /// The number of entries, or their weight.
+    /// Returns the number of entries, or their weight with `getsizeof`.
     pub(crate) fn currsize(&self) -> u64 {
         match self.settings.getsizeof {
             Some(_) => self.store.stats().weight,
@@ -81,10 +81,10 @@ impl Mapping {
         }
     }
 
-    /// Changes the capacity, and evicts what is too much.
+    /// Changes the capacity, and evicts entries that exceed it.
     ///
     /// # Errors
-    /// When it is more than a cache can number.
+    /// When the capacity is larger than a cache supports.
     pub(crate) fn resize(&self, capacity: u64) -> PyResult<()> {
         match self.settings.getsizeof {
             Some(_) => self.store.resize_weight(capacity),
@@ -100,13 +100,13 @@ impl Mapping {
         Ok(())
     }
 
-    /// Removes everything. Loads that are under way do not come in.
+    /// Removes all entries. Results of loads in progress will not be stored.
     pub(crate) fn clear(&self) {
         self.flights.detach_all();
         self.store.clear();
     }
 
-    /// The counts of the cache.
+    /// Returns the statistics of the cache.
     pub(crate) fn stats(&self) -> Stats {
         let stats = self.store.stats();
         let (loads, failed_loads) = self.flights.counts();

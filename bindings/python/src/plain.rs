@@ -1,7 +1,7 @@
-//! Objects of exactly the types that the cache compares, in place of others that are equal to them.
+//! Conversion of objects to equal objects of exactly the types that the cache compares by itself.
 //!
-//! This may run code of Python's, and is done outside of locks. Python's rule for keys holds:
-//! equal objects have equal hashes, and those that differ in that are not equal.
+//! The conversion may run Python code, and is done outside of locks. It relies on Python's rule for
+//! keys: equal objects have equal hashes.
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -10,13 +10,14 @@ use pyo3::{ffi, intern};
 
 use crate::sort::{DEPTH_MAX, Sort};
 
-/// Decimal numbers with more digits are not made an `int` of, which would take long.
+/// Maximum digits of a decimal number that is converted to an `int`. Longer conversions would take
+/// too long.
 const DIGITS_MAX: i64 = 20_000;
 
-/// The plain object that is equal to an object; `None` if there is none.
+/// Returns the plain object that is equal to an object; `None` if there is none.
 ///
 /// # Errors
-/// Those of `__hash__`, and errors of conversions that are no `Exception`.
+/// When `__hash__` raises an exception, or a conversion raises one that is not an `Exception`.
 pub(crate) fn of<'py>(
     object: &Bound<'py, PyAny>,
     depth: usize,
@@ -54,8 +55,8 @@ pub(crate) fn of<'py>(
     }
 }
 
-/// Returns whether the class of an object, which is derived from one of Python's, compares in a way
-/// of its own. Two of its objects may be equal, only one of which is equal to a plain one.
+/// Returns whether a subclass of a built-in type defines its own comparison. Then two of its
+/// objects may be equal although only one of them equals a plain object.
 fn has_own_comparison(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let is_sub = object.is_instance_of::<PyString>()
         || object.is_instance_of::<PyTuple>()
@@ -70,7 +71,7 @@ fn has_own_comparison(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     compare.hasattr(intern!(py, "__code__"))
 }
 
-/// A plain object, if it is equal to another one.
+/// Returns the plain object if it is equal to the other one.
 fn if_equal<'py>(
     plain: Bound<'py, PyAny>,
     object: &Bound<'py, PyAny>,
@@ -79,7 +80,7 @@ fn if_equal<'py>(
     Ok(is_equal.then_some(plain))
 }
 
-/// A tuple of plain parts.
+/// Returns an equal tuple of plain elements; `None` if an element has no plain equivalent.
 fn of_tuple<'py>(tuple: &Bound<'py, PyTuple>, depth: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
     if depth >= DEPTH_MAX {
         return Ok(None);
@@ -97,17 +98,17 @@ fn of_tuple<'py>(tuple: &Bound<'py, PyTuple>, depth: usize) -> PyResult<Option<B
     if_equal(PyTuple::new(tuple.py(), parts)?.into_any(), tuple)
 }
 
-/// The `float` that is equal to an `int` of more than 64 bits, or the `int`.
+/// Returns the `float` that is equal to an `int` of more than 64 bits, or else the `int`.
 fn of_int(int: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
     let Ok(float) = int.extract::<f64>() else { return Ok(int) }; // more than any
     let float = PyFloat::new(int.py(), float).into_any();
     Ok(if float.eq(&int)? { float } else { int })
 }
 
-/// A plain number that is equal to another one.
+/// Returns a plain number that is equal to another one; `None` if there is none.
 ///
 /// # Errors
-/// Those of the number's methods.
+/// When a method of the number raises an exception.
 fn of_number<'py>(number: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = number.py();
     let mut real = number.clone();

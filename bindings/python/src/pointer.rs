@@ -1,17 +1,19 @@
-//! A pointer to what is counted elsewhere, read and emptied by several threads.
+//! A pointer to a reference-counted object that several threads read and clear concurrently.
 //!
-//! A reader takes a count of its own between its look at the pointer and the end of its closure. In
-//! that time the pointer is not emptied, so the count that came with it is not given up. Readers
-//! and those that empty exclude each other for these few instructions, by the pointer's lowest bit.
+//! A reader increments the object's reference count between loading the pointer and the end of its
+//! closure. Meanwhile the pointer cannot be cleared, so its own reference is not dropped. Readers
+//! and clearing threads exclude each other for these few instructions by the pointer's lowest bit.
 //!
-//! Tests take this file in with the atomics of a model checker: `sync` is their parent's.
+//! Tests compile this file with the atomics of a model checker: `sync` belongs to the parent
+//! module.
 
 use super::sync::{AtomicPtr, Ordering, spin};
 
-/// Set while a thread has the pointer to itself. Objects are aligned, so their addresses end in 0.
+/// Bit that is set while a thread has exclusive access to the pointer. Addresses of objects are
+/// even.
 const TAKEN: usize = 1;
 
-/// A pointer, or none.
+/// An atomic pointer, possibly null.
 #[derive(Debug)]
 pub(crate) struct Pointer<T>(AtomicPtr<T>);
 
@@ -21,8 +23,8 @@ impl<T> Pointer<T> {
         Self(AtomicPtr::new(pointer))
     }
 
-    /// Waits until no other thread has the pointer, and puts `next` of it in its place. Returns the
-    /// pointer; null if there is none, which stays.
+    /// Waits until no other thread has exclusive access, and replaces the pointer by `next` of it.
+    /// Returns the previous pointer. A null pointer stays.
     #[inline]
     fn swap(&self, next: impl Fn(*mut T) -> *mut T) -> *mut T {
         // Relaxed: the exchange that succeeds is what orders.
@@ -50,7 +52,8 @@ impl<T> Pointer<T> {
         }
     }
 
-    /// Calls a function with the pointer, unless there is none. It may not wait: others spin.
+    /// Calls a function with the pointer, unless it is null. The function must not block, because
+    /// other threads spin meanwhile.
     #[inline]
     pub(crate) fn read<R>(&self, read: impl FnOnce(*mut T) -> R) -> Option<R> {
         let pointer = self.swap(|pointer| pointer.map_addr(|address| address | TAKEN));
@@ -63,12 +66,12 @@ impl<T> Pointer<T> {
         Some(result)
     }
 
-    /// Takes the pointer out; null if there is none.
+    /// Replaces the pointer by null and returns the previous one, possibly null.
     pub(crate) fn empty(&self) -> *mut T {
         self.swap(|_| std::ptr::null_mut())
     }
 
-    /// The pointer as it is, for a thread beside which no other reads or empties. It may be null.
+    /// Returns the pointer, possibly null. No other thread may read or clear it meanwhile.
     pub(crate) fn peek(&self) -> *mut T {
         self.0.load(Ordering::Acquire).map_addr(|address| address & !TAKEN)
     }

@@ -1,4 +1,4 @@
-//! Arguments that describe a cache.
+//! Conversion of the arguments that describe a cache.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use pyo3::Borrowed;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-/// Reads a time, in seconds or as `timedelta`. Infinite ones, and those that are too long for a
-/// `Duration`, are for ever.
+/// Converts a time in seconds, or a `timedelta`. Infinite times, and those too long for a
+/// `Duration`, mean never.
 ///
 /// # Errors
-/// When it is neither, or not positive.
+/// When the argument has another type or is not positive.
 pub(crate) fn time(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds = match given.extract::<f64>() {
         Ok(seconds) => seconds,
@@ -35,7 +35,7 @@ pub(crate) fn time(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Duration> {
     Ok(time.max(Duration::from_nanos(1)))
 }
 
-/// An argument that may be missing, which is not the same as `None`.
+/// An optional argument for which omission differs from `None`.
 #[derive(Debug, Clone)]
 pub(crate) struct OrMissing<'py>(pub(crate) Option<Bound<'py, PyAny>>);
 

@@ -1,13 +1,14 @@
-//! A place for an object of Python, emptied as soon as its entry leaves the cache.
+//! An owned reference to a Python object, released as soon as its entry leaves the cache.
 //!
-//! Entries that have left wait some time for their memory to be freed. Their objects do not: so
-//! values go when Python's users expect it, and nothing that waits is hidden from the collector of
-//! garbage.
+//! Entries that have left the cache wait some time until their memory is freed. Their objects do
+//! not wait: values disappear when Python users expect it, and no waiting object is hidden from the
+//! garbage collector.
 //!
 //! Invariant: the slot owns a reference to its object until it is emptied. Threads that read it are
-//! attached. A thread that empties it gives the reference up only when attached (PyO3 defers that
-//! otherwise). With the interpreter's lock (GIL) that is never between a reader's load and its own
-//! reference. Without it, the slot's [`Pointer`] sees to that.
+//! attached to the interpreter. A thread that empties it drops the reference only when attached
+//! (otherwise PyO3 defers that). With the interpreter's lock (GIL), the drop never happens between
+//! a reader's load and its increment of the count. In free-threaded builds the slot's [`Pointer`]
+//! ensures that.
 
 use std::mem::ManuallyDrop;
 
@@ -17,11 +18,11 @@ use pyo3::{PyTraverseError, PyVisit, ffi};
 use crate::later;
 use crate::pointer::Pointer;
 
-/// Several attached threads run at once. A feature has a build with the lock work the same way, for
-/// tests.
+/// Several attached threads may run at once. A feature makes a build with the GIL behave like that,
+/// for tests.
 pub(crate) const FREE_THREADED: bool = cfg!(any(Py_GIL_DISABLED, feature = "as-free-threaded"));
 
-/// Owns an object, until it is emptied.
+/// A slot that owns an object until it is emptied.
 #[derive(Debug)]
 pub(crate) struct Slot(Pointer<ffi::PyObject>);
 
@@ -30,7 +31,7 @@ impl Slot {
         Self(Pointer::new(object.into_ptr()))
     }
 
-    /// The object, unless it has left.
+    /// Returns the object, unless the slot was emptied.
     #[inline]
     pub(crate) fn get<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         if FREE_THREADED {
@@ -44,7 +45,7 @@ impl Slot {
         }
     }
 
-    /// Takes the object out.
+    /// Removes and returns the object.
     pub(crate) fn empty(&self) -> Option<Py<PyAny>> {
         let object = self.0.empty();
         // SAFETY: the reference is the slot's, which has given it away. The token is used for the
@@ -54,7 +55,7 @@ impl Slot {
             .map(Bound::unbind)
     }
 
-    /// Shows the object to the collector of garbage.
+    /// Reports the object to the garbage collector.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         // The collector stops all attached threads, none of which stops while it reads a slot.
         let object = self.0.peek();

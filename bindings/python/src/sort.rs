@@ -1,4 +1,5 @@
-//! Sorts of keys: which values a key can be equal to, and their comparison without Python's code.
+//! Sorts of keys: a sort determines which values a key can be equal to, and compares them without
+//! Python code.
 
 use std::sync::Arc;
 
@@ -9,32 +10,32 @@ use pyo3::{Borrowed, PyTypeInfo, ffi};
 use crate::identity::Known;
 use crate::later;
 
-/// Tuples in tuples that are compared here. Deeper ones are compared by Python.
+/// Maximum nesting of tuples that are compared here. Python compares deeper ones.
 pub(crate) const DEPTH_MAX: usize = 8;
 
-/// 2⁶³: the first integral float that is no `i64`.
+/// 2⁶³: the smallest positive integral float outside the range of `i64`.
 const BEYOND_I64: f64 = 9_223_372_036_854_775_808.0;
 
-/// Tells which values a key can be equal to.
+/// The sort of a key, which determines the values that it can be equal to.
 #[derive(Debug, Clone)]
 pub(crate) enum Sort {
     None,
-    /// `int` and `bool`.
+    /// An `int` or `bool` within the range of `i64`.
     Int(i64),
-    /// An `int` beyond these that no `float` is equal to.
+    /// An `int` outside the range of `i64` that no `float` is equal to.
     Big,
     Float(f64),
     Str,
     Bytes,
     Tuple,
-    /// A type, which is equal to itself only.
+    /// A type object, which is equal only to itself.
     Type,
-    /// Compared by another object, which is equal to it.
+    /// An object that another, equal object represents in comparisons.
     Alias(Arc<Alias>),
     Other(Known),
 }
 
-/// The object by which another one is compared.
+/// The plain object that represents another one in comparisons.
 #[derive(Debug)]
 pub(crate) struct Alias {
     sort: Sort,
@@ -48,7 +49,8 @@ impl Drop for Alias {
 }
 
 impl Sort {
-    /// The sort of an object that is compared without Python.
+    /// Returns the sort of an object that is compared without Python code; `None` for other
+    /// objects.
     #[inline(always)]
     pub(crate) fn of(object: &Bound<'_, PyAny>, depth: usize) -> Option<Self> {
         if object.is_exact_instance_of::<PyString>() {
@@ -65,7 +67,7 @@ impl Sort {
         }
     }
 
-    /// The sort of an object of another type than `str` and `int`.
+    /// Returns the sort of an object that is neither `str` nor `int`.
     #[inline(never)]
     fn of_others(object: &Bound<'_, PyAny>, depth: usize) -> Option<Self> {
         if let Ok(tuple) = object.cast_exact::<PyTuple>() {
@@ -85,7 +87,7 @@ impl Sort {
         }
     }
 
-    /// The sort of an object that another, plain one is compared by.
+    /// Returns the sort of an object that `plain` represents in comparisons.
     pub(crate) fn of_alias(object: &Bound<'_, PyAny>, plain: Bound<'_, PyAny>) -> Self {
         match Self::of(&plain, 0) {
             // Compared by their values.
@@ -101,10 +103,10 @@ impl Sort {
         }
     }
 
-    /// The hash of an object of this sort: equal for what is equal.
+    /// Returns the hash of an object of this sort. Equal objects have equal hashes.
     ///
     /// # Errors
-    /// Those of the object's `__hash__`.
+    /// When the object's `__hash__` raises an exception.
     #[inline(always)]
     pub(crate) fn hash(&self, object: &Bound<'_, PyAny>) -> PyResult<u64> {
         Ok(match self {
@@ -121,7 +123,7 @@ impl Sort {
         })
     }
 
-    /// Compares an object of this sort with one of another.
+    /// Returns whether an object of this sort equals an object of another sort.
     #[inline(always)]
     pub(crate) fn equals(
         &self,
@@ -168,12 +170,12 @@ impl Sort {
     }
 }
 
-/// Returns whether an object is a type that is compared as any object: by its identity.
+/// Returns whether an object is a type that is compared by identity, as is the default.
 fn is_type(object: &Bound<'_, PyAny>) -> bool {
     object.get_type().is(PyType::type_object(object.py()))
 }
 
-/// The integer that a float is equal to.
+/// Returns the integer that a float is equal to; `None` if there is none in the range of `i64`.
 fn integer(float: f64) -> Option<i64> {
     let in_range = (-BEYOND_I64..BEYOND_I64).contains(&float);
     (in_range && float.fract() == 0.0).then_some(float as i64)
@@ -199,7 +201,7 @@ fn tuples_equal(one: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> bool {
         })
 }
 
-/// Compares two objects that are equal only if both are `int`.
+/// Returns whether two objects are both `int` and equal.
 fn ints_equal(one: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> bool {
     one.is_exact_instance_of::<PyInt>()
         && other.is_exact_instance_of::<PyInt>()

@@ -1,43 +1,43 @@
-//! Statistics of a cache, as Python sees them.
+//! Statistics of a cache, as a Python class.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Counts of a cache since it was made, and what it holds.
+/// Counters of a cache since its creation, and the size of its content.
 #[pyclass(frozen, get_all, module = "floe_cache")]
 #[derive(Debug, Clone)]
 pub(crate) struct Stats {
     /// Lookups that found their key.
     pub(crate) hits: u64,
-    /// Lookups that did not.
+    /// Lookups that did not find their key.
     pub(crate) misses: u64,
-    /// Entries that came in, under a new key or in another's place.
+    /// Entries that were inserted, under new or existing keys.
     pub(crate) insertions: u64,
-    /// Values that took another's place.
+    /// Values that replaced another one of the same key.
     pub(crate) replacements: u64,
-    /// Entries that did not come in.
+    /// Entries that were too heavy or not admitted.
     pub(crate) rejections: u64,
-    /// Entries that left to make room.
+    /// Entries that were evicted to make room.
     pub(crate) evictions: u64,
-    /// Entries whose time was over.
+    /// Entries that expired.
     pub(crate) expirations: u64,
-    /// Entries that were removed.
+    /// Entries that the program removed.
     pub(crate) removals: u64,
     /// Calls of cached functions that ran the function.
     pub(crate) loads: u64,
-    /// Of these, those that raised.
+    /// Calls of cached functions that raised an exception.
     pub(crate) failed_loads: u64,
-    /// Entries.
+    /// Entries in the cache.
     pub(crate) entries: u64,
-    /// Their weight; their number, if they are not weighed.
+    /// Sum of the entries' weights; their number in a cache without `getsizeof`.
     pub(crate) weight: u64,
-    /// Bytes that the cache holds for itself and its entries, without Python's objects.
+    /// Bytes that the cache uses for itself and its entries, without the Python objects.
     pub(crate) memory_bytes: u64,
     /// The name of the eviction policy.
     pub(crate) policy: String,
 }
 
-/// Makes statistics of their counts, as those of another process.
+/// Recreates statistics from their values, for copies in another process.
 #[pyfunction]
 pub(crate) fn make_stats(counts: [u64; 13], policy: String) -> Stats {
     let [
@@ -75,14 +75,14 @@ pub(crate) fn make_stats(counts: [u64; 13], policy: String) -> Stats {
 
 #[pymethods]
 impl Stats {
-    /// The share of lookups that found their key; `None` before the first.
+    /// The share of lookups that found their key; `None` before the first lookup.
     #[getter]
     fn hit_ratio(&self) -> Option<f64> {
         let lookups = self.hits + self.misses;
         (lookups > 0).then(|| self.hits as f64 / lookups as f64)
     }
 
-    /// The counts by name.
+    /// Returns the statistics as a dict, by name.
     fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         for (name, count) in self.counts() {

@@ -8,7 +8,7 @@ use crate::key::Key;
 use crate::later;
 use crate::slot::Slot;
 
-/// An object in a cache, weighed before it came in.
+/// A cached Python object with its weight.
 #[derive(Debug)]
 pub(crate) struct Value {
     object: Slot,
@@ -20,7 +20,7 @@ impl Value {
         Self { object: Slot::new(object.unbind()), weight }
     }
 
-    /// The object, unless its entry has left.
+    /// Returns the object, unless its entry has left the cache.
     #[inline]
     pub(crate) fn object<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.object.get(py)
@@ -30,16 +30,16 @@ impl Value {
         self.weight
     }
 
-    /// Lets go of the object of an entry that has left the cache.
+    /// Releases the object after its entry has left the cache.
     pub(crate) fn leave(&self) {
         later::release(self.object.empty());
     }
 
-    /// Shows the object to the collector of garbage.
+    /// Reports the object to the garbage collector.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.object.traverse(visit)
     }
 }
 
-/// The library's cache, of Python's keys and values.
+/// The Rust cache, with Python keys and values.
 pub(crate) type Store = floe::Cache<Key, Value, AnyPolicy>;

@@ -1,8 +1,9 @@
-//! Atomics of [`Pointer`](crate::pointer::Pointer), which its model has from a model checker.
+//! Atomics for [`Pointer`](crate::pointer::Pointer). Its model test replaces them by those of a
+//! model checker.
 
 pub(crate) use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Waits a moment for another thread.
+/// Yields briefly to another thread.
 pub(crate) fn spin() {
     std::thread::yield_now(); // it may have been interrupted
 }

@@ -1,17 +1,17 @@
-//! Loads that wait for loads, in one graph for all caches: a wait that would close a circle does
-//! not begin.
+//! The graph of loads that wait for loads, across all caches. A wait that would close a cycle is
+//! refused.
 //!
-//! Each load has an [`Origin`]. A load is held up by every wait of the code that it runs. A context
-//! variable of Python's says which load the code is part of. A task or thread with a copy of the
-//! load's context is part of it: those of `create_task`, `gather`, `wait_for` and `to_thread` are.
-//! A thread that waits holds up all loads that it runs, and the tasks of its event loop with them.
-//! A loop that a load runs holds that load up, too.
+//! Each load has an [`Origin`]. A load is held up by every wait of the code that it runs. A Python
+//! context variable records which load the running code is part of. A task or thread with a copy of
+//! the load's context is part of that load: `create_task`, `gather`, `wait_for` and `to_thread`
+//! make such copies. A waiting thread holds up all loads that it runs, and the tasks of its event
+//! loop. If a load runs an event loop, that loop holds up the load, too.
 //!
-//! An origin may be held up by a part of it that nobody awaits. Then a wait is taken for a circle
-//! that is none, and the function runs once more than needed.
+//! A load may seem held up by a part of it that nobody awaits. Then a wait is mistaken for a cycle,
+//! and the function runs once more than needed.
 //!
-//! All locks are taken by attached threads for some instructions, so that none is held at a `fork`
-//! by Python.
+//! Threads take all locks here while attached to the interpreter, and only for a few instructions.
+//! So no lock is held when Python calls `fork`.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -21,16 +21,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// Counts the forks that led to this process.
+/// Number of forks that led to this process.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// Loads that are waited for, by what is held up by the wait.
+/// The loads that are waited for, by what each wait holds up.
 static GRAPH: Mutex<Option<HashMap<HeldUp, Vec<Arc<Origin>>>>> = Mutex::new(None);
 
 thread_local! {
-    /// The number of this thread; 0 before it has one.
+    /// Number of this thread; 0 before one is assigned.
     static THREAD: Cell<u64> = const { Cell::new(0) };
-    /// Loads that this thread runs outside of tasks.
+    /// Number of loads that this thread runs outside of tasks.
     static RUNNING: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -38,12 +38,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of forks that led to this process.
+/// Returns the number of forks that led to this process.
 pub(crate) fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed) // changes in a process of one thread
 }
 
-/// Begins the life of a child of `fork`: none of its parent's waits is left.
+/// Resets the graph in a child of `fork`, where none of the parent's waits exists.
 pub(crate) fn after_fork() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     *lock(&GRAPH) = None;
@@ -59,27 +59,27 @@ fn this_thread() -> u64 {
     })
 }
 
-/// Tells what a wait holds up.
+/// A load or group of loads that a wait holds up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum HeldUp {
-    /// The load of this number.
+    /// The load with this number.
     Load(u64),
-    /// All loads that run in this thread, those of tasks included.
+    /// All loads that run in this thread, including those of tasks.
     Thread(u64),
-    /// The loads that run in this thread below an event loop.
+    /// The loads of this thread outside of tasks, which are below its event loop in the call stack.
     Below(u64),
 }
 
-/// The identity of a load.
+/// The identity of a load in the graph.
 #[derive(Debug)]
 pub(crate) struct Origin {
     number: u64,
     thread: u64,
     generation: u64,
-    /// It is not run by a task.
+    /// A thread runs the load outside of any task.
     is_threads: bool,
     has_ended: AtomicBool,
-    /// The load that it is part of.
+    /// The load that this one is part of.
     parent: Option<Arc<Self>>,
 }
 
@@ -101,7 +101,7 @@ impl Origin {
         })
     }
 
-    /// Returns whether it is a load of the process of which this one is a child.
+    /// Returns whether the load belongs to the parent of this process.
     pub(crate) fn is_of_parent(&self) -> bool {
         self.generation != generation()
     }
@@ -114,24 +114,25 @@ impl Origin {
         self.has_ended.store(true, Ordering::Relaxed); // says nothing about other memory
     }
 
-    /// The kinds of waits that hold it up.
+    /// Returns the kinds of waits that hold this load up.
     fn held_up(&self) -> impl Iterator<Item = HeldUp> {
         let below = self.is_threads.then_some(HeldUp::Below(self.thread));
         [HeldUp::Load(self.number), HeldUp::Thread(self.thread)].into_iter().chain(below)
     }
 }
 
-/// The loads that would be held up by a wait that is about to begin.
+/// The loads that a wait would hold up if it began.
 #[derive(Debug)]
 pub(crate) struct Waiter(Vec<HeldUp>);
 
 impl Waiter {
-    /// Of this thread, with the load that the code is part of.
+    /// Describes a wait of the calling thread, whose code is part of `load`.
     pub(crate) fn thread(load: Option<&Arc<Origin>>) -> Self {
         Self::of(load, Some(HeldUp::Thread(this_thread())))
     }
 
-    /// Of a task of the loop that runs in this thread.
+    /// Describes a wait of a task, whose event loop runs in the calling thread. The task is part of
+    /// `load`.
     pub(crate) fn task(load: Option<&Arc<Origin>>) -> Self {
         let runs_below = RUNNING.get() > 0;
         Self::of(load, runs_below.then(|| HeldUp::Below(this_thread())))
@@ -144,7 +145,7 @@ impl Waiter {
     }
 }
 
-/// A wait for a load, in the graph until this is dropped.
+/// A wait for a load. It is in the graph until dropped.
 #[derive(Debug)]
 pub(crate) struct Wait {
     held_up: Vec<HeldUp>,
@@ -153,7 +154,8 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// Notes a wait, unless the load waits, by way of others perhaps, for what the wait holds up.
+    /// Adds a wait to the graph. Returns `None` if the load itself waits, directly or through other
+    /// loads, for what the wait would hold up.
     pub(crate) fn begin(waiter: &Waiter, origin: &Arc<Origin>) -> Option<Self> {
         let own: HashSet<HeldUp> = waiter.0.iter().copied().collect();
         let mut graph = lock(&GRAPH);
@@ -196,7 +198,7 @@ impl Drop for Wait {
     }
 }
 
-/// The load that runs in a context of Python's.
+/// The load that a Python context belongs to.
 #[pyclass(frozen, module = "floe_cache._floe")]
 pub(crate) struct Load(Arc<Origin>);
 
@@ -209,19 +211,19 @@ fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     Ok(variable.bind(py))
 }
 
-/// The load that the calling code is part of.
+/// Returns the load that the calling code is part of.
 ///
 /// # Errors
-/// Python's, where it runs out of memory.
+/// When Python runs out of memory.
 pub(crate) fn current(py: Python<'_>) -> PyResult<Option<Arc<Origin>>> {
     let load = variable(py)?.call_method1("get", (py.None(),))?;
     Ok(load.cast_exact::<Load>().ok().map(|load| Arc::clone(&load.get().0)))
 }
 
-/// Makes the calling code part of a load. Returns what it was part of, for [`leave`].
+/// Makes the calling code part of a load. Returns the previous mark, for [`leave`].
 ///
 /// # Errors
-/// Python's, where it runs out of memory.
+/// When Python runs out of memory.
 pub(crate) fn enter(py: Python<'_>, origin: &Arc<Origin>) -> PyResult<Py<PyAny>> {
     let variable = variable(py)?;
     let before = variable.call_method1("get", (py.None(),))?;
@@ -229,11 +231,11 @@ pub(crate) fn enter(py: Python<'_>, origin: &Arc<Origin>) -> PyResult<Py<PyAny>>
     Ok(before.unbind())
 }
 
-/// Makes the calling code part of what it was part of before, unless it is not part of the load: a
-/// coroutine may be closed by any code.
+/// Restores the mark that [`enter`] returned. Does nothing if the calling code is not part of the
+/// load, because any code may close a coroutine.
 ///
 /// # Errors
-/// Python's, where it runs out of memory.
+/// When Python runs out of memory.
 pub(crate) fn leave(py: Python<'_>, origin: &Arc<Origin>, before: Py<PyAny>) -> PyResult<()> {
     match current(py)? {
         Some(load) if Arc::ptr_eq(&load, origin) => {
@@ -243,10 +245,10 @@ pub(crate) fn leave(py: Python<'_>, origin: &Arc<Origin>, before: Py<PyAny>) -> 
     }
 }
 
-/// Runs a load in this thread.
+/// Runs a load in the calling thread.
 ///
 /// # Errors
-/// Those of the load.
+/// When the load raises an exception.
 pub(crate) fn run<'py>(
     py: Python<'py>,
     origin: &Arc<Origin>,

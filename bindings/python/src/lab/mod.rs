@@ -1,7 +1,7 @@
-//! The lab: traces, simulations, replays and models, as Python's module `floe_cache.lab`.
+//! The Python module `floe_cache.lab`: traces, simulations, replays and models.
 //!
-//! Whatever takes time runs without the interpreter's lock. Results are objects of JSON, one a
-//! line, with the fields that `floe` prints with `--json`; Python's side makes columns of them.
+//! Long operations release the interpreter's lock. Results are JSON objects, one per line, with the
+//! fields that `floe` prints with `--json`. The Python side turns them into columns.
 
 pub(crate) mod models;
 pub(crate) mod own_policy;
@@ -13,12 +13,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde::Serialize;
 
-/// Python's exception for what the lab refuses.
+/// Converts an error of the lab into a Python exception.
 fn invalid(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// The lines of results.
+/// Serializes each result to a line of JSON.
 fn lines<T: Serialize>(results: &[T]) -> PyResult<Vec<String>> {
     results.iter().map(|result| serde_json::to_string(result).map_err(invalid)).collect()
 }

@@ -1,4 +1,4 @@
-//! Throughput over hit ratios, from queueing networks.
+//! Throughput as a function of the hit ratio, from queueing networks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use pyo3::prelude::*;
 
 use super::{invalid, lines};
 
-/// The policies that have a model.
+/// Returns the names of the policies that have a model.
 #[pyfunction]
 pub(crate) fn model_policies() -> Vec<&'static str> {
     POLICIES.iter().map(|policy| policy.name).collect()
 }
 
 /// Solves each policy's network at each hit ratio, for each number of requests in flight and each
-/// time of the disk. Returns lines of JSON: the points, and where each curve has its peak.
-/// A `precision` above 0 simulates each point, too.
+/// disk time. Returns lines of JSON: the points, and the peak of each curve. A `precision` above 0
+/// simulates each point, too.
 #[pyfunction]
 #[pyo3(signature = (policies, hit_ratios, mpl, disk_us, *, cores, service, precision))]
 #[expect(clippy::too_many_arguments, reason = "the options of one call, a name each")]

@@ -1,7 +1,7 @@
-//! Simulation of a policy that is written in Python, for study.
+//! Simulation of policies written in Python, for study.
 //!
-//! The simulator knows which keys are in the cache, and asks the policy for victims only. So a
-//! policy that is wrong is noticed, and cannot hold more than there is room for.
+//! The simulator tracks which keys are in the cache, and asks the policy only for victims. So an
+//! incorrect policy is detected, and cannot exceed the capacity.
 
 use floe_lab::simulate::Grid;
 use floe_lab::sizes::Sizes;
@@ -11,11 +11,11 @@ use pyo3::prelude::*;
 use super::invalid;
 use super::trace::Trace;
 
-/// Requests between two looks for signals, as a mask.
+/// Mask of the request number: the simulation checks for signals whenever all its bits are set.
 const LOOK_FOR_SIGNALS_MASK: usize = (1 << 12) - 1;
 
-/// Runs a policy of the caller's at each size. `make` makes one for a capacity. Returns for each
-/// size the capacity, the requests and the hits.
+/// Simulates a policy written in Python at each size. `make` creates the policy for a capacity.
+/// Returns the capacity, the requests and the hits for each size.
 #[pyfunction]
 pub(crate) fn simulate_own(
     py: Python<'_>,

@@ -10,12 +10,12 @@ use pyo3::prelude::*;
 use super::trace::Trace;
 use super::{invalid, lines};
 
-/// Requests in flight at recorded times, at most: those of a server for one client.
+/// Maximum requests in flight at recorded times: the limit of a server for one client.
 const IN_FLIGHT_RECORDED: usize = 256;
 
-/// Replays a trace of disk I/O. `settings` are those of a server by name, with their values;
-/// `tiers` are tiers in words. With a `speed` requests begin at recorded times, that many times
-/// faster. Returns a line of JSON.
+/// Replays a trace of disk I/O. `settings` maps names of server settings to values; `tiers`
+/// describe tiers as on the command line. With a `speed`, requests start at their recorded times,
+/// accelerated by that factor. Returns a line of JSON.
 #[pyfunction]
 #[pyo3(signature = (
     trace, settings, tiers, *, in_flight, speed, warmup, verify, wrap, concatenate, limit
@@ -60,7 +60,7 @@ pub(crate) fn replay(
     Ok(lines(&[result])?.remove(0))
 }
 
-/// Reads settings that are given by name.
+/// Builds a configuration from settings given by name.
 fn config(given: Vec<Given>, tiers: &[String]) -> Result<ServerConfig, String> {
     let is_of_volume = |(name, _): &Given| {
         let mut settings = VolumeConfig::settings().filter(|setting| setting.is_option);

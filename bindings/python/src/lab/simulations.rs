@@ -14,16 +14,15 @@ use pyo3::prelude::*;
 use super::trace::Trace;
 use super::{invalid, lines};
 
-/// Policies by name, with what they are.
+/// Returns the names of the policies, each with its description.
 #[pyfunction]
 pub(crate) fn policies() -> Vec<(&'static str, &'static str)> {
     floe_policy::POLICIES.iter().map(|entry| (entry.info.name, entry.info.idea)).collect()
 }
 
-/// Simulates each policy at each size over each trace, and returns a line of JSON for each run.
-/// Traces are read as they come up, as many at a time as there are cores; those that the caller
-/// has not opened before (`keep` is false) are forgotten when they are done with. With `some_sizes`
-/// shares of a trace that leave room for nothing are passed over.
+/// Simulates each policy at each size over each trace, and returns a line of JSON for each run. As
+/// many traces are in memory at a time as there are cores. A trace whose `keep` is false is
+/// released after its runs. With `some_sizes`, sizes too small for a single object are skipped.
 #[pyfunction]
 #[pyo3(signature = (
     traces, policies, sizes, *, admit, in_bytes, sample, hit_us, miss_us, insert_us, keep,
@@ -71,7 +70,7 @@ pub(crate) fn simulate(
     lines(&results)
 }
 
-/// Simulates over traces that are in memory at the same time.
+/// Simulates over traces that fit in memory together.
 fn simulate_some(
     grid: &Grid,
     traces: &[(&Trace, bool)],
@@ -92,7 +91,7 @@ fn simulate_some(
     Ok(results)
 }
 
-/// Reads a trace for the runs over it.
+/// Reads a trace and plans its runs.
 fn read(grid: &Grid, trace: &Trace, some_sizes: bool) -> Result<(Arc<Stream>, Vec<Run>), String> {
     let in_trace = |error: &dyn std::fmt::Display| format!("{}: {error}", trace.name());
     let Reading { keep, unit } =

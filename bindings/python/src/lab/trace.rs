@@ -1,4 +1,4 @@
-//! Traces: opened by name, and read when they are needed.
+//! Traces, which are opened by name and read on demand.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use super::invalid;
 
-/// Requests between two looks for signals.
+/// Number of requests between two checks for signals.
 const LOOK_FOR_SIGNALS_EVERY: usize = 1 << 20;
 
 /// A trace: a file, or a generator such as "zipf:keys=1000,requests=100000".
@@ -19,16 +19,16 @@ const LOOK_FOR_SIGNALS_EVERY: usize = 1 << 20;
 pub(crate) struct Trace {
     name: String,
     options: OpenOptions,
-    /// As they were given, for a copy in another process.
+    /// The `columns` argument as given, for a copy in another process.
     columns: Option<String>,
     filter: Option<String>,
     kind: Kind,
     format: String,
-    /// The stream that was read last, and its options.
+    /// The stream that was read last, with its options.
     read: Mutex<Option<(Keep, Arc<Stream>)>>,
 }
 
-/// The name of a kind, as in `floe trace formats --json`.
+/// Returns the name of a kind of keys, as in `floe trace formats --json`.
 fn name_of(kind: Kind) -> &'static str {
     match kind {
         Kind::Block => "block",
@@ -63,13 +63,13 @@ impl Trace {
         Ok(Self { name: source, options, columns, filter, kind, format, read })
     }
 
-    /// The name it was opened by.
+    /// Returns the name by which the trace was opened.
     #[getter]
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The format's name.
+    /// The name of the trace's format.
     #[getter]
     fn format(&self) -> &str {
         &self.format
@@ -81,9 +81,9 @@ impl Trace {
         name_of(self.kind)
     }
 
-    /// Reads all requests, or the first `limit`, as columns of bytes in the machine's order: time
-    /// in nanoseconds, key, bytes, volume (4 bytes each), and the operation (a byte each: 0 reads,
-    /// 1 writes, 2 deletes).
+    /// Reads all requests, or the first `limit`, as columns of bytes in native byte order: time in
+    /// nanoseconds, key, bytes, volume (4 bytes each), and the operation (a byte each: 0 reads, 1
+    /// writes, 2 deletes).
     #[pyo3(signature = (limit=None))]
     fn _columns<'py>(&self, py: Python<'py>, limit: Option<usize>) -> PyResult<Bound<'py, PyDict>> {
         let mut columns: [Vec<u8>; 5] = Default::default();
@@ -143,10 +143,10 @@ impl Trace {
         &self.options
     }
 
-    /// Reads the trace, unless it was read like this the last time.
+    /// Reads the trace, unless the last reading had the same options.
     ///
     /// # Errors
-    /// Those of the trace, and when nothing is left of it.
+    /// When the trace cannot be read, or no request is left of it.
     pub(crate) fn stream(&self, keep: Keep) -> Result<Arc<Stream>, String> {
         let alike = |other: &Keep| {
             (other.rate, other.sizes, other.next_use) == (keep.rate, keep.sizes, keep.next_use)
@@ -168,7 +168,7 @@ impl Trace {
         Ok(stream)
     }
 
-    /// Lets go of what was read.
+    /// Releases the stream that was read last.
     pub(crate) fn forget(&self) {
         *self.read.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
