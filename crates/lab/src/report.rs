@@ -1,9 +1,9 @@
-//! Reports: results as pages and pictures that a person understands at a glance.
+//! Reports: results as pages and pictures.
 //!
-//! A report is data first: sections of charts and tables, built from results by one function a kind
-//! of result: [`simulation_report`], [`replay_report`], [`model_report`] and others.
-//! Two writers then only draw: [`html()`], one page that needs no network, and [`png::write`], a
-//! picture for each chart. Both draw a chart with the same code, so page and picture say the same.
+//! A report is data first: sections of charts and tables, built from results by one function for
+//! each kind of result: [`simulation_report`], [`replay_report`], [`model_report`] and others. Two
+//! writers then only draw: [`html()`], one page that needs no network, and [`png::write`], a
+//! picture for each chart. Both draw a chart with the same code, so page and picture agree.
 //!
 //! Invariants: names come from users and reach the page only escaped; a page refers to nothing
 //! outside itself; the same report gives the same bytes.
@@ -32,83 +32,83 @@ pub mod png;
 pub struct Report {
     /// Heading of the page.
     pub title: String,
-    /// The command line that produces it.
+    /// Command line that produces the report.
     pub command: String,
-    /// One for each trace, or whatever else stands apart.
+    /// Sections of the report, such as one for each trace.
     pub sections: Vec<Section>,
 }
 
 /// A part of a report with a heading of its own.
 #[derive(Debug, Clone, Default)]
 pub struct Section {
-    /// The subject: a trace's name.
+    /// Heading of the section, such as the name of a trace.
     pub heading: String,
-    /// The command, in a line.
+    /// Introduction of the section, in a line.
     pub lead: String,
-    /// The name and the text of a file to copy.
+    /// Name and text of a file to copy from the page.
     pub file: Option<(String, String)>,
-    /// The summary; stands before the charts.
+    /// Table of the main results, before the charts.
     pub summary: Option<Table>,
-    /// Pictures, most telling first.
+    /// Charts of the section, the most telling first.
     pub charts: Vec<Chart>,
-    /// All figures, behind a fold when there are many.
+    /// Table of all figures; long ones are folded.
     pub figures: Option<Table>,
 }
 
 #[cfg(test)]
 mod tests;
 
-/// A table.
+/// A table with groups of rows.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    /// Its caption.
+    /// Caption of the table.
     pub caption: String,
-    /// Headings.
+    /// Headings of the columns.
     pub columns: Vec<String>,
-    /// The number of columns at the left that hold text; the others hold numbers.
+    /// Number of columns at the left that hold text; the others hold numbers.
     pub text_columns: usize,
-    /// The rows.
+    /// Rows of the table, in groups.
     pub groups: Vec<Group>,
 }
 
-/// Rows under a heading of their own.
+/// Rows of a table under a heading of their own.
 #[derive(Debug, Clone, Default)]
 pub struct Group {
-    /// The heading; none when empty.
+    /// Heading of the group; empty for none.
     pub heading: String,
-    /// The rows, in order.
+    /// Rows of the group, in order.
     pub rows: Vec<Row>,
 }
 
-/// A row.
+/// A row of a table.
 #[derive(Debug, Clone, Default)]
 pub struct Row {
-    /// A text for each column.
+    /// Text of each column.
     pub cells: Vec<String>,
-    /// Its emphasis.
+    /// Emphasis of the row.
     pub rank: Rank,
 }
 
-/// The emphasis of a row.
+/// Emphasis of a row in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rank {
-    /// Not at all.
+    /// No emphasis.
     #[default]
     Usual,
-    /// The best of its group.
+    /// The best row of its group.
     Best,
-    /// A bound that nothing real reaches.
+    /// A theoretical bound, which no practical policy reaches.
     Bound,
 }
 
 impl Table {
-    /// Rows in all groups.
+    /// Returns the number of rows in all groups.
     fn rows(&self) -> usize {
         self.groups.iter().map(|group| group.rows.len()).sum()
     }
 }
 
-/// Text that means only itself in the page.
+/// Escapes a text for HTML.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in clean(text).chars() {
@@ -124,17 +124,17 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The elements of a drawing, without the one around them.
+/// Returns the contents of a drawing's `svg` element.
 fn inside(drawing: &str) -> &str {
     let begin = drawing.find('>').map_or(0, |at| at + 1);
     let end = drawing.rfind("</svg>").unwrap_or(drawing.len());
     &drawing[begin..end]
 }
 
-/// Tables with more rows are folded.
+/// Largest number of rows that a table shows without being folded.
 const ROWS_UNFOLDED: usize = 60;
 
-/// The page.
+/// Returns the report as an HTML page.
 pub fn html(report: &Report) -> String {
     let title = escaped(&report.title);
     let mut page = format!(
@@ -237,7 +237,7 @@ fn row_class(rank: Rank) -> &'static str {
     }
 }
 
-/// The drawing, as an element for a page.
+/// Returns a chart as an SVG element for a page.
 fn svg(chart: &Chart, about: &str) -> String {
     let chart = chart.drawable();
     let height = lines::height(&chart).ceil();
@@ -258,7 +258,7 @@ fn svg(chart: &Chart, about: &str) -> String {
     out
 }
 
-/// An invisible area that says something when the pointer rests on it.
+/// Returns an invisible SVG area that shows a text when the pointer rests on it.
 fn tip(tip: &Tip) -> String {
     let [left, top, width, height] = tip.area.map(steps);
     let (class, round) = if tip.is_point { ("point", width / 2) } else { ("strip", 0) };
@@ -269,7 +269,7 @@ fn tip(tip: &Tip) -> String {
     )
 }
 
-/// Rules that replace each colour of a drawing on dark ground.
+/// Returns the CSS rules that replace each colour of a drawing on a dark background.
 fn dark_drawings() -> String {
     let mut rules = "@media screen and (prefers-color-scheme:dark){\n".to_owned();
     for colour in colours() {

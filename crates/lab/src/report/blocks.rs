@@ -1,16 +1,16 @@
-//! The block cache at several sizes as a report: what reads miss, what is written and what
-//! admissions let in, against size.
+//! Reports on the block cache. A simulation shows missed reads, written bytes and admitted blocks
+//! over the cache size; a replay shows latencies and intervals.
 
 use super::{Axis, Chart, Group, Point, Rank, Report, Row, Scale, Section, Series, Table, Unit};
 use crate::admission::AdmissionOutcome;
 use crate::replay::{IntervalResult, Latencies, ReplayResult, TierOutcome};
 use crate::simulate::blocks::{BlockInterval, BlockSimulationResult};
 
-/// A chart's name, its title, how to read it, its unit, and what it shows of an outcome.
+/// A chart of simulation results: its name, title, note, unit, and the value it shows of a result.
 type View =
     (&'static str, &'static str, &'static str, Unit, fn(&BlockSimulationResult) -> Option<f64>);
 
-/// Most telling first. A view without data is not drawn.
+/// Charts of a simulation report, the most telling first. A chart without data is not drawn.
 const VIEWS: [View; 4] = [
     (
         "read-miss-ratio",
@@ -46,7 +46,8 @@ const VIEWS: [View; 4] = [
     ),
 ];
 
-/// A report with one section. Block sizes and admissions that were compared have a line each.
+/// Creates a report with one section from simulations of the block cache. Each combination of block
+/// sizes and admission policy that was compared has a line.
 pub fn blocks_report(command: &str, trace: &str, outcomes: &[BlockSimulationResult]) -> Report {
     let mut names: Vec<String> = Vec::new();
     for name in outcomes.iter().map(|outcome| name(outcome, outcomes)) {
@@ -76,7 +77,7 @@ pub fn blocks_report(command: &str, trace: &str, outcomes: &[BlockSimulationResu
     }
 }
 
-/// Returns the name that tells an outcome from the others.
+/// Returns a name that distinguishes a result from the others.
 fn name(outcome: &BlockSimulationResult, among: &[BlockSimulationResult]) -> String {
     let admission = admission_of(outcome);
     let alike = |of: &dyn Fn(&BlockSimulationResult) -> bool| among.iter().all(of);
@@ -89,7 +90,7 @@ fn name(outcome: &BlockSimulationResult, among: &[BlockSimulationResult]) -> Str
     }
 }
 
-/// The admission that was asked.
+/// Returns the name of a result's admission policy.
 fn admission_of(outcome: &BlockSimulationResult) -> &str {
     outcome.admission.as_ref().map_or("always", |it| &it.admission)
 }
@@ -120,7 +121,7 @@ fn chart(view: &View, names: &[String], outcomes: &[BlockSimulationResult]) -> O
     })
 }
 
-/// The reads that miss in each interval; none without intervals.
+/// Returns a chart of missed reads in each interval; `None` without intervals.
 fn over_time(outcomes: &[BlockSimulationResult]) -> Option<Chart> {
     let point = |it: &BlockInterval| {
         let misses = (it.read_requests - it.read_hits) as f64;
@@ -147,7 +148,7 @@ fn over_time(outcomes: &[BlockSimulationResult]) -> Option<Chart> {
     })
 }
 
-/// Everything, by size.
+/// Returns a table of all figures, by cache size.
 fn figures(outcomes: &[BlockSimulationResult]) -> Table {
     type Cell = fn(&BlockSimulationResult) -> String;
     let mut columns: Vec<(&str, Cell)> = vec![
@@ -195,7 +196,7 @@ fn figures(outcomes: &[BlockSimulationResult]) -> Table {
     }
 }
 
-/// A count of the admission, if there is one.
+/// Formats a counter of the admission policy, or a dash without such a policy.
 fn asked(outcome: &BlockSimulationResult, count: fn(&AdmissionOutcome) -> u64) -> String {
     let counted = outcome.admission.as_ref().map(count);
     counted.map_or("–".to_owned(), |blocks| Unit::Count.value(blocks as f64))
@@ -209,13 +210,13 @@ fn bytes(bytes: u64) -> String {
     Unit::Bytes.value(bytes as f64)
 }
 
-/// The shares at which the lines have points: close where they bend, and with ever more nines.
+/// Shares of requests at which latency charts have points, denser at the tail.
 const SHARES: [f64; 23] = [
     0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99,
     0.995, 0.999, 0.9995, 0.9999, 0.99999, 0.999999,
 ];
 
-/// A report with one section.
+/// Creates a report with one section from a replay.
 pub fn replay_report(command: &str, outcome: &ReplayResult) -> Report {
     let cache = match outcome.tiers.len() {
         0 => {
@@ -276,8 +277,7 @@ fn latency_chart(outcome: &ReplayResult) -> Chart {
     }
 }
 
-/// Returns the latencies that shares of the requests do not exceed, as far as there are requests
-/// beyond.
+/// Returns latency quantiles as points of a chart, as long as some requests were slower.
 pub(super) fn quantiles(latencies: &Latencies) -> Vec<Point> {
     let beyond = |share: &&f64| (1.0 - **share) * latencies.count() as f64 >= 1.0;
     let point = |share: &f64| {
@@ -352,7 +352,7 @@ fn replay_figures(outcome: &ReplayResult) -> Table {
     figures
 }
 
-/// Makes the rows of a tier's settings and work.
+/// Returns the table rows for a tier's settings and counters.
 fn tier(number: usize, tier: &TierOutcome) -> Group {
     let bytes = |bytes: u64| Unit::Bytes.value(bytes as f64);
     let rows = [
@@ -375,7 +375,8 @@ fn tier(number: usize, tier: &TierOutcome) -> Group {
     Group { heading, rows: rows.map(row).into() }
 }
 
-/// The tiers with an admission, by their numbers from the top.
+/// Returns the admission counters of tiers that have an admission policy, with the number of the
+/// tier from the top.
 fn admissions(outcome: &ReplayResult) -> impl Iterator<Item = (usize, &AdmissionOutcome)> {
     let alone = outcome.admission.as_ref().filter(|_| outcome.tiers.is_empty());
     let tiers = outcome.tiers.iter().map(|tier| tier.admission.as_ref()).enumerate();
@@ -394,7 +395,7 @@ fn table(caption: &str, columns: &[&str], rows: Vec<Row>) -> Table {
     }
 }
 
-/// A quantity of an interval, and its name.
+/// Name of a quantity, and its value in an interval.
 type Quantity = (&'static str, fn(&IntervalResult) -> Option<f64>);
 
 const READS: [Quantity; 4] = [
@@ -413,7 +414,7 @@ const HITS: [Quantity; 2] =
     [("reads", |it| it.read_hit_ratio), ("writes", |it| it.write_hit_ratio)];
 const PACE: [Quantity; 1] = [("requests", |it| it.requests_per_second)];
 
-/// Returns the charts of a replay with intervals; none without.
+/// Returns the charts of a replay over time; none without intervals.
 fn interval_charts(outcome: &ReplayResult) -> impl Iterator<Item = Chart> {
     let intervals = &outcome.series;
     let of = |name: &str, title: &str, y: Axis, quantities: &[Quantity]| Chart {
@@ -449,7 +450,8 @@ fn interval_line(at: usize, (name, value): &Quantity, intervals: &[IntervalResul
     Series { name: (*name).to_owned(), look: Some(at), points }
 }
 
-/// The figures of an admission, under a heading that says whose it is.
+/// Returns the table rows for the counters of an admission policy; the heading `about` names its
+/// tier.
 fn admission_rows(about: &str, admission: &AdmissionOutcome) -> Group {
     let row =
         |name: &str, value: String| Row { cells: vec![name.to_owned(), value], ..Row::default() };
@@ -478,7 +480,8 @@ fn admission_rows(about: &str, admission: &AdmissionOutcome) -> Group {
     Group { heading: format!("{about}: {}", admission.admission), rows }
 }
 
-/// Draws the fate of the offers, a row each; `tier` is its number from the top.
+/// Returns a chart of admitted, bypassed and declined blocks, a row each; `tier` is counted from
+/// the top.
 fn admission_chart(tier: usize, admission: &AdmissionOutcome) -> Chart {
     let one = |(look, (name, blocks)): (usize, (String, u64))| Series {
         name,

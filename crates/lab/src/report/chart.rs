@@ -1,66 +1,67 @@
 //! A chart as data: series of points over two axes.
 //!
-//! With several places along x it is drawn as lines; with one place as dots in a row for each
-//! series, best first. The colour of a series follows from its place in the list, so that a policy
-//! looks the same in every chart of a report.
+//! A chart whose points have several values of x is drawn as lines. With a single value of x it has
+//! a row of dots for each series, best first. The colour of a series follows from its number, so
+//! that a policy looks the same in every chart of a report.
 
-/// A chart; see the module for how it is drawn.
+/// A chart, drawn as lines or as rows of dots.
 #[derive(Debug, Clone)]
 pub struct Chart {
-    /// Ends the name of its file: `miss-ratio`.
+    /// Name that ends the chart's file name, such as `miss-ratio`.
     pub name: String,
-    /// Its title.
+    /// Title of the chart.
     pub title: String,
     /// A sentence on reading the chart; may be empty.
     pub note: String,
-    /// Across.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Up.
+    /// The vertical axis.
     pub y: Axis,
-    /// The lines.
+    /// The series, which are the lines or the rows of dots.
     pub series: Vec<Series>,
-    /// Stretches of the x axis that stand out, from left to right.
+    /// Ranges of x to highlight, from left to right.
     pub bands: Vec<Band>,
 }
 
-/// A stretch of the x axis: those with the same name look the same.
+/// A highlighted range of x. Ranges with the same name look the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Band {
-    /// Its name in the legend.
+    /// Name of the range in the legend.
     pub name: String,
-    /// Where it begins.
+    /// Lower end of the range.
     pub from: f64,
-    /// Where it ends.
+    /// Upper end of the range.
     pub to: f64,
-    /// Its colour, by number, like that of a series; grey without.
+    /// Number of the range's colour, as for a series; `None` for grey.
     pub look: Option<usize>,
 }
 
-/// Points that belong together.
+/// A named line of points in a chart.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// The text beside it.
+    /// Name of the series, written beside it.
     pub name: String,
-    /// Its look: series of one report with the same number look the same. `None` for a bound that
-    /// nothing real reaches.
+    /// Number of the colour and marker; series of a report with the same number look the same.
+    /// `None` for a theoretical bound.
     pub look: Option<usize>,
-    /// The points, from left to right.
+    /// Points of the series, by increasing x.
     pub points: Vec<Point>,
 }
 
-/// A measurement.
+/// A point of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Where on the x axis.
+    /// Value on the x axis.
     pub x: f64,
-    /// Where on the y axis.
+    /// Value on the y axis.
     pub y: f64,
-    /// Half the width of the interval around `y` that should be shown.
+    /// Half the width of the interval around `y`; `None` to show no interval.
     pub error: Option<f64>,
 }
 
 impl Chart {
-    /// A chart without the points that cannot be drawn, and without the series that have no others.
+    /// Returns the chart without points that cannot be drawn, such as zero on a logarithmic axis,
+    /// and without series that have no others.
     pub(super) fn drawable(&self) -> Chart {
         let mut chart = self.clone();
         for series in &mut chart.series {
@@ -77,12 +78,12 @@ impl Chart {
         chart
     }
 
-    /// Returns whether all points lie at one place along x.
+    /// Returns whether all points have the same x.
     pub(super) fn is_single(&self) -> bool {
         self.places().len() <= 1
     }
 
-    /// The different places along x, from left to right.
+    /// Returns the distinct values of x, in increasing order.
     pub(super) fn places(&self) -> Vec<f64> {
         let mut places: Vec<f64> = self.points().map(|point| point.x).collect();
         places.sort_by(f64::total_cmp);
@@ -90,12 +91,12 @@ impl Chart {
         places
     }
 
-    /// Everything that has to fit on the y axis.
+    /// Returns all values that must fit on the y axis, ends of intervals included.
     pub(super) fn heights(&self) -> impl Iterator<Item = f64> {
         self.points().flat_map(|point| [point.low(), point.y, point.high()])
     }
 
-    /// Largest error shown, if any is.
+    /// Returns whether any point has an interval wider than zero.
     pub(super) fn has_errors(&self) -> bool {
         span(self.points().filter_map(|point| point.error)).1 > 0.0
     }
@@ -106,22 +107,22 @@ impl Chart {
 }
 
 impl Point {
-    /// Lower end of the interval; not below zero where the value is not.
+    /// Returns the lower end of the interval, at least zero where the value is not negative.
     pub(super) fn low(&self) -> f64 {
         let low = self.y - self.error.unwrap_or(0.0);
         if self.y >= 0.0 { low.max(0.0) } else { low }
     }
 
-    /// Upper end of the interval.
+    /// Returns the upper end of the interval.
     pub(super) fn high(&self) -> f64 {
         self.y + self.error.unwrap_or(0.0)
     }
 }
 
-/// The unit of a number, which decides its format.
+/// Unit of a number, which decides its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Things.
+    /// A number of things, without a unit.
     Count,
     /// Bytes, written with binary prefixes.
     Bytes,
@@ -129,16 +130,16 @@ pub enum Unit {
     Ratio,
     /// A difference of shares, written in percentage points.
     Points,
-    /// Microseconds.
+    /// Time in microseconds.
     Microseconds,
-    /// Seconds.
+    /// Time in seconds.
     Seconds,
-    /// Things a second.
+    /// A rate in events a second.
     PerSecond,
 }
 
 impl Unit {
-    /// The number with its unit, as exact as is of use.
+    /// Formats a number with its unit, rounded to the digits that matter.
     pub fn value(self, value: f64) -> String {
         if !value.is_finite() {
             return "–".to_owned();
@@ -158,7 +159,7 @@ impl Unit {
         }
     }
 
-    /// The number in few characters, for sizes along an axis.
+    /// Formats a number in few characters, for cache sizes along an axis.
     pub fn short(self, value: f64) -> String {
         match self {
             Unit::Count if value.abs() < 100_000.0 && value.fract() == 0.0 => grouped(value, 0),
@@ -171,7 +172,7 @@ impl Unit {
         }
     }
 
-    /// The number beside a tick, when ticks are `step` apart and the axis names the unit.
+    /// Formats the number of a tick on an axis that names the unit, when ticks are `step` apart.
     fn tick(self, value: f64, step: f64) -> String {
         let by = if matches!(self, Unit::Ratio | Unit::Points) { 100.0 } else { 1.0 };
         let decimals = (-(step * by).log10() - 1e-9).ceil().clamp(0.0, 9.0) as usize;
@@ -193,13 +194,13 @@ impl Unit {
         }
     }
 
-    /// The length of an axis on which everything is zero.
+    /// Returns the length of an axis on which all values are zero.
     fn smallest(self) -> f64 {
         if matches!(self, Unit::Ratio | Unit::Points) { 0.01 } else { 1.0 }
     }
 }
 
-/// A fixed number of decimals, without a minus before zero.
+/// Formats a number with a fixed number of decimals, and zero without a minus sign.
 fn plain(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     match text.strip_prefix('-') {
@@ -209,7 +210,7 @@ fn plain(value: f64, decimals: usize) -> String {
     }
 }
 
-/// A fixed number of decimals, thousands apart.
+/// Formats a number with a fixed number of decimals and separated thousands.
 fn grouped(value: f64, decimals: usize) -> String {
     let text = plain(value, decimals);
     let whole = text.find('.').unwrap_or(text.len());
@@ -227,7 +228,7 @@ fn grouped(value: f64, decimals: usize) -> String {
     out
 }
 
-/// Three digits that matter and a prefix.
+/// Formats a number with three significant digits and a prefix.
 fn prefixed(value: f64, base: f64, prefixes: &[&str]) -> String {
     let mut value = value;
     let mut at = 0;
@@ -250,22 +251,23 @@ fn prefixed(value: f64, base: f64, prefixes: &[&str]) -> String {
 /// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Equal differences are equally long.
+    /// Linear: equal differences have equal lengths.
     Linear,
-    /// Equal ratios are equally long.
+    /// Logarithmic: equal ratios have equal lengths.
     Log,
-    /// For shares: each further nine is equally long, so that 99.9 % lies apart from 99 %.
+    /// Scale of shares on which each further nine has equal length, which separates 99.9 % from 99
+    /// %.
     Nines,
 }
 
 impl Scale {
-    /// Logarithmic when positive values span a decade or more.
+    /// Returns the logarithmic scale if positive values span a decade or more, else the linear one.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let (low, high) = span(values);
         if low > 0.0 && high / low >= 10.0 { Scale::Log } else { Scale::Linear }
     }
 
-    /// Where a value lies, in lengths of the axis.
+    /// Converts a value to a position on an axis, which is linear in the drawing.
     pub(super) fn place(self, value: f64) -> f64 {
         match self {
             Scale::Linear => value,
@@ -280,13 +282,13 @@ impl Scale {
 pub struct Axis {
     /// The measured quantity, without the unit.
     pub label: String,
-    /// In what.
+    /// Unit of the values on the axis.
     pub unit: Unit,
-    /// Its scale.
+    /// Scale of the axis.
     pub scale: Scale,
 }
 
-/// A place on an axis and what is written there.
+/// A value marked on an axis, and its text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tick {
     pub(super) value: f64,
@@ -294,12 +296,12 @@ pub(super) struct Tick {
 }
 
 impl Axis {
-    /// A linear axis.
+    /// Creates a linear axis.
     pub fn new(label: &str, unit: Unit) -> Self {
         Self { label: label.to_owned(), unit, scale: Scale::Linear }
     }
 
-    /// Label and unit, as written beside the axis.
+    /// Returns the label with the unit, as written beside the axis.
     pub(super) fn caption(&self) -> String {
         let scale = match self.scale {
             Scale::Linear => "",
@@ -309,14 +311,15 @@ impl Axis {
         format!("{}{}{scale}", self.label, self.unit.suffix())
     }
 
-    /// The caption of an axis with these ticks: says if a linear one does not begin at zero.
+    /// Returns the caption of an axis with these ticks, with a note if a linear axis does not begin
+    /// at zero.
     pub(super) fn caption_with(&self, ticks: &[Tick]) -> String {
         let zero = ticks.iter().any(|tick| tick.value == 0.0);
         let note = if zero || self.scale != Scale::Linear { "" } else { ", not from zero" };
         self.caption() + note
     }
 
-    /// Ticks around all `values`, first and last being the ends of the axis.
+    /// Returns ticks that enclose all `values`; the first and the last are the ends of the axis.
     pub(super) fn ticks(&self, values: impl IntoIterator<Item = f64>) -> Vec<Tick> {
         match self.scale {
             Scale::Linear => self.round_ticks(values),
@@ -325,8 +328,8 @@ impl Axis {
         }
     }
 
-    /// Powers of ten, with their doubles and fivefolds where there are few, that enclose positive
-    /// values.
+    /// Returns powers of ten that enclose positive values, with their multiples by 2 and 5 if there
+    /// are few.
     fn log_ticks(&self, (low, high): (f64, f64)) -> Vec<Tick> {
         let decades = (high / low).log10();
         let factors: &[f64] = if decades > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -340,8 +343,9 @@ impl Axis {
         all[first..=last].iter().map(tick).collect()
     }
 
-    /// Round numbers around all `values`, first and last being the ends of the axis. It begins at
-    /// zero, unless the values lie so close together that they could not be told apart.
+    /// Returns round numbers that enclose all `values`; the first and the last are the ends of the
+    /// axis. The axis begins at zero, unless the values are too close together to be distinguished
+    /// then.
     pub(super) fn round_ticks(&self, values: impl IntoIterator<Item = f64>) -> Vec<Tick> {
         let (low, high) = span(values);
         let (mut low, mut high) = if low > high { (0.0, 0.0) } else { (low, high) };
@@ -365,8 +369,8 @@ impl Axis {
             .collect()
     }
 
-    /// The values themselves when they are few, else round numbers among them; most important
-    /// first.
+    /// Returns the values themselves if they are few, else round numbers among them, the most
+    /// important first.
     pub(super) fn value_ticks(&self, values: &[f64]) -> Vec<Tick> {
         let tick = |value: f64| Tick { value, text: self.unit.short(value) };
         let (low, high) = span(values.iter().copied());
@@ -399,7 +403,7 @@ impl Axis {
     }
 }
 
-/// Shares with ever more nines, up to one above the highest.
+/// Returns shares with increasing numbers of nines, up to one above the highest.
 fn nines(highest: f64) -> Vec<Tick> {
     let mut ticks =
         vec![Tick { value: 0.0, text: "0".to_owned() }, Tick { value: 0.5, text: "50".to_owned() }];
@@ -414,7 +418,7 @@ fn nines(highest: f64) -> Vec<Tick> {
     ticks
 }
 
-/// Smallest and largest finite value; the other way round when there is none.
+/// Returns the smallest and the largest finite value; infinity and minus infinity without any.
 pub(super) fn span(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     values
         .into_iter()
@@ -424,7 +428,7 @@ pub(super) fn span(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
         })
 }
 
-/// 1, 2 or 5 times a power of ten that cuts `length` into about six.
+/// Returns the step that divides `length` into about six: 1, 2 or 5 times a power of ten.
 fn nice_step(length: f64) -> f64 {
     let rough = length / 6.0;
     let power = 10f64.powf(rough.log10().floor());

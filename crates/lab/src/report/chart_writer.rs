@@ -1,8 +1,7 @@
-//! A writer: what charts are drawn with, on any drawing area of plotters.
+//! Writes text, lines and markers of charts on any drawing area of plotters.
 //!
-//! Lengths are in units of a drawing 900 wide. The area has [`FINE`] times as many steps each way,
-//! because areas have whole coordinates. Text is measured with the font that pictures are drawn
-//! with.
+//! Lengths are in units of a drawing 900 wide. A drawing area has whole coordinates, so it has
+//! [`FINE`] steps to a unit. Text is measured with the font of PNG pictures.
 
 use std::sync::OnceLock;
 
@@ -14,44 +13,44 @@ use plotters::style::{FontStyle, FontTransform, RGBColor, register_font};
 use super::chart::Chart;
 use super::{escaped, inside};
 
-/// Steps of the drawing area for each unit.
+/// Steps of the drawing area per unit.
 pub(super) const FINE: u32 = 4;
 
-/// Width of every drawing.
+/// Width of every drawing in units.
 pub(super) const WIDTH: f64 = 900.0;
 
-/// Height of text.
+/// Font size of text in units.
 pub(super) const EM: f64 = 13.0;
 
-/// The font's ascent and descent together, in em: what plotters takes for the size of a glyph it
+/// Ascent plus descent of the font in em. Plotters takes this height as the size of glyphs that it
 /// draws itself.
 const NOTO_LINE: f64 = 1.362;
 
-/// The divisor of plotters for the size of text in SVG.
+/// Factor by which plotters divides the size of text in SVG.
 const SVG_LINE: f64 = 1.24;
 
-/// The renderer of letters.
+/// The renderer of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Letters {
-    /// The browser.
+    /// Text in SVG, which the browser renders.
     Browser,
-    /// Plotters, with the embedded font.
+    /// Text in pixels, which plotters renders with the embedded font.
     Embedded,
 }
 
-/// The text that is shown when the pointer rests on a place.
+/// Text that a page shows when the pointer rests on an area of the chart.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tip {
-    /// Left, top, width and height.
+    /// Left, top, width and height of the area in units.
     pub(super) area: [f64; 4],
-    /// True if it is a single point, drawn over the others.
+    /// True for the area of a single point, which lies above the others.
     pub(super) is_point: bool,
     pub(super) text: String,
 }
 
 pub(super) type Drawn<DB, T> = Result<T, DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-/// A drawing area and how to write on it.
+/// A drawing area, with functions to draw on it in units.
 pub(super) struct ChartWriter<'a, DB: DrawingBackend> {
     pub(super) area: &'a DrawingArea<DB, Shift>,
     letters: Letters,
@@ -63,12 +62,12 @@ impl<'a, DB: DrawingBackend> ChartWriter<'a, DB> {
         Self { area, letters }
     }
 
-    /// Units to steps.
+    /// Converts a position in units to steps.
     pub(super) fn at(&self, (x, y): (f64, f64)) -> (i32, i32) {
         (steps(x), steps(y))
     }
 
-    /// Width of text.
+    /// Returns the width of a text in units.
     pub(super) fn width(&self, text: &str) -> f64 {
         let size = EM * f64::from(FINE) * NOTO_LINE;
         let style = TextStyle::from(("sans-serif", size));
@@ -79,7 +78,7 @@ impl<'a, DB: DrawingBackend> ChartWriter<'a, DB> {
         })
     }
 
-    /// Text whose middle is at the height of `place`.
+    /// Draws text that is vertically centred on `place`.
     pub(super) fn text(
         &self,
         text: &str,
@@ -117,7 +116,7 @@ impl<'a, DB: DrawingBackend> ChartWriter<'a, DB> {
         self.area.draw(&Text::new(clean(text), self.at((x, y + lower * em)), style))
     }
 
-    /// A straight line.
+    /// Draws a straight line.
     pub(super) fn line(
         &self,
         from: (f64, f64),
@@ -129,7 +128,7 @@ impl<'a, DB: DrawingBackend> ChartWriter<'a, DB> {
         self.area.draw(&PathElement::new([self.at(from), self.at(to)], style))
     }
 
-    /// The marker of a series.
+    /// Draws the marker of a series.
     pub(super) fn marker(&self, look: &Look, place: (f64, f64), radius: f64) -> Drawn<DB, ()> {
         let (x, y) = place;
         let fill = look.colour.rgb().filled();
@@ -162,12 +161,12 @@ impl<'a, DB: DrawingBackend> ChartWriter<'a, DB> {
     }
 }
 
-/// Units to whole steps.
+/// Converts a length in units to whole steps.
 pub(super) fn steps(units: f64) -> i32 {
     (units * f64::from(FINE)).round() as i32
 }
 
-/// At most so many letters, the end given up for dots.
+/// Returns a text of at most `most` characters; a longer one ends in dots.
 pub(super) fn shortened(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -175,7 +174,7 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     text.chars().take(most - 1).chain(['…']).collect()
 }
 
-/// Text without what neither a page nor a picture can show.
+/// Removes the characters that pages or pictures cannot show.
 pub(super) fn clean(text: &str) -> String {
     text.chars()
         .map(
@@ -184,7 +183,7 @@ pub(super) fn clean(text: &str) -> String {
         .collect()
 }
 
-/// Noto Sans comes with the program: pictures need no font of the system.
+/// Registers the embedded font Noto Sans, so that pictures need no font of the system.
 fn register_fonts() {
     static DONE: OnceLock<()> = OnceLock::new();
     DONE.get_or_init(|| {
@@ -197,26 +196,26 @@ fn register_fonts() {
     });
 }
 
-/// A colour on light ground and the one that stands for it on dark ground.
+/// A colour on a light background, and its counterpart on a dark one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Colour {
-    /// On light ground.
+    /// Colour on a light background, as 0xRRGGBB.
     pub(super) light: u32,
-    /// On dark ground.
+    /// Colour on a dark background, as 0xRRGGBB.
     pub(super) dark: u32,
 }
 
-/// Text.
+/// Colour of text.
 pub(super) const TEXT: Colour = Colour { light: 0x1F2328, dark: 0xE6EDF3 };
-/// Text beside ticks.
+/// Colour of the text beside ticks.
 pub(super) const FAINT: Colour = Colour { light: 0x59636E, dark: 0x9DA7B1 };
-/// Lines behind the data.
+/// Colour of the lines behind the data.
 pub(super) const GRID: Colour = Colour { light: 0xE3E6EA, dark: 0x2C333B };
-/// The axis itself.
+/// Colour of the axes.
 pub(super) const AXIS: Colour = Colour { light: 0x8C959F, dark: 0x6E7781 };
-/// The ground, also inside hollow markers.
+/// Colour of the background, also inside hollow markers.
 pub(super) const GROUND: Colour = Colour { light: 0xFFFFFF, dark: 0x0D1117 };
-/// A bound.
+/// Colour of a series that is a theoretical bound.
 const BOUND: Colour = Colour { light: 0x6B7280, dark: 0xA1A9B2 };
 
 const HUES: [Colour; 7] = [
@@ -229,7 +228,7 @@ const HUES: [Colour; 7] = [
     Colour { light: 0x4B3B8F, dark: 0xB3A5F5 },
 ];
 
-/// All colours that a drawing may hold.
+/// Returns all colours that a drawing may contain.
 pub(super) fn colours() -> impl Iterator<Item = Colour> {
     [TEXT, FAINT, GRID, AXIS, GROUND, BOUND].into_iter().chain(HUES)
 }
@@ -251,22 +250,22 @@ pub(super) enum Marker {
     Ring,
 }
 
-/// The look of a series.
+/// Colour, marker and dashes of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Look {
     pub(super) colour: Colour,
     pub(super) marker: Marker,
-    /// Length of a dash and of the gap after it; none for a line that is whole.
+    /// Lengths of a dash and of the gap after it; `None` for a solid line.
     pub(super) dash: Option<(f64, f64)>,
 }
 
 impl Look {
-    /// Of the stretches with this number, whose key is a square.
+    /// Returns the look of bands with this number; the legend shows a square.
     pub(super) fn of_band(number: Option<usize>) -> Self {
         Self { marker: Marker::Square, ..Self::of(number) }
     }
 
-    /// Of the series with this number; of a bound without.
+    /// Returns the look of series with this number, or of a theoretical bound without a number.
     pub(super) fn of(number: Option<usize>) -> Self {
         let Some(number) = number else {
             return Self { colour: BOUND, marker: Marker::Ring, dash: Some((5.0, 4.0)) };
@@ -281,10 +280,10 @@ impl Look {
     }
 }
 
-/// Width of a key.
+/// Width of a legend's markers in units.
 const KEY: u32 = 12;
 
-/// The list; empty where each name stands at the beginning of its row.
+/// Returns the legend as an HTML list; empty for a chart of dots, whose rows have names.
 pub(super) fn legend(chart: &Chart) -> String {
     let chart = chart.drawable();
     if chart.is_single() {
@@ -303,7 +302,7 @@ pub(super) fn legend(chart: &Chart) -> String {
     format!("<ul class=\"legend\">{items}</ul>\n")
 }
 
-/// A marker, as an element for a page.
+/// Returns a marker as an SVG element for the legend.
 fn key(look: &Look) -> String {
     let side = KEY * FINE;
     let middle = f64::from(KEY) / 2.0;

@@ -1,8 +1,8 @@
 //! Draws charts on any drawing area of plotters: into the page as SVG, into pixels for a PNG.
 //!
-//! A chart with several places along x has lines, each named at its right end, so that no legend
-//! has to be looked up. With one place along x it has a row for each series, best first: a dot on a
-//! common axis and the number beside it.
+//! A chart with several values of x has lines, each named at its right end, so that readers need no
+//! legend. With a single value of x it has a row for each series, best first: a dot on a common
+//! axis and the number beside it.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
@@ -12,27 +12,27 @@ use super::chart_writer::{
     AXIS, ChartWriter, Drawn, FAINT, FINE, GRID, Look, TEXT, Tip, WIDTH, shortened, steps,
 };
 
-/// Least distance between names, one above the other.
+/// Smallest vertical distance between names of series, in units.
 const NAME_STEP: f64 = 17.0;
 const NAME_LETTERS: usize = 28;
 const ABOVE: f64 = 34.0;
 const BELOW: f64 = 52.0;
-/// The space that names may take below the axis.
+/// Space in units that names of series may take below the x axis.
 const NAMES_BELOW: f64 = 36.0;
-/// The space beside the names of bands, and from one to the next beside its own width.
+/// Space in units at both ends of a row of band names. [`BAND_GAP`] is that between two names.
 const BAND_MARGIN: f64 = 21.0;
 const BAND_GAP: f64 = 26.0;
-/// No narrower than any name's letters are on average.
+/// Upper bound of the mean width of a letter, in units.
 const WIDEST_LETTER: f64 = 8.0;
-/// More points than that on a line are not marked one by one.
+/// Largest number of points that get a marker each on a line.
 const MARKED: usize = 24;
 
-/// Where `series` are many, a chart is higher than usual.
+/// Returns the height of a chart in units, which grows with the number of series.
 pub(super) fn height(chart: &Chart) -> f64 {
     if chart.is_single() { dots_height(chart) } else { lines_height(chart) }
 }
 
-/// Draws the chart, with `heading` above it if it is not empty.
+/// Draws a chart, with `heading` above it unless that is empty. Returns its tips.
 pub(super) fn draw<DB: DrawingBackend>(
     writer: &ChartWriter<'_, DB>,
     chart: &Chart,
@@ -54,7 +54,7 @@ fn lines_height(chart: &Chart) -> f64 {
     NAME_STEP * rows + (ABOVE + BELOW + NAME_STEP * chart.series.len() as f64).max(380.0)
 }
 
-/// The bands whose names stand above the axes, each name once, by rows.
+/// Divides the names of bands into rows above the chart. Each name occurs once.
 fn band_rows(bands: &[Band]) -> Vec<Vec<&Band>> {
     let (mut rows, mut used): (Vec<Vec<&Band>>, f64) = (Vec::new(), f64::INFINITY);
     for band in bands {
@@ -72,14 +72,14 @@ fn band_rows(bands: &[Band]) -> Vec<Vec<&Band>> {
     rows
 }
 
-/// The part of the drawing inside the axes.
+/// The area inside the axes, and the mapping of values to it.
 struct Frame {
     left: f64,
     right: f64,
     top: f64,
     bottom: f64,
     x: (f64, f64),
-    /// In lengths of the axis, as `x` is.
+    /// Ends of the y axis as positions by its scale; `x` likewise.
     y: (f64, f64),
     scale: Scale,
 }
@@ -181,7 +181,7 @@ fn axes<DB: DrawingBackend>(
     )
 }
 
-/// Stretches behind everything else, each kind named once above them.
+/// Draws the bands behind everything else, and their names above the chart.
 fn bands<DB: DrawingBackend>(
     writer: &ChartWriter<'_, DB>,
     chart: &Chart,
@@ -207,7 +207,7 @@ fn bands<DB: DrawingBackend>(
     Ok(())
 }
 
-/// Shades first, then lines, then markers; what nothing real reaches lies lowest.
+/// Draws all series: first the intervals, then lines, then markers. Theoretical bounds lie lowest.
 fn series<DB: DrawingBackend>(
     writer: &ChartWriter<'_, DB>,
     chart: &Chart,
@@ -262,7 +262,8 @@ fn series<DB: DrawingBackend>(
     Ok(())
 }
 
-/// A strip for each place along x with all that is there, and over it each point by itself.
+/// Returns the tips of a chart: a strip for each x with all its values, and above it an area for
+/// each point.
 fn tips(chart: &Chart, frame: &Frame) -> Vec<Tip> {
     let places = chart.places();
     let across: Vec<f64> = places.iter().map(|&x| frame.across(chart.x.scale.place(x))).collect();
@@ -302,7 +303,7 @@ fn tips(chart: &Chart, frame: &Frame) -> Vec<Tip> {
     tips
 }
 
-/// A value with its interval.
+/// Formats the value of a point, with its interval.
 fn value(chart: &Chart, point: &Point) -> String {
     let value = chart.y.unit.value(point.y);
     match point.error {
@@ -311,8 +312,8 @@ fn value(chart: &Chart, point: &Point) -> String {
     }
 }
 
-/// Heights as near to the `wanted` as a distance of `step` allows, between `top` and `bottom`, in
-/// the same order.
+/// Returns positions near the `wanted` ones, in their order, at least `step` apart and between
+/// `top` and `bottom`.
 fn spread(wanted: &[f64], step: f64, top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));

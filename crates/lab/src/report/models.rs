@@ -1,5 +1,5 @@
-//! Models as a report: throughput over the hit ratio by each method, p* where it falls, and the
-//! policies beside each other.
+//! Reports on models: throughput over the hit ratio by each method, p* where throughput falls, and
+//! a comparison of policies.
 //!
 //! With the policies, disks and MPL of "Can Increasing the Hit Ratio Hurt Cache Throughput?" these
 //! are its figures 3, 5, 7, 8, 10, 12 and 14.
@@ -13,10 +13,11 @@ use crate::interference::Calibration;
 use crate::model::{Answer, Identity, Line, Star};
 use crate::replay::Latencies;
 
-/// Curves that were solved: the lines of each, and where it is highest.
+/// Solved curves: the lines of each, and its peak.
 pub type Solved = [(Vec<Line>, Star)];
 
-/// A report with a section for each policy, after one with all of them if there are several.
+/// Creates a report with a section for each policy, and before them one that compares several
+/// policies.
 pub fn model_report(command: &str, solved: &Solved) -> Report {
     let mut policies: Vec<&str> = Vec::new();
     for (_, star) in solved {
@@ -35,7 +36,7 @@ pub fn model_report(command: &str, solved: &Solved) -> Report {
     Report { title: "What a hit ratio is worth".to_owned(), command: command.to_owned(), sections }
 }
 
-/// One policy: a chart for each curve.
+/// Returns the section of one policy, with a chart for each curve.
 fn section(policy: &str, curves: &[&(Vec<Line>, Star)]) -> Section {
     let figure = |star: &Star| match (policy, star.identity.q) {
         ("lru", _) => "Figure 3 of the paper. ",
@@ -75,7 +76,7 @@ fn section(policy: &str, curves: &[&(Vec<Line>, Star)]) -> Section {
     }
 }
 
-/// All policies, a chart for each load and disk.
+/// Returns the section that compares all policies, with a chart for each load and disk.
 fn beside_each_other(solved: &Solved) -> Section {
     let place = |identity: &Identity| Identity {
         policy: "",
@@ -124,7 +125,8 @@ fn axis(lines: &[Line]) -> Axis {
     }
 }
 
-/// The value that stands for a line.
+/// Returns the value of a line in charts that compare policies: throughput, or response time in an
+/// open loop.
 fn best(answer: &Answer) -> (Option<f64>, Option<f64>) {
     match *answer {
         Answer::Closed { mva_mrps, .. } => (Some(1e6 * mva_mrps), None),
@@ -265,7 +267,8 @@ fn table(caption: &str, columns: &[&str], text_columns: usize, groups: Vec<Group
     Table { caption: caption.to_owned(), columns, text_columns, groups }
 }
 
-/// A report with one section and one chart: a line for each size of operations.
+/// Creates a report from a calibration of a device, with one chart and a line for each operation
+/// size.
 pub fn calibration_report(calibration: &Calibration) -> Report {
     let line = |(at, size): (usize, &crate::interference::OfBlock)| Series {
         name: format!("reads of {}", Unit::Bytes.value(size.block_bytes as f64)),
@@ -299,7 +302,7 @@ pub fn calibration_report(calibration: &Calibration) -> Report {
     }
 }
 
-/// A report with one section.
+/// Creates a report with one section from the result of a search for settings.
 pub fn advice_report(command: &str, advice: &Advice) -> Report {
     let three = [("best", &advice.best), ("default", &advice.default), ("bare", &advice.bare)];
     let charts = [

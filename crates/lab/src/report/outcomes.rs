@@ -1,5 +1,5 @@
-//! Policies over traces as a report: miss ratio, latency and what Belady leaves against size, and
-//! all the figures.
+//! Reports on simulations and benchmarks. Simulations show miss ratio, latency and the distance to
+//! Belady over the cache size; benchmarks show caches over time.
 
 use std::cmp::Ordering;
 
@@ -11,19 +11,19 @@ use super::{
 use crate::bench::Sample;
 use crate::simulate::objects::{SimulatedInterval, SimulationResult};
 
-/// The unit of the sizes of the caches.
+/// Unit of cache sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizes {
-    /// Objects, whatever their size.
+    /// Number of objects, whatever their size.
     Objects,
-    /// Bytes.
+    /// Number of bytes.
     Bytes,
 }
 
-/// The value that a chart shows of an outcome, and half the width of its interval.
+/// The value that a chart shows of a result, and half the width of its interval.
 type Height<'a> = &'a dyn Fn(&SimulationResult) -> Option<(f64, Option<f64>)>;
 
-/// A report with a section for each trace, in the order in which they come.
+/// Creates a report from simulations, with a section for each trace in order of appearance.
 pub fn simulation_report(
     title: &str,
     command: &str,
@@ -49,7 +49,7 @@ pub fn simulation_report(
     }
 }
 
-/// Every policy once, in the order in which they come.
+/// Returns the distinct policies in order of appearance.
 fn names(outcomes: &[SimulationResult]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for outcome in outcomes {
@@ -60,14 +60,14 @@ fn names(outcomes: &[SimulationResult]) -> Vec<&str> {
     names
 }
 
-/// Returns whether a policy knows the future and so only bounds the others.
+/// Returns whether a policy knows the future, so that it is a bound for the others.
 fn is_bound(policy: &str) -> bool {
     policy.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("belady"))
 }
 
 struct Trace<'a> {
     sizes: Sizes,
-    /// Of the whole report, so that a policy looks the same for every trace.
+    /// Policies of the whole report, so that each has the same colour for every trace.
     policies: &'a [&'a str],
     outcomes: Vec<&'a SimulationResult>,
 }
@@ -132,7 +132,7 @@ impl Trace<'_> {
         charts
     }
 
-    /// The miss ratios of intervals at one size; none without intervals.
+    /// Returns a chart of the miss ratios of intervals at one cache size; `None` without intervals.
     fn over_time(&self, size: u64) -> Option<Chart> {
         let point = |it: &SimulatedInterval| Point {
             x: (it.after_requests + it.requests) as f64,
@@ -224,7 +224,7 @@ impl Trace<'_> {
         Some(outcome.miss_ratio - belady.miss_ratio)
     }
 
-    /// By latency where it is known, else by miss ratio; best first.
+    /// Returns the results at a cache size, best first: by latency if known, else by miss ratio.
     fn at(&self, size: u64) -> Vec<&SimulationResult> {
         let mut here: Vec<&SimulationResult> =
             self.outcomes.iter().copied().filter(|o| o.size == size).collect();
@@ -236,7 +236,8 @@ impl Trace<'_> {
         here
     }
 
-    /// The winner at each size and what it wins over LRU; nothing when there is nothing to choose.
+    /// Returns a table of the best policy at each cache size and its gain over LRU; `None` without
+    /// a choice of policies.
     fn summary(&self) -> Option<Table> {
         let latency = self.outcomes.iter().any(|o| o.mean_latency_us.is_some());
         let gaps = self.outcomes.iter().any(|o| self.gap(o).is_some());
@@ -284,7 +285,7 @@ impl Trace<'_> {
         })
     }
 
-    /// Everything, best first at each size.
+    /// Returns a table of all figures, best first at each cache size.
     fn figures(&self) -> Table {
         type Cell<'a> = Box<dyn Fn(&SimulationResult) -> String + 'a>;
         let latency = self.outcomes.iter().any(|o| o.mean_latency_us.is_some());
@@ -346,24 +347,25 @@ impl Trace<'_> {
     }
 }
 
-/// A number that may be missing.
+/// Formats a number, or a dash if it is missing.
 fn optional(unit: Unit, value: Option<f64>) -> String {
     value.map_or("–".to_owned(), |value| unit.value(value))
 }
 
-/// Points of a line at most: more would only be noise on top of each other.
+/// Largest number of points on a line over time; more would only add noise.
 const POINTS: usize = 240;
 
-/// A cache over time.
+/// Observations of a cache over time.
 #[derive(Debug, Clone)]
 pub struct Timeline {
-    /// The name of the cache.
+    /// Name of the cache.
     pub name: String,
-    /// The samples over time.
+    /// Observations in order of time.
     pub samples: Vec<Sample>,
 }
 
-/// The charts of some caches at one point. The phases are those of the first cache that has any.
+/// Returns a section with charts of caches over time. Bands show the phases of the first cache that
+/// freezes.
 pub fn timeline_section(heading: &str, timelines: &[Timeline]) -> Section {
     let phases = timelines.iter().map(phases).find(|bands| !bands.is_empty()).unwrap_or_default();
     let chart = |name: &str, title: &str, unit, value: &dyn Fn(&Sample) -> Option<f64>| Chart {
@@ -397,7 +399,8 @@ pub fn timeline_section(heading: &str, timelines: &[Timeline]) -> Section {
     }
 }
 
-/// A line of means over equal numbers of samples, weighed by how long they were.
+/// Returns a line of at most [`POINTS`] points, each the mean of equally many samples weighted by
+/// their length.
 fn timeline_line(at: usize, timeline: &Timeline, value: &dyn Fn(&Sample) -> Option<f64>) -> Series {
     let together = timeline.samples.len().div_ceil(POINTS).max(1);
     let mean = |samples: &[Sample]| {
@@ -413,7 +416,7 @@ fn timeline_line(at: usize, timeline: &Timeline, value: &dyn Fn(&Sample) -> Opti
     }
 }
 
-/// Stretches with the same phase.
+/// Returns the phases of the freeze controller as bands.
 fn phases(timeline: &Timeline) -> Vec<Band> {
     let mut bands: Vec<Band> = Vec::new();
     for sample in &timeline.samples {
@@ -435,7 +438,7 @@ fn phases(timeline: &Timeline) -> Vec<Band> {
     bands
 }
 
-/// No two phases share a colour; a cache that warms up is grey.
+/// Returns the colour number of a phase, different for each; `None` is grey, for the warm-up.
 fn phase_look(phase: Phase) -> Option<usize> {
     match phase {
         Phase::Measuring => Some(1),

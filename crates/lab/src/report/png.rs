@@ -1,7 +1,8 @@
-//! Charts as PNG pictures, on white ground, twice as many pixels each way as a chart has units.
+//! Writes charts as PNG pictures on a white background, with two pixels per unit of the chart in
+//! each direction.
 //!
-//! Plotters draws edges hard, so the picture is drawn larger and each square of pixels becomes
-//! their mean.
+//! Plotters draws without anti-aliasing, so the picture is drawn larger, and each square of pixels
+//! is reduced to its mean.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -15,16 +16,16 @@ use super::chart::Chart;
 use super::chart_writer::{ChartWriter, FINE, GROUND, Letters, WIDTH};
 use super::lines::{draw, height};
 
-/// Pixels for each unit.
+/// Pixels per unit of the chart.
 const PIXELS: u32 = 2;
 
-/// Why there is no picture.
+/// Errors of writing a picture.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The chart could not be drawn.
     #[error("cannot draw the chart {chart}: {reason}")]
     Draw {
-        /// Its name.
+        /// Name of the chart.
         chart: String,
         /// The error of the drawing library.
         reason: String,
@@ -32,18 +33,18 @@ pub enum Error {
     /// The picture could not be written.
     #[error("cannot write the picture {}: {source}", path.display())]
     Write {
-        /// Where to.
+        /// Path of the picture.
         path: PathBuf,
-        /// Why not.
+        /// The error of the encoder or the file system.
         source: png::EncodingError,
     },
 }
 
-/// Writes each chart of a report beside `stem`: `out` gives `out-miss-ratio.png`, and
+/// Writes each chart of a report to a file beside `stem`: `out` gives `out-miss-ratio.png`, and
 /// `out-TRACE-miss-ratio.png` when there are several sections. Returns the paths written.
 ///
 /// # Errors
-/// The first chart that cannot be drawn or written; those before it are there.
+/// The first chart that cannot be drawn or written; the files of those before it remain.
 pub fn write_all(report: &Report, stem: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for (at, section) in report.sections.iter().enumerate() {
@@ -65,10 +66,10 @@ pub fn write_all(report: &Report, stem: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(paths)
 }
 
-/// Writes one chart as a picture, headed by what it shows and by `about`, a trace's name.
+/// Writes one chart to a file. Its heading has the chart's title and `about`, the name of a trace.
 ///
 /// # Errors
-/// The chart cannot be drawn, or the file not be written.
+/// The chart cannot be drawn, or the file cannot be written.
 pub fn write(chart: &Chart, about: &str, path: &Path) -> Result<(), Error> {
     let bytes = encode(chart, about)?;
     let failed =
@@ -77,7 +78,7 @@ pub fn write(chart: &Chart, about: &str, path: &Path) -> Result<(), Error> {
     file.write_all(&bytes).and_then(|()| file.flush()).map_err(failed)
 }
 
-/// One chart as the bytes of a PNG file.
+/// Returns one chart as the bytes of a PNG file.
 ///
 /// # Errors
 /// The chart cannot be drawn.
@@ -106,7 +107,7 @@ pub fn encode(chart: &Chart, about: &str) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Each square of `by` × `by` pixels as their mean.
+/// Reduces a picture by replacing each square of `by` × `by` pixels by its mean.
 fn smaller(pixels: &[u8], width: usize, by: usize) -> Vec<u8> {
     let row = width * 3;
     let mut out = Vec::with_capacity(pixels.len() / (by * by));
@@ -122,7 +123,7 @@ fn smaller(pixels: &[u8], width: usize, by: usize) -> Vec<u8> {
     out
 }
 
-/// A name that is safe as part of a file's name.
+/// Converts a name to one that is safe in file names.
 fn slug(name: &str) -> String {
     let safe: String = name
         .chars()

@@ -46,7 +46,7 @@ fn several() -> Vec<SimulationResult> {
     outcomes
 }
 
-/// Every element that is opened is closed, in order, and attributes stand in quotes: enough for any
+/// Checks that elements are closed in order and attributes are quoted, which is enough for any
 /// parser.
 fn check_form(page: &str) {
     let body = page.strip_prefix("<!DOCTYPE html>").expect("a page says that it is one");
@@ -81,7 +81,7 @@ fn chart<'a>(report: &'a Report, name: &str) -> Option<&'a Chart> {
     report.sections[0].charts.iter().find(|chart| chart.name == name)
 }
 
-/// Width and height, from the head of a PNG file.
+/// Returns width and height from the header of a PNG file.
 fn dimensions(bytes: &[u8]) -> (u32, u32) {
     assert_eq!(&bytes[..8], b"\x89PNG\r\n\x1a\n");
     assert_eq!(&bytes[12..16], b"IHDR");

@@ -3,7 +3,7 @@
 //! The trace is in memory with dense keys ([`super::stream`]), so a run is a loop over plain
 //! arrays: key to slot, a hit or a miss, the policy's own work. Each pair of policy and size is a
 //! run of its own; runs share the trace and are spread over all cores. The loop is compiled once
-//! per policy. With an admission policy another loop runs ([`super::policy_loop`]).
+//! per policy. With an admission policy another loop runs (`policy_loop`).
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

@@ -5,8 +5,8 @@
 //! Waldspurger et al., FAST '15). A hash chooses the keys, so all requests of a key stay together,
 //! and a cache of `rate` times the size sees `rate` of the misses.
 //!
-//! A deletion, and a request that gives an object another size, is a [`Change`] between two
-//! requests. Loops stop at changes only, so that traces without any pay nothing for them.
+//! A deletion, and a request that gives an object another size, is a `Change` between two requests.
+//! Loops stop at changes only, so that traces without any pay nothing for them.
 
 use std::time::Duration;
 
