@@ -173,8 +173,8 @@ pub fn stop(server: &Endpoint) -> Result<(), AdminError> {
 /// until the new one serves.
 ///
 /// # Errors
-/// When no server answers, the new program refuses the server's settings, does not start or ends
-/// before it serves, or the old one's last flush leaves dirty data in the cache.
+/// When no server answers, or the old program's last flush leaves dirty data in the cache. Also
+/// when the new program refuses the server's settings, does not start, or ends before it serves.
 pub fn upgrade(server: &Endpoint) -> Result<(), AdminError> {
     let mut stream = Stream::connect(server).map_err(|error| unreachable(server, error))?;
     let request = request(server, "POST", "/upgrade", "");

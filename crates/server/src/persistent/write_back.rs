@@ -62,9 +62,9 @@ struct Done {
 
 /// Writes the dirty data of peer tiers back to backing devices, that of the lowest tier first.
 ///
-/// With `accept`, it also writes to a device that differs from its description in the cache, goes
-/// on without a missing lower tier, and uses an old copy of a cache, which `state` detects.
-/// `progress` receives the bytes of a tier written so far, and their total.
+/// With `accept`, it also writes to a device that differs from its description in the cache, and
+/// goes on without a missing lower tier. It then also uses an old copy of a cache, which `state`
+/// detects. `progress` receives the bytes of a tier written so far, and their total.
 ///
 /// # Errors
 /// When a cache cannot be used, a tier is missing, or a device is not that of its volume: nothing

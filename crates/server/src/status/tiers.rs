@@ -32,9 +32,9 @@ pub struct TierStatus {
     pub degraded: bool,
     /// True if the tier's journal cannot be written.
     pub journal_lost: bool,
-    /// Progress of the bypass after the journal has failed: `emptying` while dirty data is written
-    /// back, `stuck` when some of it cannot be written, `ended` when the cache is retired,
-    /// `ended-unnoted` when its device could not record that. Empty without a bypass.
+    /// Progress of the bypass after the journal has failed; empty without a bypass. `emptying`
+    /// while dirty data is written back, `stuck` when some of it cannot be written. `ended` when
+    /// the cache is retired, `ended-unnoted` when its device could not record that.
     #[serde(default)]
     pub bypass: String,
     /// Upper bound of the bytes for which requests may be refused: lost data, and dirty data that
