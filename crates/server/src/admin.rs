@@ -22,8 +22,8 @@
 //! | `DELETE /tiers/NUMBER` | detaches a tier after its dirty data is in the tier below |
 //!
 //! A failed request is answered with a line that gives the reason. The status is 400 for an invalid
-//! request and 403 for a missing right. It is 404 or 409 for a conflict with the present volumes and
-//! tiers, 500 for a failure, and 503 while the server ends or is busy.
+//! request and 403 for a missing right. It is 404 or 409 for a conflict with the present volumes
+//! and tiers, 500 for a failure, and 503 while the server ends or is busy.
 //!
 //! `Conversation` is the server's side of one connection, without I/O: bytes in, one
 //! `AdminCommand`, one `Reply`, and the connection closes. [`client`] is the other side, for `floe
