@@ -45,7 +45,7 @@ pub struct Declined {
 }
 
 impl AdmissionOutcome {
-    /// Returns the counts; `None` without an admission.
+    /// Returns the counts of a cache; `None` without an admission policy.
     pub(crate) fn of(gate: &Gate, stats: &Stats) -> Option<Self> {
         let (admission, counted) = (&gate.admission, &stats.counters);
         let declined = |(by, blocks): (&str, &u64)| Declined { by: by.to_owned(), blocks: *blocks };

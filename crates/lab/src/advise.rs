@@ -23,7 +23,7 @@ use crate::replay::{
 };
 use crate::report::Unit;
 
-/// Settings of a search for the best cache configuration.
+/// Trace, media and limits of a search for the best cache settings.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// Name of the trace.
@@ -34,17 +34,17 @@ pub struct Question {
     pub cache: String,
     /// Size of the cache; `None` to choose one by the footprint.
     pub cache_bytes: Option<u64>,
-    /// Requests in flight.
+    /// Number of requests in flight during a replay.
     pub in_flight: usize,
     /// Share of the requests that warm the cache and are not counted.
     pub warmup: f64,
-    /// Write modes to choose from; the first is the default.
+    /// Write modes to try; the first one is the default.
     pub writes: Vec<String>,
     /// Price of a gibibyte of cache, in any currency.
     pub price: Option<f64>,
 }
 
-/// A replayed candidate.
+/// Results of replaying a trace with candidate settings.
 #[derive(Debug, Clone, Serialize)]
 pub struct Trial {
     /// Settings of the cache that was replayed.
@@ -82,7 +82,7 @@ pub struct Advice {
     pub warnings: Vec<String>,
     /// The recommendation in one sentence.
     pub verdict: String,
-    /// The recommended floe.toml; `None` where no cache is worth its cost.
+    /// The recommended floe.toml; `None` where no cache makes requests at least 5 % faster.
     pub toml: Option<String>,
     /// Trial of the best settings.
     pub best: Trial,
@@ -158,7 +158,7 @@ impl Candidate {
         }
     }
 
-    /// Returns settings that cache nothing.
+    /// Returns settings that cache nothing, for the latency of the bare volume.
     pub fn bare(cache_bytes: u64) -> Self {
         Self { write: WriteMode::Pass.to_string(), ..Self::default_of(cache_bytes) }
     }
@@ -278,10 +278,10 @@ fn verdict(
     (verdict, Some(chosen.candidate.toml(&disk("CACHE"), &disk("VOLUME"))))
 }
 
-/// The smallest default block of a cache.
+/// Size in bytes of the smallest block that a cache has by default.
 const UNIT_BYTES: u64 = 32 << 10;
 
-/// Alignment of volumes laid end to end.
+/// Alignment in bytes of volumes that are laid end to end.
 const ALIGNMENT_BYTES: u64 = 1 << 20;
 
 /// The requests of a trace, with the sums that the search needs of them.

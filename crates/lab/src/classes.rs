@@ -80,7 +80,7 @@ pub struct Point {
     pub identity: Identity,
     /// Capacity of the cache in entries.
     pub size: u64,
-    /// Share of requests that hit.
+    /// Share of requests that hit, as counted over the trace.
     pub hit_ratio: f64,
     /// Modelled throughput in million requests a second: exact, or approximate with fewer cores
     /// than requests in flight.
@@ -122,7 +122,7 @@ pub struct Verdict {
     pub fall: f64,
     /// Hit ratio at which throughput has fallen furthest.
     pub lowest_at: f64,
-    /// `LRU-like` or `FIFO-like`.
+    /// Class of the policy: `LRU-like` or `FIFO-like`.
     pub classification: &'static str,
     /// The paper's class of the policy; `None` if the paper has none.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -212,7 +212,7 @@ pub fn plan(mode: WriteMode) -> Plan {
     }
 }
 
-/// Columns of the longest bar.
+/// Length of the longest bar in characters.
 const BAR_COLUMNS: f64 = 52.0;
 
 const NEXT: &str = "\

@@ -255,7 +255,7 @@ impl Calibration {
     }
 }
 
-/// The settings of a measurement.
+/// Block sizes, shares of writes and rounds of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Sizes of operations in bytes.

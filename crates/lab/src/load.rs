@@ -31,7 +31,7 @@ pub enum LoadError {
     Draw(#[from] DrawError),
 }
 
-/// The results of a load.
+/// Duration, bytes and latencies of a load.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// Time from the first request to the last reply.

@@ -25,7 +25,7 @@ pub struct Curve {
     pub cores: Option<u32>,
 }
 
-/// The arrival of requests.
+/// Arrival of requests: a closed or an open loop.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Demand {
     /// A closed loop with this number of requests in flight.
@@ -122,7 +122,7 @@ pub struct Star {
     /// a second. `None` when nothing limits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_hits_mrps: Option<f64>,
-    /// `LRU-like` or `FIFO-like`.
+    /// Class of the policy: `LRU-like` or `FIFO-like`.
     pub classification: &'static str,
     /// The station that limits throughput as the hit ratio goes to 1.
     #[serde(skip_serializing_if = "Option::is_none")]

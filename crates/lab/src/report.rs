@@ -27,7 +27,7 @@ mod models;
 mod outcomes;
 pub mod png;
 
-/// The contents of a page, from top to bottom.
+/// The contents of a report, from top to bottom of its page.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Heading of the page.

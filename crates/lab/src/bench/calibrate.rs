@@ -18,9 +18,9 @@
 //! of a list operation into delink, head and tail is measured on the order alone, without lock and
 //! cache.
 //!
-//! Times of the list are those with which a closed network of the threads, each computing and
-//! visiting the list, has the throughputs that were measured together and apart. Method of "Can
-//! Increasing the Hit Ratio Hurt Cache Throughput?", section 4.1.
+//! The threads are modelled as a closed network, in which each computes and visits the list. Times
+//! of the list are those at which this network has the throughputs measured together and apart.
+//! Method of "Can Increasing the Hit Ratio Hurt Cache Throughput?", section 4.1.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -86,7 +86,7 @@ const COIN: &str = "prob-lru:q=1";
 /// before another thread has.
 const HALF_COIN: &str = "prob-lru:q=0.5";
 
-/// The settings of a calibration.
+/// Load, policies and runs of a calibration.
 #[derive(Debug)]
 pub struct Calibrate<'a> {
     /// The load for runs in which every request hits.
@@ -123,7 +123,7 @@ pub struct Figure {
     pub confidence: f64,
 }
 
-/// The result of a calibration.
+/// Measured service times, as input of the model and as a report.
 #[derive(Debug, Clone)]
 pub struct Calibration {
     /// Service times for `floe model`.

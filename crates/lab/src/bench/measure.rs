@@ -27,7 +27,7 @@ use crate::simulate::stream::Stream;
 /// is skipped.
 const PLAY_ON: f64 = 4.0;
 
-/// The results of one repetition.
+/// Throughput and processor time of a cache in one repetition.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Repetition {
     /// Operations a second on all threads together.
@@ -36,7 +36,7 @@ pub struct Repetition {
     pub cpu_ns_per_op: f64,
 }
 
-/// The results of one cache.
+/// Measurements of one cache over all repetitions.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// Result of the warm-up.
@@ -75,7 +75,7 @@ impl Measured {
     }
 }
 
-/// The progress of a measurement.
+/// A step of a measurement, for reports of progress.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MeasureStep {
     /// Warm-up of the cache at this index.

@@ -48,8 +48,8 @@ pub struct Freezes {
     pub stats: FreezeStats,
 }
 
-/// The part of a cache to freeze. Parses from `off`, `adaptive` or a share of the entries, and
-/// prints in the same notation.
+/// The part of a cache to freeze. Parses from `off`, `adaptive`, a share of the entries, or
+/// `without-index:` with a share, and prints in the same notation.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Frozen {
     /// Freezes nothing.

@@ -30,8 +30,8 @@ const COUNT: u8 = 1;
 /// Phase in which threads stop.
 const STOP: u8 = 2;
 
-/// Interval at which threads are checked for having begun to count, which they do after a chunk of
-/// the load or a part of a sleep.
+/// Interval at which threads are checked for having begun to count. They begin after a chunk of the
+/// load or a part of a sleep.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// State shared by the threads of a run: its phase, and the progress of each thread.
@@ -84,7 +84,7 @@ impl Board {
     }
 }
 
-/// The latency of the emulated disk.
+/// Latency distribution of the emulated disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Disk {
     /// Mean latency in nanoseconds; 0 for no disk, so that no client is ever parked.
@@ -359,7 +359,7 @@ impl<S> Drop for Worker<'_, S> {
     }
 }
 
-/// A client that waits for the disk.
+/// A client that waits for the emulated disk after a miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parked {
     /// The key that the client waits for.

@@ -1,8 +1,9 @@
 //! The device under measurement: a range of bytes reserved for it, and its clock.
 //!
-//! A measurement writes, so it uses a device only where no data can be lost. That is a new file,
-//! which is removed as soon as it is open, or a range in the middle of an empty device, which reads
-//! as zeros before and afterwards. A device that holds a persistent cache is never used.
+//! A measurement writes, so it uses a device only where no data can be lost. One such place is a
+//! new file, which is removed as soon as it is open. The other is a range in the middle of an empty
+//! device, which reads as zeros before and afterwards. A device that holds a persistent cache is
+//! never used.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -302,7 +303,7 @@ const SETTLE: u32 = 5;
 const READS_LEAST: u64 = 8;
 const PATIENCE: u32 = 100;
 
-/// The mix of requests to the device.
+/// Block size, share of writes and queue depth of the operations on the device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mix {
     /// Size of each operation in bytes.

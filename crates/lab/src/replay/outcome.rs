@@ -19,10 +19,9 @@ pub struct LatencyStep {
     pub count: u64,
 }
 
-/// The results of a replay. The warm-up is left out, except in `metadata_bytes`, which is the
-/// memory of all tiers at the end. In a cache with several tiers, other fields of the cache
-/// describe the first tier, and backing devices are those below the last tier; `tiers` has the
-/// fields of each.
+/// Results of a replay. The warm-up is left out, except in `metadata_bytes`, which is the memory of
+/// all tiers at the end. In a cache with several tiers, other fields of the cache describe the
+/// first tier, and backing devices are those below the last tier; `tiers` has the fields of each.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplayResult {
     /// Name of the trace.
@@ -145,10 +144,10 @@ pub struct ReplayResult {
     /// Latency histogram of writes; `None` unless requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_histogram: Option<Vec<LatencyStep>>,
-    /// All latencies of reads.
+    /// Latencies of all reads, for quantiles and histograms.
     #[serde(skip)]
     pub read_latencies: Latencies,
-    /// All latencies of writes.
+    /// Latencies of all writes, for quantiles and histograms.
     #[serde(skip)]
     pub write_latencies: Latencies,
 }

@@ -1,4 +1,4 @@
-//! Tests of the page and of the pictures.
+//! Tests of HTML pages and PNG pictures.
 
 use super::outcomes::{Sizes, simulation_report};
 use super::{Chart, Report, Scale, html, png};

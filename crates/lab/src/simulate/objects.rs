@@ -41,7 +41,7 @@ pub struct SimulationResult {
     pub trace: String,
     /// The eviction policy with its parameters, and the admission policy.
     pub policy: String,
-    /// Capacity, in objects or bytes.
+    /// Capacity of the cache, in bytes where the stream has sizes, else in objects.
     pub size: u64,
     /// Number of counted requests of the trace.
     pub requests: u64,

@@ -92,9 +92,9 @@ impl<'a> Positions<'a> {
     }
 }
 
-/// Binary logarithm of the unit in which policies receive sizes. The unit is a byte, or where an
-/// object has 4 GiB or more, the power of two of bytes at which the largest size fits 32 bits. The
-/// cache itself counts in bytes.
+/// Binary logarithm of the unit in bytes of the sizes that policies receive. The unit is a byte,
+/// unless an object has 4 GiB or more: then it is the power of two at which the largest size fits
+/// 32 bits. The cache itself counts in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale(u32);
 

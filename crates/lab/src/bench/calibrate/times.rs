@@ -335,8 +335,8 @@ fn contended(alone_us: f64, together: &[Meeting], least_us: f64) -> Result<Time,
     Ok(time)
 }
 
-/// Returns the computing time of a request, at least 0, that explains the measured throughput of
-/// several threads when a share of the requests visits the list.
+/// Returns the computing time of a request, at least 0, that explains a measured throughput. In the
+/// run, several threads visit the list with a share of their requests.
 ///
 /// # Errors
 /// A time is not valid in the model.
