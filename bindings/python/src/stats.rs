@@ -15,7 +15,7 @@ pub(crate) struct Stats {
     pub(crate) insertions: u64,
     /// Values that replaced another one of the same key.
     pub(crate) replacements: u64,
-    /// Entries that were too heavy or not admitted.
+    /// Insertions that were refused for lack of room.
     pub(crate) rejections: u64,
     /// Entries that were evicted to make room.
     pub(crate) evictions: u64,
