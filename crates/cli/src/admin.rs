@@ -1,5 +1,5 @@
-//! Commands to a running server, among them `floe flush`, `restore` and `stop`; and the replacement
-//! of the program by `floe upgrade`.
+//! Commands to a running server, such as `floe flush`, `restore` and `stop`, and the exchange of
+//! the running program by `floe upgrade`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -50,10 +50,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// The server to ask.
+    /// Returns the address and token of the server to talk to.
     ///
     /// # Errors
-    /// When it is not said which and there is no default one, or the token cannot be read.
+    /// When no server is given and there is no default one, or the token cannot be read.
     pub(crate) fn endpoint(&self) -> Result<Endpoint, CliError> {
         let address = match &self.admin {
             Some(address) => address.clone(),
@@ -79,7 +79,7 @@ impl Answer {
         self.server.endpoint()
     }
 
-    /// Prints the result of a change, as JSON or as a line.
+    /// Prints the result of a change: as JSON if the user asked for it, else as a line.
     pub(crate) fn print(&self, result: &impl Serialize, line: &str) -> Result<(), CliError> {
         if self.json {
             return output::json_line(result).or_failure();
@@ -97,20 +97,23 @@ pub(crate) fn send(
     Ok(command(&server.endpoint()?)?)
 }
 
-/// The variable with the number of the process whose standard input is the client.
+/// Environment variable that marks the standard input as the upgrade client's connection. Its value
+/// is this process's number.
 const CLIENT: &str = "FLOE_UPGRADE_CLIENT";
 
-/// The file of this process's program. Once another has its name, the system tells no usable one.
+/// Path of this process's program file. The system reports it correctly only until another file
+/// takes its name.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Notes the file of this program, before another can have its name.
+/// Records the path of this program file, before another file can take its name.
 pub(crate) fn note_program() {
     if let Ok(program) = std::env::current_exe() {
         PROGRAM.get_or_init(|| program);
     }
 }
 
-/// Checks that the program takes this process's arguments and settings, by having it print them.
+/// Checks that the new program accepts this process's arguments and settings: runs it with
+/// `--print-config`.
 pub(crate) fn check_program() -> Result<(), String> {
     let mut command = again()?;
     command.env_remove(CLIENT).arg("--print-config").stdin(Stdio::null()).stdout(Stdio::null());
@@ -121,8 +124,8 @@ pub(crate) fn check_program() -> Result<(), String> {
     }
 }
 
-/// Carries out the program in place of this one. Returns the error if it cannot be begun. The
-/// client that has asked for it becomes the standard input of the new program.
+/// Replaces this process by the new program (exec). Returns only on failure, with the error. The
+/// client that asked for the upgrade becomes the new program's standard input.
 pub(crate) fn replace() -> CliError {
     log::end();
     let client = take_upgrade_client();
@@ -143,13 +146,14 @@ pub(crate) fn replace() -> CliError {
     CliError::failure(problem)
 }
 
-/// Returns whether the standard input is the client that has asked the program before for this one.
+/// Returns whether the standard input is the connection of a client that asked the previous program
+/// for the upgrade.
 fn has_client() -> bool {
     std::env::var(CLIENT).is_ok_and(|of| of == std::process::id().to_string())
 }
 
-/// Tells the client that has asked for this program, if there is one, that it serves, or why it has
-/// ended.
+/// Reports to the client that asked for an upgrade that this program serves, or why it failed. Does
+/// nothing without such a client.
 pub(crate) fn tell_client(result: Result<(), &CliError>) {
     let client = std::io::stdin();
     if has_client() {
@@ -160,7 +164,7 @@ pub(crate) fn tell_client(result: Result<(), &CliError>) {
     }
 }
 
-/// The program's file with the arguments of this process.
+/// Returns a command that runs the program file with this process's arguments.
 fn again() -> Result<Command, String> {
     let program = PROGRAM.get().ok_or("the program's file is not known")?;
     let mut arguments = std::env::args_os();

@@ -1,4 +1,4 @@
-//! `floe advise`: from a trace and two media to the settings of a cache.
+//! `floe advise`: recommends settings of a cache for a trace and two media.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -86,7 +86,7 @@ fn medium(name: &str) -> Result<String, String> {
     }
 }
 
-/// Parses a write mode that caches something.
+/// Parses a write mode; refuses `pass`, which caches nothing.
 fn write_mode(text: &str) -> Result<WriteMode, String> {
     match text.parse::<WriteMode>().map_err(|error| error.to_string())? {
         WriteMode::Pass => Err("pass is the bare volume, which is always compared; floe replay \
@@ -101,7 +101,7 @@ fn price(text: &str) -> Result<f64, String> {
     price.ok_or_else(|| format!("`{text}` is not a price; write 0.08"))
 }
 
-/// A medium, and the size of the cache where that is decided.
+/// The medium of the cache, and the size of the cache if the user has fixed it.
 #[derive(Debug, Clone, PartialEq)]
 struct CacheMedium {
     medium: String,
@@ -214,10 +214,10 @@ fn print(advice: &Advice) {
     }
 }
 
-/// The text of a row of the table for a trial.
+/// Formats the cell of a table row for one trial.
 type Told = Box<dyn Fn(&Trial) -> String>;
 
-/// Makes a table with a column for each of the three.
+/// Builds a table with a column for each recommended configuration.
 fn table(advice: &Advice) -> Table {
     type Cell = fn(&Trial) -> String;
     let us = |time: Option<f64>| time.map_or("–".to_owned(), output::microseconds);
@@ -265,12 +265,12 @@ fn table(advice: &Advice) -> Table {
     table
 }
 
-/// Returns a figure that needs the pace of the trace, if that is known.
+/// Returns a figure, or a dash when it depends on the trace's pace and that is unknown.
 fn paced(trial: &Trial, figure: String) -> String {
     if trial.has_pace() { figure } else { "–".to_owned() }
 }
 
-/// Shortens a list of block sizes to its ends.
+/// Shortens a list of block sizes to the first and last.
 fn range(sizes: &str) -> String {
     match (sizes.split(',').next(), sizes.rsplit(',').next()) {
         (Some(first), Some(last)) if first != last => format!("{first}–{last}"),

@@ -1,4 +1,4 @@
-//! `floe attach` and `floe detach`: a volume as a block device of this machine.
+//! `floe attach` and `floe detach`: make a volume a block device of this machine, and undo that.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -12,7 +12,7 @@ use floe_server::{Attached, Server};
 
 use crate::error::{CliError, OrFail};
 
-/// The folder in which each attached device has a link to its server's admin socket.
+/// Folder in which each attached device has a link to its server's admin socket.
 const LINKS: &str = "/run/floe";
 
 const DETACH_EXAMPLES: &str = "\
@@ -34,7 +34,7 @@ pub(crate) struct DetachArguments {
     admin_token_file: Option<PathBuf>,
 }
 
-/// Records where the servers of devices can be asked to detach them.
+/// Records the admin socket of each attached device's server, so that `floe detach` finds it.
 pub(crate) fn record(server: &Server, attached: &[Attached]) {
     let mut sockets = server.admin_addresses().filter_map(|address| match address {
         AdminAddress::Unix(path) => fs::canonicalize(path).ok(),

@@ -1,5 +1,5 @@
 //! `floe calibrate`: measures the slowdown of a device's reads by writes, and derives parameters of
-//! an admission.
+//! an admission policy.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,12 +24,12 @@ use crate::output::{bytes, microseconds, percent};
 use crate::settings::state_dir;
 use floe_server::config::{Bytes, Percent};
 
-/// Longest round, and most of them.
+/// Maximum length of a round in seconds.
 const SECONDS_MAX: f64 = 60.0;
 const ROUNDS_MAX: usize = 1000;
-/// Least number of operations in the scratch range.
+/// Minimum size of the scratch range, in operations.
 const BLOCKS_LEAST: u64 = 16;
-/// The largest operation: that of the largest block.
+/// Maximum size of an operation in bytes: that of the largest block.
 const BLOCK_BYTES_MAX: u64 = 1 << 20;
 
 const EXAMPLES: &str = "\
@@ -176,7 +176,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.json { print_json(&calibration).or_failure() } else { print(&calibration) }
 }
 
-/// Refuses a device without a cache before the measurement.
+/// Checks, before the measurement, that a device contains a cache.
 fn expect_cache(cache: &Spec) -> Result<(), CliError> {
     match holds(&check::open(cache, true, state_dir(None).as_ref())?).map_err(check::refused)? {
         Holds::Cache => Ok(()),
@@ -221,7 +221,7 @@ fn plan(arguments: &Arguments) -> Result<Plan, CliError> {
     Ok(Plan { block_bytes, write_shares, depth, rounds, round })
 }
 
-/// Measures with a progress bar.
+/// Runs the measurement and shows a progress bar.
 fn observe(
     bed: &mut TestBed,
     plan: &Plan,
@@ -251,7 +251,7 @@ fn refused(error: TestBedError) -> CliError {
     if is_failure { CliError::failure(line) } else { CliError::usage(line) }
 }
 
-/// A line of JSON: the device, and its result.
+/// A line of JSON output: the device, and one of its results.
 #[derive(Serialize)]
 struct Line<'a, T> {
     device: &'a str,
@@ -259,7 +259,7 @@ struct Line<'a, T> {
     of: T,
 }
 
-/// The conclusion for a block size.
+/// The recommendation for a block size, in JSON.
 #[derive(Serialize)]
 struct Verdict {
     block_bytes: u64,
@@ -284,7 +284,7 @@ fn print_json(calibration: &Calibration) -> std::io::Result<()> {
     })
 }
 
-/// Prints the tables of all points.
+/// Prints the tables of measured points.
 fn print_measured(calibration: &Calibration) {
     if let Some(backing) = &calibration.backing {
         let columns = ["below, alone", "size", "read", "mean", "p99"];

@@ -1,4 +1,5 @@
-//! `floe check`: checks a cache, and repairs damage that can be repaired without loss.
+//! `floe check` and `floe export-dirty`: check a cache, repair damage that can be repaired without
+//! loss, and write dirty data to the volumes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,17 +45,17 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The JSON output.
+/// The JSON output of `floe check`.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// The device has a cache.
+    /// The device contains a cache.
     cache: bool,
     session: u64,
     /// The last session ended with a clean shutdown.
     clean: bool,
     shards: u64,
     block_sizes: String,
-    /// The noted result of floe calibrate.
+    /// Result of `floe calibrate` that is recorded in the cache.
     calibration: Option<OfCalibration>,
     volumes: Vec<OfVolume>,
     /// Peer tiers that may hold dirty data.
@@ -63,13 +64,13 @@ struct Outcome {
     valid_bytes: u64,
     dirty_bytes: u64,
     log_pages: u64,
-    /// Clean copies that a crash left half overwritten: the cache does not use them.
+    /// Number of clean copies that a crash left half overwritten. The cache does not use them.
     half_overwritten: usize,
-    /// Lost data of which only the cache had a copy. With a damaged journal, the data that a repair
-    /// gives up.
+    /// Lost data of which only the cache had a copy. With a damaged journal, these are the data
+    /// that a repair would give up.
     lost: Vec<Lost>,
     problems: Vec<String>,
-    /// Findings that may or may not be problems.
+    /// Findings that are not necessarily problems.
     notes: Vec<String>,
     repaired: bool,
 }
@@ -94,7 +95,7 @@ struct OfVolume {
     bytes: u64,
 }
 
-/// A run of a volume.
+/// A range of bytes in a volume.
 #[derive(Debug, Serialize)]
 pub(crate) struct Range {
     pub(crate) offset: u64,
@@ -107,7 +108,7 @@ impl Range {
     }
 }
 
-/// Parses a cache device: a path alone is a file or block device.
+/// Parses a cache device. A path without a prefix is a file or block device.
 pub(crate) fn cache(text: &str) -> Result<Spec, String> {
     let text = if text.contains(':') { text.to_owned() } else { format!("file:{text}") };
     let spec: Spec = text.parse().map_err(|error: floe_device::SpecError| error.to_string())?;
@@ -120,7 +121,8 @@ pub(crate) fn cache(text: &str) -> Result<Spec, String> {
     }
 }
 
-/// Opens an existing cache device. The state folder is the witness of a mirror that it knows.
+/// Opens an existing cache device. The state folder acts as the witness of a mirror about which it
+/// has notes.
 pub(crate) fn open(
     cache: &Spec,
     read_only: bool,
@@ -208,7 +210,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
 }
 
 impl Outcome {
-    /// `half` names the halves of a mirror.
+    /// Summarizes a check. `half` returns the name of a mirror's half.
     fn of(checked: &Checked, repaired: bool, half: impl Fn(usize) -> String) -> Self {
         let (report, superblock) = (&checked.report, checked.report.superblock.as_ref());
         let mut problems = report.problems.clone();
@@ -389,7 +391,7 @@ pub(crate) struct ExportDirtyArguments {
 struct Row<'a> {
     volume: &'a str,
     written_bytes: u64,
-    /// Lost runs, of which only the cache had the data.
+    /// Lost ranges, of which only the cache had the data.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lost: Vec<Range>,
 }
@@ -427,8 +429,8 @@ pub(crate) fn export_dirty(arguments: &ExportDirtyArguments) -> Result<(), CliEr
     Ok(())
 }
 
-/// Splits a backing device from the name of its volume, if that is given: the device is at the
-/// front, or after the first `=` that it can follow.
+/// Splits an argument into the name of a volume, if given, and a backing device. The device is the
+/// whole text, or follows the first `=` after which a device can begin.
 fn split(text: &str) -> (Option<&str>, &str) {
     let mut ends = text.match_indices('=').filter(|(at, _)| Spec::begins(&text[at + 1..]));
     match ends.next() {
@@ -437,7 +439,7 @@ fn split(text: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// Opens a backing device, with the name of its volume if that is given.
+/// Opens a backing device, which a volume name may precede.
 fn target(text: &str) -> Result<Target, CliError> {
     let (volume, spec) = split(text);
     let volume = volume.map(str::to_owned);

@@ -1,7 +1,7 @@
-//! `floe demo`: a slow volume, first bare and then through a cache, asked for the same requests.
+//! `floe demo`: runs the same requests on a slow volume, first directly and then through a cache.
 //!
-//! Virtual time is the default: the same figures on every machine, in seconds. With `--real`,
-//! servers on real files are spoken to over NBD.
+//! By default the demo runs in virtual time: figures are the same on every machine, and appear
+//! within seconds. With `--real`, it measures servers on real files over NBD.
 
 use std::fs::File;
 use std::io::Write;
@@ -35,7 +35,7 @@ use crate::output;
 use crate::output::microseconds;
 use crate::serve::{Prepared, prepare};
 
-/// Steps of the progress bar.
+/// Number of steps of the progress bar.
 const STEPS: u64 = 1000;
 
 const EXAMPLES: &str = "\
@@ -91,8 +91,8 @@ fn simulated(json: bool) -> Result<Vec<Row>, CliError> {
     rows.or_failure()
 }
 
-/// Returns the disk of a file system: its folder in sysfs, or for a file system that is on no block
-/// device, a name made of its number.
+/// Returns the disk of a file system: its folder in sysfs. For a file system without a block
+/// device, returns a name derived from the file system's number.
 fn disk(folder: &Path) -> io::Result<PathBuf> {
     let number = fs::metadata(folder)?.dev();
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
@@ -105,10 +105,10 @@ fn disk(folder: &Path) -> io::Result<PathBuf> {
     Ok(device.parent().filter(|_| is_partition).unwrap_or(&device).to_path_buf())
 }
 
-/// Time for a run without `--time`.
+/// Duration of a run without `--time`.
 const TIME: Duration = Duration::from_secs(4);
 
-/// The part of each device that is measured, and the length of a round of it.
+/// Size of the range of each device that is measured, and of the data in one round.
 const PROBE_BYTES: u64 = 128 << 20;
 const PROBE_TIME: Duration = Duration::from_millis(700);
 const PROBE_BLOCK_BYTES: u64 = 4096;
@@ -116,7 +116,7 @@ const PROBE_BLOCK_BYTES: u64 = 4096;
 /// Bytes written at a time when the volume is filled.
 const STRIDE_BYTES: usize = 1 << 20;
 
-/// Where the devices and sockets are.
+/// Paths of the demo's devices and sockets.
 struct Places {
     sockets: PathBuf,
     volume: String,
@@ -129,7 +129,7 @@ struct Demo<'a> {
     interrupted: &'a AtomicBool,
 }
 
-/// Measures the devices and runs the load on them.
+/// Measures the devices and runs the load on them. Returns a row for each run.
 fn rows(arguments: &Arguments) -> Result<Vec<Row>, CliError> {
     let interrupted = crate::flag_of_signals(&[SIGINT, SIGTERM, SIGHUP])?;
     let temporary = std::env::temp_dir();
@@ -185,7 +185,7 @@ fn rows(arguments: &Arguments) -> Result<Vec<Row>, CliError> {
     Ok(rows)
 }
 
-/// Describes a device by itself.
+/// Formats the performance of a device by itself.
 fn measured(device: &str, name: &str, point: &Point) -> String {
     format!(
         "{device:6} {name}: 4 KiB reads take {} (p99 {}), writes {}",
@@ -195,7 +195,7 @@ fn measured(device: &str, name: &str, point: &Point) -> String {
     )
 }
 
-/// Says that volume and cache share a disk.
+/// Returns the warning that volume and cache share a disk.
 fn shared(is_volume_real: bool) -> &'static str {
     match is_volume_real {
         true => {
@@ -210,7 +210,7 @@ fn shared(is_volume_real: bool) -> &'static str {
 }
 
 impl Demo<'_> {
-    /// Measures a device by itself, with half of the operations writes.
+    /// Measures a device by itself, with half reads and half writes.
     fn probe(&self, spec: &str) -> Result<Point, CliError> {
         let spec = spec.parse().or_usage()?;
         let spinner = output::spinner("measuring the devices");
@@ -232,7 +232,7 @@ impl Demo<'_> {
         }
     }
 
-    /// Writes the whole volume: a disk may read faster what was never written.
+    /// Writes the whole volume, because a disk may read never-written blocks faster.
     fn fill(&self, path: &Path) -> Result<(), CliError> {
         let bar = output::progress(VOLUME_BYTES, "filling the volume");
         let words =
@@ -290,7 +290,7 @@ fn interrupted() -> CliError {
     CliError::failure("interrupted; nothing is left behind")
 }
 
-/// Makes a row of a measurement, and of what the server's counters gained meanwhile.
+/// Builds a result row from a measurement and from the change of the server's counters during it.
 fn row(run: &'static str, measured: &Measured, before: &Status, after: &Status) -> Row {
     let seconds = measured.elapsed.as_secs_f64();
     let gained = after.cache.since(&before.cache);
@@ -309,7 +309,7 @@ fn row(run: &'static str, measured: &Measured, before: &Status, after: &Status) 
     }
 }
 
-/// A server in a thread of this process.
+/// A server that runs in a thread of this process.
 struct Running {
     uri: Uri,
     admin: Endpoint,

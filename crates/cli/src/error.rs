@@ -1,13 +1,13 @@
-//! An error of the program: one line, and the exit code it ends in.
+//! Errors of the program: one line of text and an exit code.
 
 use floe_server::admin::client::AdminError;
 
-/// Bad arguments or bad input.
+/// Exit code for bad arguments or bad input.
 pub(crate) const USAGE: u8 = 2;
-/// A failure while running.
+/// Exit code for a failure while running.
 const FAILURE: u8 = 1;
 
-/// One line for the user.
+/// An error that is reported to the user as one line.
 #[derive(Debug)]
 pub(crate) struct CliError {
     line: String,
@@ -32,7 +32,7 @@ impl CliError {
     }
 }
 
-/// A refusal by the server is bad input as well.
+/// Converts a server's refusal, which counts as bad input.
 impl From<AdminError> for CliError {
     fn from(error: AdminError) -> Self {
         let line = error.to_string();
@@ -43,11 +43,11 @@ impl From<AdminError> for CliError {
     }
 }
 
-/// Makes one line of a failure in any part of the program.
+/// Converts errors of any part of the program to one line for the user.
 pub(crate) trait OrFail<T> {
-    /// The command line, a file or a packet was wrong: exit code 2.
+    /// Converts an error caused by the command line, a file or received data: exit code 2.
     fn or_usage(self) -> Result<T, CliError>;
-    /// Something failed while running: exit code 1.
+    /// Converts an error that occurred while running: exit code 1.
     fn or_failure(self) -> Result<T, CliError>;
 }
 

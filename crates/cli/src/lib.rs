@@ -1,6 +1,7 @@
-//! The `floe` program: arguments in, tables or JSON out.
+//! The `floe` program, which turns arguments into tables or JSON.
 //!
-//! All of it but `main`, so that its documentation does not replace that of the library `floe`.
+//! Everything except `main` is in this library, so that its documentation does not replace that of
+//! the library `floe`.
 
 mod admin;
 mod advise;
@@ -142,7 +143,7 @@ fn command() -> clap::Command {
     Cli::command().mut_subcommand("replay", settings::without_server)
 }
 
-/// Does what the command line says.
+/// Runs the command that the command line asks for. Returns the exit code.
 pub fn run() -> ExitCode {
     let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
@@ -186,7 +187,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Prints help where it was asked for, and otherwise the first line of what clap has to say.
+/// Prints help if the user asked for it, and else the first line of clap's error.
 fn explain(refusal: &clap::Error) -> ExitCode {
     if !refusal.use_stderr() {
         let _ = refusal.print(); // a reader who has seen enough and closed the pipe is no error
@@ -207,7 +208,7 @@ fn explain(refusal: &clap::Error) -> ExitCode {
     log::report(&CliError::usage(format!("{}{hint}", line.trim_start_matches("error: "))))
 }
 
-/// The word that looks like the one clap does not know.
+/// Returns clap's suggestion for a mistyped word, if it has one.
 fn meant(refusal: &clap::Error) -> Option<&str> {
     let suggested =
         [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
@@ -233,7 +234,7 @@ mod tests {
 
     use super::*;
 
-    /// The lines of help that are commands, with `'` around words that have blanks.
+    /// Collects the example commands in help texts. Words with blanks get single quotes.
     fn examples(command: &clap::Command, found: &mut Vec<Vec<String>>) {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         for line in help.lines().filter_map(|line| line.strip_prefix("  floe ")) {

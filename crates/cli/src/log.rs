@@ -1,7 +1,7 @@
-//! The log of a server: events on standard error, a line each, for people or as JSON.
+//! The log of a server: events on standard error, one per line, as text or as JSON.
 //!
-//! Once it has begun, only its own thread writes to standard error: no other thread, and neither a
-//! panic nor the end of the program, waits for a stalled reader.
+//! Once the log has started, only its own thread writes to standard error. No other thread waits
+//! for a stalled reader, and neither does a panic or the end of the program.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -18,16 +18,16 @@ use tracing_subscriber::EnvFilter;
 
 use crate::error::{CliError, OrFail};
 
-/// The queue of this process, from [`begin`] on.
+/// Queue of this process's log lines, set by [`begin`].
 static QUEUE: OnceLock<Queue> = OnceLock::new();
 
-/// Longest wait at the end of the program for lines still to be written.
+/// Maximum wait for unwritten lines at the end of the program.
 const END: Duration = Duration::from_secs(5);
 
-/// The environment variable that selects the logged events.
+/// Environment variable that selects the logged events.
 const FILTER: &str = "FLOE_LOG";
 
-/// All levels, from nothing to everything.
+/// All log levels, from nothing to everything.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The format of logged events.
@@ -40,7 +40,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Logs to standard error from now on.
+/// Starts logging to standard error.
 pub(crate) fn begin(format: Format) -> Result<(), CliError> {
     let refuse = |problem: String| CliError::usage(format!("{FILTER}: {problem}"));
     let filter = match std::env::var(FILTER) {
@@ -74,7 +74,7 @@ pub(crate) fn begin(format: Format) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Starts the thread that writes to standard error.
+/// Starts the thread that writes queued lines to standard error.
 fn write_out(queue: &'static Queue) -> Result<(), CliError> {
     // A separate descriptor avoids the lock that `std::io::stderr` holds while a write waits.
     let mut stderr =
@@ -86,8 +86,8 @@ fn write_out(queue: &'static Queue) -> Result<(), CliError> {
     started.map(drop).map_err(|error| CliError::failure(format!("cannot start a thread: {error}")))
 }
 
-/// Logs the program's last line and waits for the log's end, for a bounded time; `false` where no
-/// log has begun.
+/// Logs the program's last line and waits, for a bounded time, until all lines are written. Returns
+/// false if the log was never started.
 pub(crate) fn end_with(line: &str) -> bool {
     let Some(queue) = QUEUE.get() else { return false };
     queue.push_last(format!("{line}\n").as_bytes());
@@ -127,8 +127,8 @@ impl Write for StandardError {
     }
 }
 
-/// Returns the first word of a filter that is neither a level nor a part of Floe. It would be taken
-/// for the name of a part, and no other part would be logged.
+/// Returns the first word of a filter that is neither a level nor a component of Floe. The logging
+/// library would treat it as a component, and log nothing else.
 fn not_a_level(filter: &str) -> Option<&str> {
     let is_meant = |word: &&str| {
         let is_level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
@@ -137,38 +137,38 @@ fn not_a_level(filter: &str) -> Option<&str> {
     filter.split(',').map(str::trim).find(|word| !is_meant(word))
 }
 
-/// Bytes of lines that may wait: some thousand lines.
+/// Maximum bytes of queued lines: some thousand lines.
 const MOST_BYTES: usize = 1 << 20;
 
 thread_local! {
-    /// This thread is the writer: its notice of dropped lines finds room even in a full queue.
+    /// This thread is the writer. Its notice of dropped lines is queued even if the queue is full.
     static WRITES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A handle; clones share the queue.
+/// A handle to the queue of log lines. Clones share the queue.
 #[derive(Debug, Clone, Default)]
 struct Queue(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Lines have come, or all have left.
+    /// Signalled when lines were added, or when all were written.
     changed: Condvar,
     dropped: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Waiting lines, one behind the other.
+    /// Queued lines, concatenated.
     waiting: Vec<u8>,
-    /// The writer is writing lines.
+    /// The writer has taken lines and is writing them.
     writing: bool,
-    /// Dropped lines that the log has not reported.
+    /// Number of dropped lines that the log has not reported yet.
     untold: u64,
 }
 
 impl Queue {
-    /// Appends a line, or drops it where there is no room.
+    /// Appends a line. Drops it if the queue is full.
     fn push(&self, line: &[u8]) {
         let most = if WRITES.get() { 2 * MOST_BYTES } else { MOST_BYTES };
         let mut state = self.lock();
@@ -182,7 +182,7 @@ impl Queue {
         self.0.changed.notify_all();
     }
 
-    /// Appends the last line, even without room.
+    /// Appends the last line, even if the queue is full.
     fn push_last(&self, line: &[u8]) {
         self.lock().waiting.extend_from_slice(line);
         self.0.changed.notify_all();
@@ -208,7 +208,7 @@ impl Queue {
         true
     }
 
-    /// Writes lines as they come, for ever. `tell` logs the number of dropped lines at their place.
+    /// Writes lines as they arrive, forever. Where lines were dropped, `tell` logs their number.
     fn write_out(&self, to: &mut impl Write, tell: impl Fn(u64)) -> ! {
         WRITES.set(true);
         let mut lines = Vec::new();
@@ -217,7 +217,7 @@ impl Queue {
         }
     }
 
-    /// Waits for lines and writes all that there are.
+    /// Waits for lines, then writes all that are queued.
     fn write_some(&self, lines: &mut Vec<u8>, to: &mut impl Write, tell: &impl Fn(u64)) {
         let mut state = self.lock();
         while state.waiting.is_empty() && state.untold == 0 {
@@ -246,7 +246,7 @@ impl Queue {
     }
 }
 
-/// A line for each `write`, as the formatter of events makes them.
+/// Queues one line for each `write`, because the formatter writes each event by one call.
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
@@ -258,7 +258,7 @@ impl Write for Queue {
     }
 }
 
-/// Prints an error, and returns the exit code it ends in.
+/// Prints an error, and returns its exit code.
 pub(crate) fn report(error: &CliError) -> ExitCode {
     let line = format!("floe: {}", error.line().replace('\n', " "));
     if !end_with(&line) {

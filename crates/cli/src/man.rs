@@ -1,5 +1,5 @@
-//! `floe man` and `floe completions`: manual pages and shell completions for packagers, made from
-//! the definition of the command line so that they cannot differ from it.
+//! `floe man` and `floe completions`: manual pages and shell completions for packagers. Both are
+//! generated from the definition of the command line, so that they cannot differ from it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -70,8 +70,8 @@ fn write_pages(command: &clap::Command, folder: &Path) -> std::io::Result<()> {
     std::fs::write(folder.join(man.get_filename()), page)
 }
 
-/// Splits the text below a command's help: examples under their heading, and notes before and after
-/// them.
+/// Splits the text after a command's help into sections: examples under their heading, and notes
+/// before and after them.
 fn sections(help: &str) -> Vec<(&'static str, String)> {
     let (before, examples) = help.split_once("Examples:\n").unwrap_or((help, ""));
     let (examples, after) = examples.split_once("\n\n").unwrap_or((examples, ""));

@@ -1,4 +1,4 @@
-//! `floe model`: computes throughput over hit ratios, from queueing networks.
+//! `floe model`: computes throughput as a function of the hit ratio, from queueing networks.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -174,7 +174,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     output::write_report(page, pictures, |command| model_report(command, &shown))
 }
 
-/// Adds to each line of a curve what a simulation says.
+/// Adds the result of a simulation to each point of a curve.
 fn simulate(
     arguments: &Arguments,
     curve: &Curve,
@@ -197,7 +197,7 @@ fn simulate(
     Ok(())
 }
 
-/// Every combination of what the arguments list.
+/// Returns a curve for every combination of the arguments' lists.
 fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
     let service = Arc::new(
         arguments
@@ -253,7 +253,7 @@ fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
     Ok(curves)
 }
 
-/// Sizes that cover most hit ratios.
+/// Default sizes, which cover most hit ratios.
 const SIZES: &str =
     "0.1%,0.3%,1%,2%,4%,7%,10%,15%,20%,30%,40%,50%,60%,70%,80%,90%,95%,98%,99%,100%";
 
@@ -313,7 +313,7 @@ fn conditions(arguments: &Arguments) -> Result<Vec<Conditions>, CliError> {
     Ok(all)
 }
 
-/// Returns the distinct sizes in entries.
+/// Returns the distinct cache sizes in entries.
 fn sizes(arguments: &Arguments, footprint: u64) -> Result<Vec<u64>, CliError> {
     let usual = || SIZES.parse::<Sizes>().expect("the usual sizes are sizes");
     let Sizes(given) = arguments.size.clone().unwrap_or_else(usual);
@@ -328,7 +328,7 @@ fn sizes(arguments: &Arguments, footprint: u64) -> Result<Vec<u64>, CliError> {
     Ok(sizes)
 }
 
-/// Counts each candidate's operations at each size.
+/// Counts the list operations of each candidate at each size.
 fn count(candidates: &[Candidate], stream: &Stream, sizes: &[u64]) -> Vec<Vec<(u64, Operations)>> {
     let runs: Vec<(&Candidate, u64)> = candidates
         .iter()
@@ -344,7 +344,7 @@ fn count(candidates: &[Candidate], stream: &Stream, sizes: &[u64]) -> Vec<Vec<(u
     counted.chunks(sizes.len()).map(<[_]>::to_vec).collect()
 }
 
-/// Prints a table for a curve, and its conclusion.
+/// Prints a table for a curve, and the conclusion from it.
 fn print_curve(lines: &[Line], star: &Star) {
     output::say!("{}", heading(&star.identity));
     let (rate, time) = (|mrps: f64| format!("{mrps:.4}"), |us: f64| format!("{us:.2}"));
@@ -390,7 +390,7 @@ fn heading(identity: &Identity) -> String {
     format!("{policy}{q}{shares}{mpl}{arrivals}{cores} · disk {disk_us} µs")
 }
 
-/// Returns the conclusion in one line.
+/// Returns the conclusion from a curve in one line.
 fn verdict(star: &Star) -> String {
     let Star { p_star, peak_mrps, all_hits_mrps, classification, bottleneck, .. } = star;
     let rate =
@@ -405,7 +405,7 @@ fn verdict(star: &Star) -> String {
     }
 }
 
-/// Prints the operations counted of a policy over a trace, and the resulting curve.
+/// Prints the operations that were counted for a policy over a trace, and the resulting curve.
 fn counted(points: &[Point], verdict: &Verdict) {
     let classes::Identity { policy, mpl, cores, disk_us, locks, .. } = &verdict.identity;
     let cores = cores.map_or(String::new(), |cores| format!(" · {cores} cores (mva approximate)"));

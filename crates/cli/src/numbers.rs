@@ -2,10 +2,10 @@
 
 use std::str::FromStr;
 
-/// Most numbers of one range: a mistyped step shall not run for a week.
+/// Maximum count of numbers in one range, so that a mistyped step does not run for a week.
 const NUMBERS_MAX: f64 = 10_000.0;
 
-/// Several numbers.
+/// A list of numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Numbers(pub(crate) Vec<f64>);
 
@@ -42,7 +42,7 @@ fn range(text: &str, from: &str, rest: &str) -> Result<Vec<f64>, String> {
     Ok((0..=steps as u64).map(|at| rounded(from + at as f64 * step)).collect())
 }
 
-/// Several whole numbers of at least 1.
+/// A list of whole numbers of at least 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counts(pub(crate) Vec<usize>);
 

@@ -1,5 +1,4 @@
-//! Prints results: tables for users, one JSON object a line for programs, progress on standard
-//! error.
+//! Output of results: tables for users, JSON lines for programs, progress on standard error.
 
 use std::fmt;
 use std::io::Write;
@@ -29,8 +28,8 @@ pub(crate) fn csv<T: Serialize>(results: &[T]) -> std::io::Result<()> {
     std::io::stdout().lock().write_all(csv_text(results)?.as_bytes())
 }
 
-/// Makes a table with these columns, the first `left_aligned` to the left and the others to the
-/// right.
+/// Returns an empty table with these columns. The first `left_aligned` columns are aligned left,
+/// the others right.
 pub(crate) fn table(columns: &[&str], left_aligned: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -54,7 +53,7 @@ pub(crate) fn align_left(table: &mut Table, column: usize) {
     }
 }
 
-/// Prints a line for users. A reader that has closed the pipe is no error.
+/// Prints a line for users. A closed pipe is not an error.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -64,12 +63,12 @@ macro_rules! say {
 
 pub(crate) use say;
 
-/// Prints a table. A reader that has closed the pipe is no error.
+/// Prints a table. A closed pipe is not an error.
 pub(crate) fn print_table(table: &Table) {
     let _ = writeln!(std::io::stdout(), "{table}");
 }
 
-/// Formats bytes for users: exact where a unit divides them, else with one decimal.
+/// Formats a number of bytes for users: exactly if a unit divides it, else with one decimal.
 pub(crate) fn bytes(bytes: u64) -> String {
     let exact = format_size(bytes);
     if bytes < 1024 || exact.len() < 8 && exact.ends_with('B') {
@@ -85,7 +84,7 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Formats a time in microseconds, in the unit that fits.
+/// Formats a time given in microseconds, in the unit that fits.
 pub(crate) fn microseconds(us: f64) -> String {
     match us {
         us if us >= 1e6 => format!("{:.2} s", us / 1e6),
@@ -94,7 +93,7 @@ pub(crate) fn microseconds(us: f64) -> String {
     }
 }
 
-/// Makes a bar on standard error, drawn only when that is a terminal.
+/// Creates a progress bar on standard error, which is drawn only on a terminal.
 pub(crate) fn progress(length: u64, what: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template(
@@ -106,7 +105,7 @@ pub(crate) fn progress(length: u64, what: &str) -> ProgressBar {
     bar
 }
 
-/// Makes a spinner on standard error for work of unknown length.
+/// Creates a spinner on standard error for work of unknown length.
 pub(crate) fn spinner(what: &str) -> ProgressBar {
     let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     spinner.set_message(what.to_owned());
@@ -114,14 +113,14 @@ pub(crate) fn spinner(what: &str) -> ProgressBar {
     spinner
 }
 
-/// Writes a text to a file that the user has named.
+/// Writes text to a file that the user has named.
 pub(crate) fn write_file(file: &Path, text: &str) -> Result<(), CliError> {
     std::fs::write(file, text)
         .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))
 }
 
-/// Writes a report as a page and as pictures, where these are wanted. `report` makes it from the
-/// command line.
+/// Writes a report as a page and as pictures, as far as the user asked for them. `report` builds
+/// the report from the text of the command line.
 pub(crate) fn write_report(
     page: Option<&Path>,
     pictures: Option<&Path>,
@@ -141,10 +140,10 @@ pub(crate) fn write_report(
     Ok(())
 }
 
-/// The fields of a result in their order.
+/// The fields of a result, in order.
 struct Fields(Vec<(String, Cell)>);
 
-/// The value of a field.
+/// The value of a field in CSV.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum Cell {
@@ -152,7 +151,7 @@ enum Cell {
     Other(Value),
 }
 
-/// Returns results as CSV, with a header.
+/// Returns results as CSV with a header line.
 fn csv_text<T: Serialize>(results: &[T]) -> serde_json::Result<String> {
     let mut columns: Vec<String> = Vec::new();
     let mut rows = Vec::new();
@@ -198,7 +197,7 @@ impl Fields {
     }
 }
 
-/// Returns a line, with quotation marks around cells that need them.
+/// Returns a line of CSV, with quotation marks around cells that need them.
 fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     let quoted = |cell: &str| match cell.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),

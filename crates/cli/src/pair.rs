@@ -1,4 +1,5 @@
-//! `floe handover` and `takeover`: commands to the servers of a pair, and the state of one.
+//! `floe handover` and `takeover`: commands to the servers of a pair, and the operation of a
+//! standby server.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -31,8 +32,8 @@ Examples:
   floe takeover
   floe takeover --admin storage2:10810 --admin-token-file ~/.floe-token";
 
-/// Waits until no other server has the volumes, opens them, and takes their lease; `None` if the
-/// server is told to end meanwhile.
+/// Waits until no other server uses the volumes, opens them, and takes their lease. Returns `None`
+/// if the server is told to end meanwhile.
 pub(crate) fn wait(
     turn: &Arc<Turn>,
     bound: &Bound,
@@ -70,7 +71,7 @@ pub(crate) fn wait(
     }
 }
 
-/// The paths of NVMe hosts to a server that stands by.
+/// Returns an auxiliary server that offers the volumes to NVMe hosts as standby paths.
 fn paths(away: Away, config: &ServerConfig) -> Beside {
     let volumes = config.volume.clone();
     Beside::new("the paths of NVMe hosts", move |signal| {
@@ -89,7 +90,7 @@ fn paths(away: Away, config: &ServerConfig) -> Beside {
     })
 }
 
-/// Prints the state of a server of a pair.
+/// Prints the state of a server in a pair.
 pub(crate) fn print(pair: &PairStatus) {
     let role = match pair.role {
         Role::Active => "ACTIVE",
@@ -109,13 +110,13 @@ pub(crate) fn print(pair: &PairStatus) {
     }
 }
 
-/// The time after which a server that failed is begun again.
+/// Time after which a failed auxiliary server is restarted.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// Serves until the descriptor is readable.
+/// A function that serves until the descriptor becomes readable.
 type Serve = dyn Fn(OwnedFd) -> Result<(), CliError> + Send + Sync;
 
-/// The server; it ends when this is dropped.
+/// An auxiliary server of a standby, in a thread of its own. Dropping this ends the server.
 pub(crate) struct Beside {
     what: &'static str,
     serve: Arc<Serve>,
@@ -124,7 +125,7 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    /// Names it for the log, and begins nothing yet.
+    /// Creates an auxiliary server without starting it. `what` is its name in the log.
     pub(crate) fn new(
         what: &'static str,
         serve: impl Fn(OwnedFd) -> Result<(), CliError> + Send + Sync + 'static,
@@ -132,7 +133,8 @@ impl Beside {
         Self { what, serve: Arc::new(serve), running: None, begun: None }
     }
 
-    /// Begins it unless it is there. One that failed is logged, and begun anew later.
+    /// Starts the auxiliary server unless it is running. Logs a failure, and restarts the server
+    /// some time later.
     pub(crate) fn keep(&mut self) {
         let is_running = self.running.as_ref().is_some_and(|(_, thread)| !thread.is_finished());
         if is_running || self.begun.is_some_and(|begun| begun.elapsed() < AGAIN) {
@@ -164,19 +166,20 @@ impl Drop for Beside {
     }
 }
 
-/// The name of the export. It is the only one, so that any other name fails.
+/// Name of the exported volume. Clients that ask for any other name fail.
 const NAME: &str = "half";
 
-/// The time for the active server to take its last replies. It has been fenced, or has ended.
+/// Time the exporting server waits for the active server to receive its last replies. The active
+/// server is fenced by then, or has ended.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// The time between two looks for a half without which the mirror does not open.
+/// Interval between two attempts to open a mirror that lacks a half.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Returns the export of the half, where there is one.
+/// Returns the auxiliary server that exports a half of the mirror, if one is configured.
 ///
 /// # Errors
-/// When it could not be begun for its address.
+/// When the address cannot be bound.
 pub(crate) fn export(config: &ServerConfig) -> Result<Option<Beside>, CliError> {
     let Some((half, address)) = config.exported_half() else { return Ok(None) };
     let mut export = without_cache();
@@ -194,7 +197,7 @@ pub(crate) fn export(config: &ServerConfig) -> Result<Option<Beside>, CliError> 
     })))
 }
 
-/// The settings of a server beside this one, which caches nothing.
+/// Returns the settings of an auxiliary server, which caches nothing.
 pub(crate) fn without_cache() -> ServerConfig {
     let mut config = ServerConfig::default();
     config.first.cache = Some("memory:1MiB".parse().expect("it is a device"));
@@ -203,7 +206,7 @@ pub(crate) fn without_cache() -> ServerConfig {
     config
 }
 
-/// A server without a cache.
+/// Builds a server without a cache that exports the half of the mirror.
 fn exporter(config: &ServerConfig, signal: OwnedFd) -> Result<floe_server::Server, CliError> {
     let tiers = PreparedTiers::new(config, None, ForceFlags::default(), None).or_usage()?;
     let half = config.volume[0].backing();
@@ -219,7 +222,7 @@ fn exporter(config: &ServerConfig, signal: OwnedFd) -> Result<floe_server::Serve
     bind(config)?.serve(tiers, vec![volume], signal).or_failure()
 }
 
-/// Binds the address of the export.
+/// Binds the address of the exported half.
 fn bind(config: &ServerConfig) -> Result<Bound, CliError> {
     Bound::bind(ServerSetup {
         listen: config.listen.listen.clone(),
@@ -241,18 +244,18 @@ fn bind(config: &ServerConfig) -> Result<Bound, CliError> {
     .or_usage()
 }
 
-/// Opens cache devices. A mirror of a pair that lacks a half waits for it: the other server exports
-/// it as soon as it stands by.
+/// Opens cache devices. If a mirror of a pair lacks a half, waits for it: the other server exports
+/// the half as soon as it is a standby.
 #[derive(Debug)]
 pub(crate) struct HalfAwaited<'a> {
-    /// The pair's turn, and the thread that answers meanwhile.
+    /// The pair's turn, and the thread that answers admin requests during the wait.
     waiting: Option<(&'a Arc<Turn>, Mutex<Desk>)>,
     /// The server was told to end.
     ended: AtomicBool,
 }
 
 impl<'a> HalfAwaited<'a> {
-    /// `signals` becomes readable when the server is to end.
+    /// Creates an opener. `signals` becomes readable when the server is to end.
     pub(crate) fn new(
         turn: Option<&'a Arc<Turn>>,
         bound: &Bound,
@@ -310,7 +313,7 @@ impl CacheDevices for HalfAwaited<'_> {
     }
 }
 
-/// Returns whether the mirror opens as soon as another half is there.
+/// Returns whether the mirror can be opened as soon as its missing half appears.
 fn may_pass(refusal: &MirrorRefusal) -> bool {
     match refusal {
         MirrorRefusal::Stale { .. }

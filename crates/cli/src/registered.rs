@@ -1,4 +1,4 @@
-//! `floe policies` and `floe admissions`: the names that options take.
+//! `floe policies` and `floe admissions`: list the names that options accept.
 
 use clap::Args;
 use floe_policy::admission::ADMISSIONS;
@@ -8,10 +8,10 @@ use serde::Serialize;
 use crate::error::{CliError, OrFail};
 use crate::output;
 
-/// Columns of a terminal that lists fit into.
+/// Width of lists in columns, which fits a terminal.
 const WIDTH: usize = 80;
 
-/// Columns before the texts of a list.
+/// Columns before the descriptions in a list.
 const INDENT: usize = 15;
 
 const POLICIES_EXAMPLES: &str = "\
@@ -47,7 +47,7 @@ struct Line {
     policy: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     admission: Option<&'static str>,
-    /// True if a hit of the policy leaves a mark only; false if it moves entries of lists.
+    /// True if a hit only sets a mark; false if a hit moves entries in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     fifo_like: Option<bool>,
     idea: &'static str,
@@ -105,7 +105,7 @@ fn of(info: &PolicyInfo) -> Line {
     }
 }
 
-/// Returns names with ideas and parameters, wrapped.
+/// Formats names with descriptions and parameters, wrapped.
 fn list<'a>(infos: impl Iterator<Item = &'a PolicyInfo>) -> String {
     let mut text = String::new();
     for info in infos {
@@ -119,7 +119,7 @@ fn list<'a>(infos: impl Iterator<Item = &'a PolicyInfo>) -> String {
     text
 }
 
-/// Returns a text behind a name, its further lines indented.
+/// Formats a name followed by a text, whose further lines are indented.
 fn wrapped(name: &str, text: &str, indent: usize) -> String {
     let first = text.len() - text.trim_start().len();
     let mut lines = format!("{name:<INDENT$}{}", &text[..first]);

@@ -22,7 +22,7 @@ use crate::settings::Source;
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use crate::warmup::{Interval, Warmup};
 
-/// Default bound of requests in flight at recorded times: that of a server for one client.
+/// Default limit of requests in flight at recorded times: that of a server for one client.
 const IN_FLIGHT_RECORDED: u32 = 256;
 
 const EXAMPLES: &str = "\
@@ -134,7 +134,7 @@ enum Time {
     Virtual,
 }
 
-/// A factor above zero.
+/// A speed factor, greater than zero.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Speed(f64);
 
@@ -241,7 +241,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Refuses a device with a persistent cache, which the replay's cache would overwrite.
+/// Checks that no device contains a persistent cache, which the replay's cache would overwrite.
 fn spare_kept_cache(plan: &Plan) -> Result<(), CliError> {
     for Tier { config, cache, .. } in &plan.tiers {
         if cache.is_memory() || cache.paths().iter().any(|path| !path.exists()) {
@@ -254,7 +254,7 @@ fn spare_kept_cache(plan: &Plan) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Reads the trace once, to learn its volumes and sizes.
+/// Reads the trace once to determine its volumes and sizes.
 fn survey(trace: &str, open: &TraceArguments, limit: Option<u64>) -> Result<Survey, CliError> {
     if std::fs::metadata(trace).is_ok_and(|file| !file.is_file() && !file.is_dir()) {
         let problem = "a trace is read twice, which takes a file";
@@ -294,7 +294,7 @@ fn pace(at: At, speed: Speed, in_flight: Option<u32>, survey: &Survey) -> Result
     }
 }
 
-/// The price of one tier, which has its number in the tables of a replay.
+/// The price of one tier, identified by the tier's number in the replay's tables.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct TierPrice {
     tier: usize,
@@ -315,7 +315,10 @@ impl FromStr for TierPrice {
     }
 }
 
-/// Returns the prices of all tiers, from the top; `None` where none is given.
+/// Returns the prices of all tiers, from the top; `None` if no price is given.
+///
+/// # Errors
+/// When only some tiers have a price.
 fn of_all(told: &[TierPrice], tiers: usize) -> Result<Option<Vec<f64>>, CliError> {
     if told.is_empty() {
         return Ok(None);
@@ -338,7 +341,7 @@ fn of_all(told: &[TierPrice], tiers: usize) -> Result<Option<Vec<f64>>, CliError
     all.collect::<Result<_, _>>().map(Some)
 }
 
-/// Width of a histogram's longest bar.
+/// Maximum width of a histogram's bar, in columns.
 const BAR_MOST: f64 = 40.0;
 
 fn print(outcome: &ReplayResult) {
@@ -396,7 +399,7 @@ fn requests(outcome: &ReplayResult) {
     output::print_table(&table);
 }
 
-/// Prints the intervals: reads where there are any, else writes.
+/// Prints the figures of each interval: of reads if there are any, else of writes.
 fn series(intervals: &[IntervalResult]) {
     let reads = intervals.iter().any(|interval| interval.read_us_mean.is_some());
     let of = if reads { "reads:" } else { "writes:" };

@@ -33,7 +33,7 @@ use crate::pair::HalfAwaited;
 use crate::settings::{Source, state_dir};
 use crate::{admin, attach, output, pair};
 
-/// Operations that take longer show progress.
+/// Time after which a running operation shows progress.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
@@ -119,7 +119,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     serve(source.config()?, print_config, consent, log_format)
 }
 
-/// Tells the client that has asked for this program why it has ended, if it has not served.
+/// Reports a failed start to the client that asked for this program by `floe upgrade`. Returns the
+/// result unchanged.
 pub(crate) fn told(result: Result<(), CliError>) -> Result<(), CliError> {
     result.inspect_err(|error| admin::tell_client(Err(error)))
 }
@@ -189,8 +190,8 @@ fn serve(
     }
 }
 
-/// Prints the addresses on a separate thread. A stalled reader of standard output, such as a pipe
-/// full of an earlier server's log, delays no client.
+/// Prints the addresses on a separate thread. So a stalled reader of standard output, such as a
+/// full pipe with an earlier server's log, delays no client.
 fn print(uris: String) -> Result<(), CliError> {
     let print = move || {
         let mut out = std::io::stdout();
@@ -205,19 +206,19 @@ fn print(uris: String) -> Result<(), CliError> {
         .map_err(|error| CliError::failure(format!("cannot start a thread: {error}")))
 }
 
-/// A server whose devices are open.
+/// A server that has opened its devices and is ready to run.
 pub(crate) struct Prepared {
     pub(crate) server: Server,
-    /// The parts of it that can be reloaded.
+    /// Files that the server reads again on SIGHUP.
     pub(crate) reloadable: Reloadable,
-    /// The lease of a server of a pair, to be held until the server has ended.
+    /// Lease of a server in a pair, to be held until the server has ended.
     pub(crate) lease: Option<Lease>,
 }
 
 /// Binds addresses, waits for the other server of a pair, and opens devices. `signals` becomes
-/// readable when the server is to end; `None` if that is while it waits.
+/// readable when the server is to end. Returns `None` if that happens during the wait.
 ///
-/// Steps that can fail without a trace come first: opening devices may create files.
+/// Steps that can fail without side effects come first, because opening devices may create files.
 pub(crate) fn prepare(
     config: &ServerConfig,
     consent: ForceFlags,
@@ -339,7 +340,7 @@ fn limits(config: &ServerConfig) -> Limits {
     Limits { connections, stop_timeout, ..usual }
 }
 
-/// Logs the served devices and settings, with the bytes that the tiers use of their devices.
+/// Logs the devices and settings. `used` are the bytes that each tier uses of its device.
 fn log_settings(config: &ServerConfig, used: &[u64]) {
     for (number, (tier, &cache_bytes)) in config.tiers().zip(used).enumerate() {
         let (cache, kept) = (tier.cache(), tier.is_persistent());
@@ -369,7 +370,7 @@ fn log_settings(config: &ServerConfig, used: &[u64]) {
     }
 }
 
-/// Makes a device ready, and says so in the log if an image takes long.
+/// Opens a device, and logs a message if opening an image takes long.
 fn opened(device: &Spec, role: Role) -> Result<floe_device::Source, OpenError> {
     const LONG: Duration = Duration::from_secs(2);
     if !device.is_image() {
@@ -414,14 +415,14 @@ impl From<Allowed> for ForceFlags {
     }
 }
 
-/// Ends the program when a signal comes, until this is dropped.
+/// Ends the program when a signal arrives while devices are opened. Dropping this stops that.
 struct Opening {
     done: Option<UnixStream>,
     listener: Option<JoinHandle<()>>,
 }
 
 impl Opening {
-    /// `signals` becomes readable when the server is to end.
+    /// Starts watching `signals`, which becomes readable when the server is to end.
     fn begin(signals: &OwnedFd) -> Result<Self, CliError> {
         let (done, finished) = UnixStream::pair().or_failure()?;
         let signals = signals.try_clone().or_failure()?;
@@ -449,17 +450,17 @@ impl Drop for Opening {
     }
 }
 
-/// Files that SIGHUP has the server read again.
+/// The files that the server reads again on SIGHUP.
 #[derive(Debug, Clone)]
 pub(crate) struct Reloadable {
     tls: Option<TlsConfig>,
     token: Option<Token>,
-    /// The secrets of NVMe hosts.
+    /// Secrets of NVMe hosts.
     nvme: Option<NvmeAccess>,
 }
 
-/// Catches the signals from now on. The first of the results becomes readable when the server is to
-/// end, the other when it is to reload.
+/// Starts catching signals. The first result becomes readable when the server is to end, the second
+/// when it is to reload.
 fn catch() -> Result<(OwnedFd, UnixStream), CliError> {
     let (end, ended) = UnixStream::pair().or_failure()?;
     let (reload, reloading) = UnixStream::pair().or_failure()?;
@@ -474,13 +475,13 @@ fn catch() -> Result<(OwnedFd, UnixStream), CliError> {
     Ok((ended.into(), reloading))
 }
 
-/// Has the server of this program end, as if it were told to.
+/// Makes the server of this program shut down, as a termination signal would.
 fn end_in_good_order() -> std::io::Result<()> {
     raise(SIGTERM)
 }
 
 impl Reloadable {
-    /// Reads again what can be, on a thread of its own, whenever something comes through the pipe.
+    /// Starts a thread that reads the files again whenever the pipe has data.
     fn whenever(self, mut reloading: UnixStream) -> Result<(), CliError> {
         let wait = move || {
             let mut signals = [0; 64]; // several that came at once are one
@@ -518,18 +519,19 @@ impl Reloadable {
     }
 }
 
-/// Kept for what is there once: standard streams, listeners, admin connections, volumes added
-/// later.
+/// Number of file descriptors reserved for single uses: standard streams, listeners, admin
+/// connections, volumes added later.
 const KEPT: usize = 128;
 
-/// Kept for each thread, beside its handles of the devices: its ring and what wakes it.
+/// Number of file descriptors reserved for each thread: its ring and wake-up. Its handles of the
+/// devices are counted separately.
 const KEPT_A_THREAD: usize = 4;
 
-/// Raises the limit of descriptors for this many clients, as far as the system allows. Returns the
-/// number of clients there is room for.
+/// Raises the limit of open files so that it suffices for `clients`, as far as the system allows.
+/// Returns the number of clients for which it suffices.
 ///
 /// # Errors
-/// When there is no room for a single client.
+/// When the limit does not suffice for a single client.
 pub(crate) fn make_room(clients: usize, threads: usize, devices: usize) -> Result<usize, CliError> {
     let kept = KEPT + threads * (KEPT_A_THREAD + devices);
     let limit = getrlimit(Resource::Nofile);

@@ -1,7 +1,7 @@
-//! The settings of a run of the cache as options of a command, made from their declarations.
+//! The server settings as command-line options, generated from their declarations.
 //!
-//! The command line has the settings of a file. It describes one volume by `--backing`, `--volume`
-//! and `--read-only`, and each tier below the first one in a text.
+//! The command line has all settings of a file. It describes one volume by `--backing`, `--volume`
+//! and `--read-only`, and each tier below the first by one text.
 
 use std::path::{Path, PathBuf};
 
@@ -15,28 +15,28 @@ use floe_server::persistent::StateDir;
 
 use crate::error::{CliError, OrFail};
 
-/// The group of all settings, which a file excludes.
+/// Name of the group of all settings, which conflicts with a file of settings.
 const GROUP: &str = "settings";
 
-/// Settings given as options or in a file.
+/// Settings, given as options or in a file.
 #[derive(Debug)]
 pub(crate) struct Source {
     config: Option<PathBuf>,
-    /// Those of the whole server.
+    /// Settings of the whole server.
     server: Vec<Given>,
     volume: Vec<Given>,
     tiers: Vec<String>,
 }
 
 impl Source {
-    /// The same settings, of a volume that becomes a block device of this machine. A file says so
-    /// itself.
+    /// Returns the settings with the volume as a block device of this machine. A settings file must
+    /// say that itself.
     pub(crate) fn attached(mut self) -> Self {
         self.volume.push(("attach".to_owned(), vec!["ublk".to_owned()]));
         self
     }
 
-    /// Reads and validates the settings, wherever they were given.
+    /// Reads and validates the settings from options and file.
     pub(crate) fn config(self) -> Result<ServerConfig, CliError> {
         let Self { config, server, volume, tiers } = self;
         if let Some(file) = config {
@@ -55,7 +55,7 @@ impl Source {
     }
 }
 
-/// Returns the option of a setting.
+/// Creates the command-line option of a setting.
 fn option(setting: &Setting) -> Arg {
     let option = Arg::new(setting.option()).long(setting.option()).help(setting.help());
     let option = match setting.kind {
@@ -131,7 +131,7 @@ impl FromArgMatches for Source {
     }
 }
 
-/// Removes the settings that are a server's only from the command of another use of the cache.
+/// Removes settings that only a server has from a command that uses the cache in another way.
 pub(crate) fn without_server(command: Command) -> Command {
     let all = ServerConfig::settings().chain(volume_options());
     all.filter(|setting| !setting.replayed).fold(command, |command, setting| {
@@ -140,7 +140,8 @@ pub(crate) fn without_server(command: Command) -> Command {
     })
 }
 
-/// Says which setting of a server a replay was given, if a command line was refused for that.
+/// Returns an error message if a command line was refused because a replay was given a server-only
+/// setting.
 pub(crate) fn refused_by_replay(refusal: &clap::Error) -> Option<String> {
     let argument = |kind| match refusal.get(kind)? {
         ContextValue::String(one) => Some(one),
@@ -159,11 +160,11 @@ pub(crate) fn refused_by_replay(refusal: &clap::Error) -> Option<String> {
 #[cfg(test)]
 mod tests;
 
-/// The default for the super-user without systemd.
+/// Default state directory of root when systemd provides none.
 const OF_ROOT: &str = "/var/lib/floe";
 
-/// Returns the given directory, or else that of systemd for a service, or that of the user. Only a
-/// given directory has to be usable.
+/// Returns the given directory, or else that which systemd provides, or else the user's. Only a
+/// given directory must be usable.
 pub(crate) fn state_dir(given: Option<&Path>) -> Option<StateDir> {
     match given {
         Some(dir) => Some(StateDir::new(dir, true)),

@@ -1,4 +1,4 @@
-//! `floe simulate`: runs traces through the caches' own code, without devices.
+//! `floe simulate`: runs traces through the code of the caches, without devices.
 
 use std::path::PathBuf;
 
@@ -136,7 +136,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.blocks.is_empty() { objects::run(arguments) } else { run_blocks(arguments) }
 }
 
-/// Returns the trace where `whose` takes one only.
+/// Returns the only trace. `whose` names the option that accepts just one.
+///
+/// # Errors
+/// When there are several traces.
 fn one_trace<'a>(arguments: &'a Arguments, whose: &str) -> Result<&'a str, CliError> {
     match &arguments.traces[..] {
         [trace] => Ok(trace),
@@ -144,7 +147,7 @@ fn one_trace<'a>(arguments: &'a Arguments, whose: &str) -> Result<&'a str, CliEr
     }
 }
 
-/// Refuses intervals of a time for a trace without times.
+/// Checks that intervals of time are not used with a trace without times.
 fn refuse_without_times(
     arguments: &Arguments,
     trace: &str,
@@ -158,7 +161,7 @@ fn refuse_without_times(
     }
 }
 
-/// Returns the admissions of each run; `unit` is the unit of their weights.
+/// Returns the admissions of each run. `unit` is the unit of entry weights.
 fn admissions(arguments: &Arguments, unit: &str) -> Result<Vec<Vec<Choice>>, CliError> {
     let chosen = |text: &String| {
         let choices = choices(text).or_usage()?;
@@ -174,7 +177,7 @@ fn admissions(arguments: &Arguments, unit: &str) -> Result<Vec<Vec<Choice>>, Cli
     arguments.admit.iter().map(chosen).collect()
 }
 
-/// A line of CSV: an interval, and the run that it is of.
+/// A line of CSV for an interval: the run, and its figures in that interval.
 #[derive(Serialize)]
 struct OfPolicy<'a> {
     trace: &'a str,
@@ -184,7 +187,7 @@ struct OfPolicy<'a> {
     interval: &'a SimulatedInterval,
 }
 
-/// A line of CSV with `--blocks`.
+/// A line of CSV for an interval of a run with `--blocks`.
 #[derive(Serialize)]
 struct OfBlocks<'a> {
     trace: &'a str,
@@ -217,7 +220,7 @@ fn of_blocks(outcomes: &[BlockSimulationResult]) -> Vec<OfBlocks<'_>> {
     rows
 }
 
-/// The sizes of the caches, each once, in their order.
+/// Returns the distinct sizes of the caches, in order.
 fn sizes(of: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut sizes: Vec<u64> = of.collect();
     sizes.sort_unstable();
@@ -225,7 +228,8 @@ fn sizes(of: impl Iterator<Item = u64>) -> Vec<u64> {
     sizes
 }
 
-/// The first cells of an interval: the requests before its end, and where known the time.
+/// Returns the first cells of an interval's row: the number of requests up to its end, and the time
+/// if known.
 fn when(after: u64, requests: u64, seconds: Option<f64>) -> Vec<String> {
     let mut cells = vec![(after + requests).to_string()];
     cells.extend(seconds.map(|seconds| {
@@ -238,7 +242,8 @@ fn columns(timed: bool) -> Vec<&'static str> {
     if timed { vec!["requests", "time"] } else { vec!["requests"] }
 }
 
-/// Prints for each size the miss ratios of all policies in each interval, if there are any.
+/// Prints, for each size, the miss ratios of all policies in each interval. Prints nothing without
+/// intervals.
 fn print_policies(outcomes: &[SimulationResult], show: impl Fn(u64) -> String) {
     for size in sizes(outcomes.iter().map(|outcome| outcome.size)) {
         let here: Vec<_> = outcomes.iter().filter(|outcome| outcome.size == size).collect();
@@ -256,7 +261,7 @@ fn print_policies(outcomes: &[SimulationResult], show: impl Fn(u64) -> String) {
     }
 }
 
-/// Prints the intervals of each run of the block cache, if there are any.
+/// Prints the intervals of each block cache run. Prints nothing without intervals.
 fn print_blocks(outcomes: &[BlockSimulationResult]) {
     for outcome in outcomes.iter().filter(|outcome| !outcome.series.is_empty()) {
         let asked = outcome.admission.as_ref();
@@ -354,7 +359,7 @@ fn run_blocks(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Reads the trace as disk I/O, and how many bytes it touches.
+/// Reads the trace as disk I/O. Returns the requests and the bytes that they touch.
 fn load(arguments: &Arguments, path: &str) -> Result<(Vec<Request>, u64), CliError> {
     let mut trace = arguments.open.open_disk(path, "--blocks")?;
     let mut stats = floe_trace::Stats::new(trace.kind());

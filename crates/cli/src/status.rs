@@ -1,4 +1,4 @@
-//! `floe status`: the state and the counters of a running server.
+//! `floe status`: prints the state and the counters of a running server.
 
 use clap::Args;
 use floe_server::admin::client::{self, AnyStatus};
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Counters that the tables show; the list of counters leaves them out.
+/// Counters that the tables show. The list of counters omits them.
 const PRINTED: [&str; 12] = [
     "read_requests",
     "read_hits",
@@ -131,7 +131,7 @@ fn print_server(status: &Status) {
     );
 }
 
-/// Returns the clients by protocol, in parentheses; nothing without clients.
+/// Formats the number of clients by protocol, in parentheses; empty without clients.
 fn protocols(clients: ByProtocol) -> String {
     if clients.total() == 0 { String::new() } else { format!(" ({clients})") }
 }
@@ -193,7 +193,7 @@ fn print_content(status: &Status) {
     }
 }
 
-/// Prints each declared counter that is not 0 and in no table, with its meaning.
+/// Prints each counter that is not 0 and not in a table, with its description.
 fn print_counters(status: &Status) {
     let mut table = output::table(&["counter", "value", "meaning"], 1);
     output::align_left(&mut table, 2);
@@ -302,7 +302,7 @@ fn print_threads(threads: &[ThreadStatus]) {
     output::print_table(&table);
 }
 
-/// Prints each tier, from the top; the figures of the whole cache are of the first.
+/// Prints each tier, from the top. The figures of the whole cache appear at the first tier.
 fn print_tiers(tiers: &[TierStatus]) {
     let columns = [
         "tier",
@@ -357,7 +357,7 @@ fn print_mirror(mirror: &MirrorTierStatus) {
     mirror.witness_error.iter().for_each(|error| output::say!("  WITNESS: {error}"));
 }
 
-/// Prints what a tier refuses and why, and how far it is from being used as it was.
+/// Prints the requests that a failed tier refuses, the reason, and the progress of its recovery.
 fn print_failure(number: usize, tier: &TierStatus) {
     let (dirty, refused) = (output::bytes(tier.dirty_bytes), output::bytes(tier.refused_bytes));
     if tier.refused_bytes > 0 {

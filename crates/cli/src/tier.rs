@@ -1,4 +1,4 @@
-//! `floe tier`: the tiers of a running server's cache.
+//! `floe tier`: lists, attaches and detaches tiers of a running server's cache.
 
 use clap::{Args, Subcommand};
 use floe_server::admin::{NewTier, client};
@@ -102,7 +102,7 @@ pub(crate) fn run(command: &TierCommand) -> Result<(), CliError> {
     }
 }
 
-/// Tiers as a table.
+/// Prints the tiers as a table.
 fn print(tiers: &[TierStatus]) {
     let mut table = output::table(&["tier", "name", "size", "valid", "dirty", ""], 2);
     for (number, tier) in tiers.iter().enumerate() {

@@ -26,7 +26,7 @@ pub(crate) enum TraceCommand {
     Formats(FormatsArguments),
 }
 
-/// Requests between two updates of the progress.
+/// Number of requests between two updates of the progress bar.
 pub(crate) const PROGRESS_EVERY: u64 = 1 << 16;
 
 /// Options for opening a trace, shared by all commands that read one.
@@ -51,7 +51,7 @@ pub(crate) struct TraceArguments {
 }
 
 impl TraceArguments {
-    /// Returns whether any option for opening a trace is given.
+    /// Returns whether the user gave any option for opening a trace.
     pub(crate) fn is_told(&self) -> bool {
         let Self { format, columns, skip_bad, seed, filter } = self;
         format.is_some() || columns.is_some() || *skip_bad || seed.is_some() || filter.is_some()
@@ -65,7 +65,7 @@ impl TraceArguments {
         Trace::open_source(&self.seeded(path)?, &options).or_usage()
     }
 
-    /// Returns the text of a generator with the seed that is given; other texts as they are.
+    /// Adds the given seed to the text of a generator. Returns other texts unchanged.
     fn seeded<'a>(&self, source: &'a str) -> Result<Cow<'a, str>, CliError> {
         let Some(seed) = self.seed else { return Ok(source.into()) };
         let end = source.find([':', '+']).unwrap_or(source.len());
@@ -81,7 +81,7 @@ impl TraceArguments {
         Ok(format!("{name}:seed={seed}{rest}").into())
     }
 
-    /// Opens a trace of disk I/O, which the command `whose` needs.
+    /// Opens a trace of disk I/O. `whose` is the command that needs one, for the error message.
     pub(crate) fn open_disk(&self, path: &str, whose: &str) -> Result<Trace, CliError> {
         let trace = self.open(path, true)?;
         if trace.kind() != Kind::Block {
@@ -196,9 +196,9 @@ struct FormatLine {
 struct Line {
     #[serde(flatten)]
     info: Info,
-    /// Reads and writes of objects: a request for disk I/O touches several blocks.
+    /// Number of reads and writes of single objects. A disk request touches several blocks.
     touches: u64,
-    /// The thing that is touched: `block`, of 4 KiB, `object` or `key`.
+    /// Unit that is touched: `block` (of 4 KiB), `object` or `key`.
     object: &'static str,
     #[serde(flatten)]
     reuse: Option<Reuse>,
@@ -256,7 +256,7 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
     last.map_or(Ok(()), Err)
 }
 
-/// Returns the figures of a trace as a table shows them.
+/// Formats the figures of a trace for the table.
 fn figures(line: Line, sizes: &Sizes) -> Figures {
     let Line { info, touches, object, reuse, curve } = line;
     let of_info = [
@@ -291,7 +291,7 @@ fn print_formats(arguments: &FormatsArguments) -> Result<(), CliError> {
     generators().try_for_each(|generator| output::json_line(&generator)).or_failure()
 }
 
-/// Returns the word for what a trace of a kind touches.
+/// Returns the word for the units that a trace of this kind touches.
 pub(crate) fn object(kind: Kind) -> &'static str {
     match kind {
         Kind::Block => "block",
@@ -361,7 +361,7 @@ fn write_compact(arguments: &ConvertArguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Reads a trace to its end behind a progress bar, and prints the number of bad records.
+/// Reads a trace to its end with a progress bar, and prints the number of bad records.
 pub(crate) fn read_all(
     file: &str,
     trace: &mut Trace,
@@ -390,12 +390,12 @@ pub(crate) fn tell_skipped(file: &str, trace: &Trace) {
 /// Bytes in a block of a trace of disk I/O.
 const BLOCK_BYTES: u64 = 4096;
 
-/// The miss ratios of LRU in JSON.
+/// The miss ratios of an LRU cache, in JSON.
 #[derive(Serialize)]
 struct Curve {
-    /// Share of keys whose reuse was measured: 1 if all.
+    /// Share of keys whose reuse was measured; 1 for all keys.
     lru_sample: f64,
-    /// A point for each size, in the order of the sizes.
+    /// Miss ratio at each size, in the order of the sizes.
     lru_miss_ratios: Vec<LruPoint>,
     #[serde(skip)]
     kind: Kind,
@@ -403,7 +403,7 @@ struct Curve {
     touches: u64,
 }
 
-/// Refuses sizes that a trace of this kind does not have.
+/// Checks that the sizes have a unit that fits a trace of this kind.
 fn check(sizes: &Sizes, file: &str, kind: Kind) -> Result<(), CliError> {
     let in_bytes = sizes.0.iter().any(|size| matches!(size, CacheSize::Bytes(_)));
     if in_bytes && kind != Kind::Block {
@@ -429,7 +429,7 @@ impl Curve {
         }
     }
 
-    /// Returns the names and values of a table's rows.
+    /// Returns the name and value of each row in the table.
     fn rows(&self, sizes: &Sizes) -> impl Iterator<Item = (String, String)> {
         let row = |(size, point): (&CacheSize, &LruPoint)| {
             let count = match self.kind {
@@ -450,28 +450,29 @@ impl Curve {
     }
 }
 
-/// Columns of a terminal.
+/// Width of tables in columns, which fits a terminal.
 const WIDTH: usize = 80;
 
-/// Characters of a trace's name that are shown: its end, as the folders come first.
+/// Maximum characters of a trace's name in a table. The end of the name is shown, because folders
+/// come first.
 const NAME: usize = 50;
 
-/// The figures of a trace.
+/// The figures of a trace, as a column of the table.
 struct Figures {
     trace: String,
-    /// Names and values; the same names in the same order for all traces.
+    /// Name and value of each row. All traces have the same names in the same order.
     rows: Vec<(String, String)>,
 }
 
 impl Figures {
-    /// The width of this trace's column, with the blanks around it.
+    /// Returns the width of this trace's column, including the blanks around it.
     fn width(&self) -> usize {
         let values = self.rows.iter().map(|(_, value)| length(value));
         2 + values.chain([length(&shown(&self.trace))]).max().unwrap_or(0)
     }
 }
 
-/// Returns tables of all figures.
+/// Formats the figures of all traces as tables.
 fn tables(traces: &[Figures]) -> String {
     let mut text = String::new();
     let mut left = traces;
@@ -508,7 +509,7 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Returns the part of a name that is shown.
+/// Shortens a trace's name to the part that is shown.
 fn shown(name: &str) -> String {
     match length(name) {
         length if length > NAME => {

@@ -1,4 +1,4 @@
-//! `floe volume`: the volumes of a running server.
+//! `floe volume`: lists and changes the volumes of a running server.
 
 use clap::{Args, Subcommand, ValueEnum};
 use floe_device::Spec;
@@ -180,7 +180,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
     }
 }
 
-/// Volumes as a table.
+/// Prints the volumes as a table.
 pub(crate) fn print(volumes: &[VolumeStatus]) {
     let mut table = output::table(&["volume", "access", "size", "clients", "requests"], 2);
     for volume in volumes {

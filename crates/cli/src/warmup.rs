@@ -1,16 +1,16 @@
-//! The start of a trace that fills a cache and does not count.
+//! The start of a trace that fills a cache and is excluded from the figures.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use floe_lab::interval;
 
-/// The part of a trace that does not count.
+/// The length of the warm-up at the start of a trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Warmup {
-    /// So many requests.
+    /// A number of requests.
     Requests(u64),
-    /// A share of all requests.
+    /// A share of the trace's requests.
     Share(f64),
 }
 
@@ -32,10 +32,10 @@ impl FromStr for Warmup {
 }
 
 impl Warmup {
-    /// Returns how many of a trace's requests do not count.
+    /// Returns the number of warm-up requests in a trace of `requests` requests.
     ///
     /// # Errors
-    /// When none would be left that counts.
+    /// When no request would remain after the warm-up.
     pub(crate) fn of(self, requests: u64) -> Result<u64, String> {
         let warmup = match self {
             Self::Requests(warmup) => warmup,
@@ -48,12 +48,12 @@ impl Warmup {
     }
 }
 
-/// The length of an interval.
+/// The length of an interval for which figures are printed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Interval {
-    /// So many requests, or a share of those that count.
+    /// A number of requests, or a share of those after the warm-up.
     Requests(Warmup),
-    /// A time.
+    /// A duration by the clock of the trace or the replay.
     Time(Duration),
 }
 
@@ -76,10 +76,10 @@ impl FromStr for Interval {
 }
 
 impl Interval {
-    /// Returns the length of an interval where so many requests count.
+    /// Returns the length of an interval when `requests` requests remain after the warm-up.
     ///
     /// # Errors
-    /// When it would have all of them.
+    /// When the interval would cover all of them.
     pub(crate) fn of(self, requests: u64) -> Result<interval::Interval, String> {
         Ok(interval::Interval::Requests(match self {
             Self::Time(time) => return Ok(interval::Interval::Time(time)),

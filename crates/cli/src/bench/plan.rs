@@ -1,7 +1,8 @@
-//! Turns arguments into the measurement's points, and for each the caches that run in turn.
+//! Turns arguments into the points of the measurement, and each point into the caches that run in
+//! turn.
 //!
-//! A point is one combination of all lists but that of policies. Its caches are one for each
-//! policy, and one for each `--vs`, which is the first of them with some changes.
+//! A point is one combination of the values of all list arguments except the policies. It has one
+//! cache for each policy, and one for each `--vs`, which is the first cache with some changes.
 
 use std::path::Path;
 
@@ -18,45 +19,45 @@ use crate::output;
 use floe_lab::sizes::CacheSize;
 use floe_server::config::Bytes;
 
-/// The default policy.
+/// Default policy of measured caches.
 const POLICY: &str = "qd-clock";
 
-/// A value begins with its key, which verifies a hit.
+/// Minimum size of a value in bytes: a value begins with its key, by which a hit is verified.
 const VALUE_BYTES_MIN: u64 = 8;
 
-/// Larger values measure the memory allocator.
+/// Maximum size of a value in bytes. Larger values would measure the memory allocator.
 const VALUE_BYTES_MAX: u64 = 64 << 20;
 
-/// The longest an emulated disk may take.
+/// Maximum time of an emulated disk, in microseconds.
 const DISK_US_MAX: f64 = 100e6;
 
-/// More threads measure the scheduler.
+/// Maximum number of threads. More would measure the scheduler.
 const THREADS_MAX: usize = 1024;
 
-/// Most clients: each is a place in a list.
+/// Maximum number of clients, each of which takes an entry of a list.
 const MPL_MAX: usize = 1 << 20;
 
-/// The capacity of a cache.
+/// The capacity of a cache to measure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Capacity {
-    /// Entries, or a share of the keys.
+    /// A number of entries, or a share of the keys.
     Size(CacheSize),
-    /// The capacity that gives this hit ratio.
+    /// The capacity at which the cache has this hit ratio.
     HitRatio(f64),
 }
 
-/// A cache to be measured.
+/// The configuration of a cache to measure.
 #[derive(Debug, Clone)]
 pub(super) struct Configuration {
     pub(super) policy: Choice,
-    /// The admission; without one everything is admitted.
+    /// Admission policy; `None` admits everything.
     pub(super) admission: Option<Admissions>,
     pub(super) shards: Option<usize>,
     pub(super) capacity: Capacity,
     pub(super) value_bytes: usize,
     pub(super) freezing: Freezing,
     threads: usize,
-    /// The number of clients; the default is one for each thread.
+    /// Number of clients; `None` means one for each thread.
     mpl: Option<usize>,
     disk_us: f64,
     exponential: bool,
@@ -74,7 +75,7 @@ impl Configuration {
         }
     }
 
-    /// Refuses impossible values, in the words of the option that sets them.
+    /// Checks that all values are possible. Errors name the option that sets the value.
     fn check(&self) -> Result<(), String> {
         let Setup { threads, mpl, .. } = self.setup();
         check_threads(threads)?;
@@ -119,7 +120,7 @@ impl Configuration {
         Ok(())
     }
 
-    /// Applies the changes of a `--vs`.
+    /// Applies the changes that a `--vs` describes.
     fn change(&mut self, text: &str) -> Result<(), String> {
         for part in text.split(',') {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
@@ -167,7 +168,7 @@ pub(super) fn check_value(bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the policies given, or else those of a default list.
+/// Returns the policies that the user gave, or else those of a default list.
 pub(super) fn policies(arguments: &Arguments, default: &str) -> Result<Vec<Choice>, CliError> {
     let parsed = |policy: &str| {
         policy.parse().map_err(|error| CliError::usage(format!("--policy: {error}")))
@@ -178,7 +179,7 @@ pub(super) fn policies(arguments: &Arguments, default: &str) -> Result<Vec<Choic
     }
 }
 
-/// Parses an admission, unless the text is `off`.
+/// Parses an admission policy; `off` is none.
 fn admission(text: &str) -> Result<Option<Admissions>, String> {
     if text == "off" {
         return Ok(None);
@@ -191,7 +192,7 @@ pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Returns all points in the order of the lists, the caches of each together.
+/// Returns all points in the order of the lists, each with its caches.
 pub(super) fn points(arguments: &Arguments) -> Result<Vec<Vec<Configuration>>, CliError> {
     let policies = policies(arguments, POLICY)?;
     let admission = admission(&arguments.admit)
@@ -234,7 +235,7 @@ pub(super) fn points(arguments: &Arguments) -> Result<Vec<Vec<Configuration>>, C
     Ok(points)
 }
 
-/// Returns the caches of a point.
+/// Returns the caches of a point: those given, and one for each `--vs`.
 fn caches(mut caches: Vec<Configuration>, vs: &[String]) -> Result<Vec<Configuration>, CliError> {
     for cache in &caches {
         cache.check().map_err(CliError::usage)?;
@@ -250,8 +251,8 @@ fn caches(mut caches: Vec<Configuration>, vs: &[String]) -> Result<Vec<Configura
     Ok(caches)
 }
 
-/// The default plan for measurements of operations: many short runs, because the times of all are
-/// compared.
+/// The default plan for measuring single operations: many short runs, because the times of all runs
+/// are compared.
 const PLAN: Plan =
     Plan { repetitions: 21, seconds: 0.05, warm_up_seconds_max: 60.0, in_step: false };
 

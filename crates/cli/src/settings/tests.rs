@@ -1,8 +1,8 @@
-//! The reference of settings in the documentation, made from the declarations.
+//! The reference of settings in the documentation, generated from their declarations.
 
 use floe_server::config::{ServerConfig, Setting, SettingKind, VolumeConfig};
 
-/// Returns a word as code, and a phrase as it is.
+/// Formats a single word as code; returns a phrase unchanged.
 fn shown(text: &str) -> String {
     match text {
         "" => "–".to_owned(),
@@ -71,7 +71,7 @@ fn the_documented_settings_are_current() {
     }
 }
 
-/// The help on tiers lists each of their settings.
+/// The help on tiers lists every tier setting.
 #[test]
 fn the_help_on_tiers_is_whole() {
     let forms = floe_server::config::own_forms();
@@ -80,7 +80,7 @@ fn the_help_on_tiers_is_whole() {
     }
 }
 
-/// Users depend on these names: none is ever taken out of the list.
+/// Users depend on the names of settings, so none is ever removed from the list.
 #[test]
 fn names_of_settings_stay() {
     let pinned = [

@@ -1,4 +1,4 @@
-//! `floe simulate --policy`: compares policies.
+//! `floe simulate --policy`: compares eviction policies.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -23,7 +23,8 @@ use crate::trace::{object, read_all};
 use crate::warmup::Interval;
 use floe_lab::sizes::CacheSize;
 
-/// Default time of a hit when only that of a miss is given: a lookup in memory and a copy.
+/// Default time of a hit in microseconds, used when only the time of a miss is given. It covers a
+/// lookup in memory and a copy.
 const DEFAULT_HIT_US: f64 = 1.0;
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
@@ -93,19 +94,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The outcomes over one trace.
+/// The results over one trace.
 struct Simulated {
-    /// By size, then by policy, then by admission.
+    /// Results, ordered by size, then policy, then admission.
     outcomes: Vec<SimulationResult>,
     /// True if sizes are bytes, false if they are objects.
     in_bytes: bool,
-    /// The thing that a simulated request is for: `block`, of 4 KiB, `object` or `key`.
+    /// Unit of the simulated requests: `block` (of 4 KiB), `object` or `key`.
     object: &'static str,
-    /// Requests of the trace, of which one of disk I/O is for several blocks.
+    /// Number of requests in the trace. A disk request may cover several blocks.
     trace_requests: u64,
 }
 
-/// An outcome in JSON and CSV.
+/// A result in JSON and CSV.
 #[derive(Serialize)]
 struct Line {
     #[serde(flatten)]
@@ -178,7 +179,7 @@ fn latency(arguments: &Arguments) -> Result<Option<Latency>, CliError> {
 /// Returns the mean time of a 4 KiB read on an idle medium, from its model.
 fn mean_read_us(medium: Medium) -> f64 {
     const READS: u64 = 1000;
-    /// Time between reads that keeps them from overlapping.
+    /// Nanoseconds between reads, long enough that they do not overlap.
     const APART_NS: u64 = 1_000_000_000;
     let mut model = Model::new(medium, 1);
     let total_ns: u64 = (0..READS)
@@ -190,8 +191,8 @@ fn mean_read_us(medium: Medium) -> f64 {
     total_ns as f64 / READS as f64 / 1e3
 }
 
-/// Reads the trace. Returns it with the number of bytes in a unit of its sizes, and the word for
-/// what its requests are for.
+/// Reads the trace. Returns it with the bytes in a unit of its sizes, and the word for the unit of
+/// its requests.
 fn load(
     arguments: &Arguments,
     path: &str,
@@ -214,12 +215,12 @@ fn load(
     Ok((stream, unit, object))
 }
 
-/// Reads a trace; disk I/O is converted to blocks.
+/// Reads a trace, with disk I/O converted to blocks.
 pub(crate) fn read_stream(path: &str, trace: Trace, keep: Keep) -> Result<Stream, CliError> {
     Ok(read_timed(path, trace, keep, None)?.0)
 }
 
-/// Reads a trace that may be divided into intervals of a time. Returns also whether it has times.
+/// Reads a trace and returns whether it has times, by which it can be divided into intervals.
 fn read_timed(
     path: &str,
     mut trace: Trace,
@@ -262,7 +263,7 @@ fn simulate_all(
     outcomes
 }
 
-/// Prints the outcomes at each size, best first, by latency where that is known.
+/// Prints the results at each size, best first: by latency if known, else by miss ratio.
 fn print(mut outcomes: Vec<SimulationResult>, size: impl Fn(u64) -> String) {
     outcomes.sort_by(|a, b| a.size.cmp(&b.size).then(cost(a).total_cmp(&cost(b))));
     let latency = outcomes.iter().any(|outcome| outcome.mean_latency_us.is_some());
@@ -300,7 +301,7 @@ fn print(mut outcomes: Vec<SimulationResult>, size: impl Fn(u64) -> String) {
     output::print_table(&table);
 }
 
-/// A policy at a size, over all traces.
+/// The summary of a policy at one size over all traces.
 #[derive(Debug, PartialEq)]
 struct Summary {
     policy: String,
@@ -308,20 +309,20 @@ struct Summary {
     median: f64,
     least: f64,
     most: f64,
-    /// Mean over the traces; 1 is the best, and ties share the mean of their ranks.
+    /// Mean rank over the traces. 1 is the best, and ties share the mean of their ranks.
     rank: f64,
-    /// Traces on which none is better.
+    /// Number of traces on which no policy is better.
     best: usize,
 }
 
-/// Returns the number that is the smaller the better a policy is: the mean latency where that is
-/// known, else the miss ratio.
+/// Returns the figure by which results are ranked, lower is better: the mean latency if known, else
+/// the miss ratio.
 fn cost(outcome: &SimulationResult) -> f64 {
     outcome.mean_latency_us.unwrap_or(outcome.miss_ratio)
 }
 
-/// Prints the summary of the outcomes of each trace, which are ordered by size and all have the
-/// same policies.
+/// Prints the summary over all traces. The results of each trace must have the same policies and be
+/// ordered by size.
 fn print_summary(sizes: &[CacheSize], traces: &[Vec<SimulationResult>]) {
     let of_latency = traces.iter().flatten().any(|outcome| outcome.mean_latency_us.is_some());
     let (measure, number): (_, fn(f64) -> String) = match of_latency {
@@ -344,7 +345,7 @@ fn print_summary(sizes: &[CacheSize], traces: &[Vec<SimulationResult>]) {
     output::print_table(&table);
 }
 
-/// Returns the summary of each policy at each size, at each size the best rank first.
+/// Returns the summary of each policy at each size, best rank first within a size.
 fn summaries(sizes: &[CacheSize], traces: &[Vec<SimulationResult>]) -> Vec<Summary> {
     let runs = traces.first().map_or(0, Vec::len);
     let policies = runs / sizes.len().max(1);
@@ -359,7 +360,7 @@ fn summaries(sizes: &[CacheSize], traces: &[Vec<SimulationResult>]) -> Vec<Summa
     summaries
 }
 
-/// Returns the summary of one run among those at the same size.
+/// Returns the summary of one run, compared with the others at the same size.
 fn summary(
     size: &str,
     run: usize,
