@@ -44,7 +44,8 @@ impl Bits {
         }
     }
 
-    /// Sets exactly the bits that are set in one and not in another, both as long as this.
+    /// Sets exactly the bits that are set in `one` and not in `other`. All three sets have the same
+    /// length.
     pub(crate) fn assign_difference(&mut self, one: &Bits, other: &Bits) {
         self.words.clear();
         self.words.extend(one.words.iter().zip(&other.words).map(|(one, other)| one & !other));

@@ -21,12 +21,13 @@ use crate::geometry::{Place, Sectors};
 /// A task of a shard, by its number.
 pub(crate) type TaskId = u32;
 
-/// The lock that a task needs.
+/// The lock that a task needs, and the least that it may need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Need {
     range: Sectors,
     exclusive: bool,
-    /// Sectors of which a shared lock may suffice when the task is tried again.
+    /// Sectors on which a shared lock may suffice when the task is tried again; `None` if the need
+    /// cannot shrink.
     least: Option<Sectors>,
 }
 
@@ -44,7 +45,7 @@ impl Need {
         Self { range, exclusive: true, least: Some(least) }
     }
 
-    /// Divides the need into that for the sectors before one, and that for the sectors from it on.
+    /// Divides the need into the sectors before `at` and those from `at` on.
     pub(crate) fn cut(self, at: u64) -> (Self, Self) {
         let cut = |Sectors { start, end }| (start..at, at..end);
         let (range, least) = (cut(self.range), self.least.map(cut).unzip());
@@ -52,7 +53,7 @@ impl Need {
         (part(range.0, least.0), part(range.1, least.1))
     }
 
-    /// Returns the least need.
+    /// Returns the least lock that may suffice: its range, and whether it is exclusive.
     fn at_least(&self) -> (&Sectors, bool) {
         self.least.as_ref().map_or((&self.range, self.exclusive), |least| (least, false))
     }
@@ -78,7 +79,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// Returns whether the least need of the waiter at a place in the queue is free.
+    /// Returns whether the waiter at a position in the queue could have the least lock it may need.
     fn may_have(&self, at: usize) -> bool {
         let least = self.waiting[at].1.at_least();
         let holders = self.held.iter().map(|(_, need)| need.now());
@@ -139,8 +140,8 @@ impl Locks {
         (at < need.range.end).then_some(at)
     }
 
-    /// Divides the lock or the place in the queue of a task at a sector: `rest` gets the part from
-    /// there on, with the same turn.
+    /// Divides a task's lock, or its place in the queue, at a sector. The task `rest` gets the part
+    /// from `at` on, with the same turn.
     pub(crate) fn cut(&mut self, region: Place, task: TaskId, at: u64, rest: TaskId) {
         let Some(lane) = self.lanes.get_mut(&region) else { return };
         if let Some(held) = lane.held.iter_mut().find(|(holder, _)| *holder == task) {
@@ -208,7 +209,7 @@ impl Locks {
     }
 }
 
-/// The numbers of turns begun and ended.
+/// Counters of turns, in which commits or settlements run: numbers of turns begun and ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Turns {
     begun: u64,

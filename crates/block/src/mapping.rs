@@ -1,8 +1,7 @@
 //! The mapping of a shard: the directory of its blocks, and which sectors are dirty, lost,
 //! unflushed or sealed.
 //!
-//! Each part owns its fields alone. None of them does I/O or knows of tasks; the shard asks them
-//! and tells them.
+//! Each component owns its fields alone. None does I/O or knows of tasks; the shard calls them.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +20,7 @@ mod unflushed;
 /// allocates nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
-    /// Cached blocks in address order, each with its part of the range.
+    /// Cached blocks in address order, each with the part of the range that it covers.
     pub(crate) blocks: Vec<(Block, Sectors)>,
     /// Runs that no block covers, rounded out to smallest blocks.
     pub(crate) missing: Vec<Sectors>,
@@ -29,11 +28,11 @@ pub(crate) struct Survey {
     pub(crate) cached: Vec<(Block, Sectors)>,
     /// Missing runs and the invalid runs of `blocks`, in address order.
     pub(crate) fetches: Vec<Sectors>,
-    /// The runs of `fetches`, each with whether it is admitted.
+    /// The runs of `fetches`, each with a flag: whether it is admitted.
     pub(crate) offered: Vec<(Sectors, bool)>,
 }
 
-/// The state of a shard's sectors.
+/// The state of a shard's blocks and sectors.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     sizes: BlockSizes,
@@ -44,12 +43,12 @@ pub(crate) struct Mapping {
     pub(crate) directory: Directory,
     pub(crate) unflushed: Unflushed,
     pub(crate) lost: Lost,
-    /// A spare survey, empty but for its memory.
+    /// A spare survey, kept for its allocations; empty between uses.
     spare: Survey,
 }
 
 impl Mapping {
-    /// Returns the empty mapping of a shard with this part of the cache device.
+    /// Creates the empty mapping of a shard that owns this part of the cache device.
     pub(crate) fn new(config: &Config, cache: &Sectors) -> Self {
         let mut directory =
             Directory::new(config.sizes.clone(), cache.end - cache.start, &config.evict);
@@ -65,8 +64,8 @@ impl Mapping {
         }
     }
 
-    /// Walks a range as Algorithm 1 does, and returns its blocks and gaps; [`Mapping::reuse`] takes
-    /// the survey back.
+    /// Walks a range as AdaCache's Algorithm 1 does, and returns its blocks and gaps.
+    /// [`Mapping::reuse`] takes the survey back.
     pub(crate) fn survey(&mut self, volume: VolumeId, range: &Sectors) -> Survey {
         let mut survey = std::mem::take(&mut self.spare);
         let Survey { blocks, missing, cached, fetches, offered } = &mut survey;
@@ -85,7 +84,7 @@ impl Mapping {
         survey
     }
 
-    /// Reuses the memory of a survey.
+    /// Keeps a survey's memory for the next [`Mapping::survey`].
     pub(crate) fn reuse(&mut self, survey: Survey) {
         self.spare = survey;
     }
@@ -109,7 +108,8 @@ impl Mapping {
         self.any(volume, range, Blocks::has_valid)
     }
 
-    /// Returns whether a range has dirty sectors below memory.
+    /// Returns whether the cache device has dirty sectors of a range; unflushed data in memory does
+    /// not count.
     pub(crate) fn is_dirty(&mut self, volume: VolumeId, range: &Sectors) -> bool {
         self.directory.blocks.dirty_sectors() > 0 && self.any(volume, range, Blocks::is_dirty_in)
     }
@@ -137,7 +137,7 @@ impl Mapping {
             || self.unflushed.count(volume) > 0
     }
 
-    /// Returns the bytes of a volume that the backing device does not have.
+    /// Returns the number of a volume's bytes that the backing device does not have.
     pub(crate) fn dirty_bytes(&self, volume: VolumeId) -> u64 {
         let blocks = self.directory.blocks.dirty_blocks(volume);
         let runs = blocks.flat_map(|block| self.directory.blocks.dirty_runs(block));
@@ -152,7 +152,7 @@ impl Mapping {
         self.volumes[at] = sectors;
     }
 
-    /// Returns the ids of all volumes, and of those that were removed.
+    /// Returns the ids of all volumes, including removed ones.
     pub(crate) fn volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
         (0..self.volumes.len()).map(|volume| VolumeId(volume as u16))
     }
@@ -164,43 +164,44 @@ impl Mapping {
     }
 }
 
-/// Blocks cleaned at once by all rounds together, though each has at least one.
+/// Most blocks that all rounds together clean at once; each round has at least one.
 pub(crate) const CLEANED_AT_ONCE: usize = 32;
 
-/// Most blocks cleaned ahead at once, and their share of all blocks: the blocks evicted in their
-/// place were not the coldest.
+/// Most blocks cleaned ahead at once, and their largest share of all blocks: the blocks evicted in
+/// their place were not the coldest.
 const AHEAD_AT_ONCE: usize = 32;
 const AHEAD_SHARE: usize = 8;
 
-/// The bound on a shard's dirty sectors, and the blocks that are cleaned ahead.
+/// The limit of a shard's dirty sectors, and the count of blocks being cleaned ahead.
 #[derive(Debug, Default)]
 pub(crate) struct Dirt {
-    /// Sectors that may be dirty below memory.
+    /// Most sectors that may be dirty on the cache device; `None` without a limit.
     most: Option<u64>,
     /// Blocks that are being cleaned ahead.
     ahead: usize,
 }
 
 impl Dirt {
-    /// Sets how many sectors may be dirty below memory.
+    /// Sets the maximum of sectors that may be dirty on the cache device.
     pub(crate) fn limit(&mut self, sectors: u64) {
         self.most = Some(sectors);
     }
 
-    /// Returns whether so many dirty sectors are within the bound.
+    /// Returns whether this many dirty sectors are within the limit.
     #[inline]
     pub(crate) fn allows(&self, dirty: u64) -> bool {
         self.most.is_none_or(|most| dirty <= most)
     }
 
-    /// Returns whether cleaning is to begin with so many dirty sectors.
+    /// Returns whether this many dirty sectors are more than half of the limit, at which cleaning
+    /// begins.
     #[inline]
     pub(crate) fn is_time_to_clean(&self, dirty: u64) -> bool {
         self.most.is_some_and(|most| dirty > most / 2)
     }
 
-    /// Returns the number of blocks that all rounds together may have under way, with so many dirty
-    /// sectors; `yields` says that clients wait for a backing device.
+    /// Returns the number of blocks that all rounds together may clean at once, with this many
+    /// dirty sectors. `yields` says that clients wait for a backing device.
     #[inline]
     pub(crate) fn cleaned_at_once(&self, dirty: u64, yields: bool) -> usize {
         let (Some(most), true) = (self.most, yields) else { return CLEANED_AT_ONCE };
@@ -211,26 +212,26 @@ impl Dirt {
         share.clamp(1, CLEANED_AT_ONCE as u64) as usize
     }
 
-    /// Registers some of `all` blocks to be cleaned ahead; returns false when that would be too
-    /// many.
+    /// Registers `blocks` of `all` blocks to be cleaned ahead; returns false when those would be
+    /// too many.
     pub(crate) fn clean_ahead(&mut self, blocks: usize, all: usize) -> bool {
         let may = self.ahead + blocks <= AHEAD_AT_ONCE.min(all / AHEAD_SHARE);
         self.ahead += if may { blocks } else { 0 };
         may
     }
 
-    /// Notes that a block cleaned ahead is clean, or cannot be cleaned.
+    /// Counts the end of a block's cleaning ahead, successful or not.
     pub(crate) fn cleaned_ahead(&mut self) {
         self.ahead -= 1;
     }
 }
 
-/// The lost sectors of a shard.
+/// The lost sectors of a shard: dirty ones whose only copy is gone.
 #[derive(Debug, Default)]
 pub(crate) struct Lost {
     /// Sectors whose only copy the cache device has lost.
     sectors: BTreeSet<Place>,
-    /// Lost sectors of which only memory has newer data.
+    /// Sectors lost on the cache device that have newer data in memory, and only there.
     below: BTreeSet<Place>,
     /// Lost sectors not reported yet, in the order in which they were found.
     unreported: Vec<Place>,
@@ -242,7 +243,7 @@ impl Lost {
         self.sectors.insert(place);
     }
 
-    /// Adds a sector, to be reported. Returns whether it was not lost before.
+    /// Adds a lost sector that is to be reported. Returns whether it was not lost before.
     pub(crate) fn find(&mut self, place: Place) -> bool {
         let is_new = self.sectors.insert(place);
         if is_new {
@@ -251,14 +252,14 @@ impl Lost {
         is_new
     }
 
-    /// Adds a run that was found to be lost when the cache was opened.
+    /// Adds a run that was found lost when the cache was opened.
     pub(crate) fn restore(&mut self, volume: VolumeId, run: &Sectors) {
         let places = run.clone().map(|sector| Place::new(volume, sector));
         self.unreported.extend(places.clone());
         self.sectors.extend(places);
     }
 
-    /// Moves the sectors found to be lost since the last call into `out`.
+    /// Moves the runs of sectors found lost since the last call into `out`.
     pub(crate) fn report(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
         extend_runs(out, std::mem::take(&mut self.unreported).into_iter(), usize::MAX);
     }
@@ -268,13 +269,12 @@ impl Lost {
         extend_runs(out, self.sectors.iter().copied(), most);
     }
 
-    /// Returns the number of sectors.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         self.sectors.len() as u64
     }
 
-    /// Returns whether some sector of a volume is lost.
+    /// Returns whether any sector of a volume is lost.
     #[inline]
     pub(crate) fn has_any_of(&self, volume: VolumeId) -> bool {
         self.sectors.range(Place::all_of(volume)).next().is_some()
@@ -335,7 +335,7 @@ impl Lost {
         parts
     }
 
-    /// Removes a run of which a device has new content.
+    /// Removes a run for which a device has new content.
     #[inline]
     pub(crate) fn written(&mut self, volume: VolumeId, run: &Sectors) {
         self.held(volume, run);
@@ -344,8 +344,8 @@ impl Lost {
         }
     }
 
-    /// Removes a run of which memory has new content: it is no longer lost, except for the log,
-    /// which outlives memory.
+    /// Removes a run for which memory has new content: the run is no longer lost. The log still
+    /// calls it lost, as it outlives memory.
     #[inline]
     pub(crate) fn held(&mut self, volume: VolumeId, run: &Sectors) {
         while let Some(&place) = self.sectors.range(Place::run(volume, run)).next() {
@@ -354,7 +354,7 @@ impl Lost {
         }
     }
 
-    /// Removes a volume.
+    /// Removes the lost sectors of a volume.
     pub(crate) fn remove_volume(&mut self, volume: VolumeId) {
         let places = Place::all_of(volume);
         self.sectors.retain(|place| !places.contains(place));

@@ -29,14 +29,15 @@ use crate::geometry::{Place, SECTOR_BYTES, VolumeId, format_size};
 use crate::join::{Request, RequestKind};
 use crate::stats::Stats;
 
-/// Least memory that a tier is given: with less it would hold hardly anything.
+/// Least memory of a tier: with less it would hold hardly anything.
 pub const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 
-/// Pages of a part at least, in a tier with fewer than [`MOST_SMALL_PARTS`] of such parts: each
-/// part has some tens of pages that wait until no reader looks at them.
+/// Least pages of a part of the tier, if there are fewer than [`MOST_SMALL_PARTS`] such parts. Each
+/// part has some tens of evicted pages that wait until no reader looks at them.
 const LEAST_PART_PAGES: usize = 256;
 
-/// A tier of this many such parts or more has as many as the library chooses.
+/// Number of parts of [`LEAST_PART_PAGES`] from which the library's default number of parts is
+/// used.
 const MOST_SMALL_PARTS: usize = 16;
 
 /// Overhead of a page in the cache besides its bytes: its key, its place in index and order, and
@@ -50,13 +51,13 @@ const MOST_SPARE_BYTES: u64 = 2 << 20;
 /// Overhead of a held page besides its bytes, in the table and in the shard's set.
 const HELD_COST_BYTES: u64 = 96;
 
-/// The part of the memory that held pages may take.
+/// Divisor of the tier's memory: held pages may take a quarter of it.
 const HELD_SHARE: u64 = 4;
 
 /// Least sectors that a shard can hold, if it may hold any.
 pub(crate) const LEAST_HELD_SECTORS: u64 = 8;
 
-/// Pages of a request that are looked up together.
+/// Most pages of a request that are looked up together.
 const LOOKED_FOR_AT_ONCE: usize = 16;
 
 /// The write mode of the memory tier.
@@ -66,7 +67,7 @@ pub enum MemoryWrite {
     #[default]
     Through,
     /// Write-back: a write is answered once its pages are in memory. They are written below at a
-    /// flush, by the clock, or for want of room. A write with FUA goes below at once.
+    /// flush, at regular intervals, or for want of room. A write with FUA goes below at once.
     Back,
 }
 
@@ -80,7 +81,7 @@ impl fmt::Display for MemoryWrite {
     }
 }
 
-/// A name that is not a write mode of memory.
+/// A name that is not a write mode of the memory tier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no way `{0}` to write; there are through and back")]
 pub struct UnknownMemoryWrite(String);
@@ -94,7 +95,7 @@ impl FromStr for MemoryWrite {
     }
 }
 
-/// The reason for which a tier cannot be made.
+/// The reason for which a memory tier cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// The tier is too small to be of use.
@@ -103,22 +104,22 @@ pub enum MemoryError {
         format_size(*.0), format_size(LEAST_MEMORY_BYTES)
     )]
     TooSmall(u64),
-    /// More pages than the cache can number.
+    /// The tier has more pages than the cache can number.
     #[error("{}: {}", format_size(*.0), .1)]
     TooLarge(u64, BuildError),
-    /// The admission needs places or fetches, which pages do not have.
+    /// The admission needs places or fetches, which pages of memory do not have.
     #[error(transparent)]
     Admission(BuildError),
 }
 
-/// The options of a tier, besides its size.
+/// The options of a memory tier, besides its size.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryOptions {
-    /// Its write mode.
+    /// The write mode of the tier.
     pub write: MemoryWrite,
-    /// Its hottest pages are frozen, as far as that pays.
+    /// Options for freezing the tier's hottest pages; `None` freezes none.
     pub freezing: Option<Freezing>,
-    /// Its admission.
+    /// The admission policy of the tier.
     pub admission: Admissions,
 }
 
@@ -130,16 +131,15 @@ pub enum Memory {
     None,
     /// The tier has copies of data that was read.
     Copies,
-    /// The tier also holds unflushed writes: so many sectors of all shards together, shared out
-    /// evenly.
+    /// The tier also holds unflushed writes.
     Holds {
-        /// Sectors.
+        /// Most unflushed sectors of all shards together, shared out evenly.
         sectors: u64,
     },
 }
 
-/// The key of a page. Ids of volumes are reused, so a page has the number of its volume among all
-/// there ever were. Pages of a removed volume are never found, and are evicted in time.
+/// The key of a page. Ids of volumes are reused, so a key has the number of its volume among all
+/// volumes ever added. Pages of a removed volume are never found, and are evicted in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PageKey {
     sector: u64,
@@ -161,29 +161,29 @@ pub struct MemoryTier {
 /// The current use of a memory tier.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Bytes that the tier was given.
+    /// Bytes that the tier may use, including all overhead.
     pub size_bytes: u64,
-    /// Bytes of pages in it, held ones not counted.
+    /// Bytes of cached pages, held ones not counted.
     pub page_bytes: u64,
     /// Pages evicted to make room for others.
     pub evictions: u64,
-    /// Pages that are frozen.
+    /// Current number of frozen pages.
     pub frozen_pages: u64,
-    /// The eviction policy.
+    /// The name of the eviction policy.
     pub policy: &'static str,
-    /// Parts of the tier, each with an order of its own.
+    /// Parts of the tier, each with its own eviction order.
     pub shards: u64,
     /// Counts of the admission, if there is one.
     pub admission: Option<AdmissionStats>,
 }
 
 impl MemoryTier {
-    /// Returns a tier of so many bytes, including all overhead. Memory is allocated as pages are
+    /// Creates a tier of this many bytes, including all overhead. Memory is allocated as pages are
     /// inserted.
     ///
     /// # Errors
-    /// When it is less than [`LEAST_MEMORY_BYTES`] or more than is possible, or its admission needs
-    /// something that pages do not have.
+    /// When the size is less than [`LEAST_MEMORY_BYTES`] or more than is possible, or the admission
+    /// needs something that pages do not have.
     pub fn new(bytes: u64, options: MemoryOptions) -> Result<Self, MemoryError> {
         let MemoryOptions { write, freezing, admission } = options;
         if bytes < LEAST_MEMORY_BYTES {
@@ -221,7 +221,7 @@ impl MemoryTier {
         }
     }
 
-    /// Returns the size of a tier that can hold so many sectors.
+    /// Returns the size in bytes of a tier that can hold this many unflushed sectors.
     pub(crate) fn bytes_to_hold(sectors: u64) -> u64 {
         (sectors * (SECTOR_BYTES + HELD_COST_BYTES) * HELD_SHARE).next_multiple_of(1 << 20)
     }
@@ -287,14 +287,14 @@ fn asking_cost_bytes(admission: &Admissions) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Pages {
     tier: MemoryTier,
-    /// The number of each volume among all there ever were. All drivers add volumes in the same
-    /// order.
+    /// Numbers of the volumes, by id, among all volumes ever added. All drivers add volumes in the
+    /// same order.
     volumes: Vec<u32>,
     volumes_made: u32,
     held: HashMap<Place, Box<Page>, foldhash::fast::FixedState>,
-    /// Memory of pages that were held, for reuse.
+    /// Memory of formerly held pages, for reuse.
     spare: Vec<Box<Page>>,
-    /// Reads answered from memory, and their bytes.
+    /// Reads answered from memory, and bytes of these reads.
     hits: u64,
     hit_bytes: u64,
 }
@@ -334,8 +334,8 @@ impl Pages {
         PageKey { sector, volume: self.volumes[usize::from(volume.0)] }
     }
 
-    /// Reads the pages of each request into its buffer and marks it in `hits`, if all of them are
-    /// there. Otherwise the buffer's content is unspecified. Requests of one page are looked up
+    /// Reads the pages of each request into its buffer. Marks a request in `hits` if all its pages
+    /// are there; otherwise its buffer's content is unspecified. Requests of one page are looked up
     /// together; those for which `is_within` does not hold are skipped.
     pub(crate) fn read(
         &mut self,
@@ -399,7 +399,7 @@ impl Pages {
         stats.requests.read_bytes += self.hit_bytes;
     }
 
-    /// Puts copies of sectors into the tier, from the buffer `from`.
+    /// Inserts copies of sectors, from the buffer `from`, into the tier.
     pub(crate) fn fill(&self, volume: VolumeId, sectors: Range<u64>, from: &floe_device::Slice) {
         for (sector, bytes) in sectors.zip(slices(from)) {
             let mut page = Page([0; SECTOR_BYTES as usize]);
@@ -408,14 +408,14 @@ impl Pages {
         }
     }
 
-    /// Removes sectors from the tier; held pages stay held.
+    /// Removes the copies of sectors from the tier; held pages stay held.
     pub(crate) fn forget(&self, volume: VolumeId, sectors: Range<u64>) {
         for sector in sectors {
             drop(self.tier.pages.remove(&self.key(volume, sector)));
         }
     }
 
-    /// Holds sectors that no tier below has, and puts copies into the tier.
+    /// Holds unflushed sectors, whose data no tier below has, and inserts copies into the tier.
     pub(crate) fn hold(
         &mut self,
         volume: VolumeId,
@@ -432,10 +432,10 @@ impl Pages {
         self.fill(volume, sectors, from);
     }
 
-    /// Reads held sectors.
+    /// Copies held sectors into the buffer `to`.
     ///
     /// # Panics
-    /// When one is not held.
+    /// When a sector is not held.
     pub(crate) fn recall(&self, volume: VolumeId, sectors: Range<u64>, to: &floe_device::Slice) {
         for (sector, bytes) in sectors.zip(slices(to)) {
             bytes.copy_from(&self.held[&Place::new(volume, sector)].0);
@@ -450,7 +450,7 @@ impl Pages {
     }
 }
 
-/// Returns the parts of a slice, a sector each.
+/// Divides a slice into sectors.
 fn slices(of: &floe_device::Slice) -> impl Iterator<Item = floe_device::Slice> + '_ {
     let sector = SECTOR_BYTES as usize;
     (0..of.len() / sector).map(move |at| of.slice(at * sector..(at + 1) * sector))

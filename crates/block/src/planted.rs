@@ -1,4 +1,4 @@
-//! Planted faults in the crash protection, to test whether the simulator finds them.
+//! Faults planted in the crash protection, to test whether the simulator finds them.
 //!
 //! They exist only with `--cfg floe_crash`; `scripts/planted` plants each and waits until it is
 //! found.
@@ -39,7 +39,7 @@ pub enum Planted {
 }
 
 impl Planted {
-    /// All types.
+    /// All types of planted faults.
     pub const ALL: [Planted; 14] = [
         Self::RecordBeforeData,
         Self::LostDirtyBit,
@@ -67,7 +67,7 @@ pub fn plant(fault: Option<Planted>) {
     PLANTED.set(fault);
 }
 
-/// Returns whether a fault is planted.
+/// Returns whether this fault is planted in the current thread.
 pub(crate) fn is(fault: Planted) -> bool {
     PLANTED.get() == Some(fault)
 }

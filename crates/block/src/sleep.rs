@@ -1,8 +1,8 @@
 //! The wake-up protocol between a waiting thread and the threads that send to it.
 //!
-//! A thread that is about to wait says so and then checks its queues once more. A sender puts its
-//! message into a queue, and then checks whether the thread sleeps. A full fence between the two
-//! steps on both sides ensures that at least one of them notices the other (Dekker's handshake).
+//! A thread that is about to wait sets a flag and then checks its queues once more. A sender puts
+//! its message into a queue, and then checks the flag. A full fence between the two steps on both
+//! sides ensures that at least one of them notices the other (Dekker's handshake).
 
 use super::sync::{AtomicBool, Ordering, fence};
 
@@ -17,8 +17,8 @@ impl Sleep {
         Self { asleep: AtomicBool::new(false) }
     }
 
-    /// Returns whether the thread may wait now; `there_is_nothing` checks its queues. The thread
-    /// calls [`Sleep::wake`] when it has waited.
+    /// Announces that the thread is about to wait, and returns whether it may; `there_is_nothing`
+    /// checks its queues. The thread calls [`Sleep::wake`] when it has waited.
     pub(crate) fn fall_asleep(&self, there_is_nothing: impl FnOnce() -> bool) -> bool {
         self.asleep.store(true, Ordering::Relaxed); // ordered by the fence
         // Either this fence comes before the sender's, which then sees `asleep`, or after it; then
@@ -31,7 +31,7 @@ impl Sleep {
         may_wait
     }
 
-    /// Notes that the thread is awake, for whatever reason.
+    /// Records that the thread is awake, for whatever reason.
     pub(crate) fn wake(&self) {
         // a late sight of it costs a needless wake-up, no lost one
         self.asleep.store(false, Ordering::Relaxed);

@@ -10,11 +10,11 @@ use crate::locks::{Locks, Need, TaskId};
 use crate::mapping::directory::Block;
 use crate::order::{BufferId, OpId, Order, ScratchId, Span};
 
-/// Bits of an [`OpId`] for the part of a task, and for the task; the shard's number is above.
+/// Bits of an [`OpId`] for the number of a task's part and the task; the shard's number is above.
 const PART_BITS: u32 = 24;
 const TASK_BITS: u32 = 32;
 
-/// Returns the shard whose operation it is.
+/// Returns the number of the shard that ordered an operation.
 #[inline]
 pub(crate) fn shard_of(op: OpId) -> u8 {
     (op.0 >> (PART_BITS + TASK_BITS)) as u8
@@ -26,10 +26,8 @@ fn part_of(op: OpId) -> (TaskId, usize) {
     ((op.0 >> PART_BITS) as TaskId, (op.0 & ((1 << PART_BITS) - 1)) as usize)
 }
 
-/// The tasks of a shard.
 #[derive(Debug)]
 pub(crate) struct Tasks {
-    /// The shard's number.
     number: u8,
     sizes: BlockSizes,
     tasks: Vec<Task>,
@@ -37,13 +35,13 @@ pub(crate) struct Tasks {
     cuts: Cuts,
     scratch_made: u64,
     locks: Locks,
-    /// Tasks to be started again, because a lock that may block them was released.
+    /// Tasks to be tried again, because a lock that may block them was released.
     ready: VecDeque<TaskId>,
-    /// Tasks to start or go on with, though no operation of theirs has ended.
+    /// Tasks to start or continue, though no operation of theirs has ended.
     resumed: VecDeque<TaskId>,
-    /// Operations of backing devices that clients wait for.
+    /// Number of operations of backing devices that clients wait for.
     awaited: usize,
-    /// A spare vector, empty but for its memory.
+    /// A spare vector, kept for its allocation; empty between uses.
     spare: Vec<TaskId>,
 }
 
@@ -64,7 +62,6 @@ impl IndexMut<TaskId> for Tasks {
 }
 
 impl Tasks {
-    /// Creates the tasks of a shard.
     pub(crate) fn new(number: u8, sizes: BlockSizes) -> Self {
         Self {
             number,
@@ -96,13 +93,13 @@ impl Tasks {
         }
     }
 
-    /// Returns the region of a task, the unit of locking.
+    /// Returns the region of a task. Locks are kept by region.
     #[inline]
     pub(crate) fn region_of(&self, id: TaskId) -> Place {
         self.sizes.region(self[id].volume, self[id].range.start)
     }
 
-    /// Takes a lock, or leaves the task waiting for it; returns whether it was taken.
+    /// Takes a lock, or leaves the task waiting for it; returns whether the lock was taken.
     #[inline]
     pub(crate) fn lock(&mut self, id: TaskId, need: Need) -> bool {
         let region = self.region_of(id);
@@ -111,7 +108,7 @@ impl Tasks {
 
     /// Takes the lock that a task needs, or leaves the task waiting; returns whether the lock was
     /// taken. If other tasks hold only a part of the range, the task is cut at a multiple of
-    /// `unit`. It continues, or waits, with the front; the rest is the second task that is
+    /// `unit`. The task keeps the front of its range; the rest becomes a second task, which is
     /// returned, to be started next.
     #[inline]
     pub(crate) fn lock_front(
@@ -129,8 +126,8 @@ impl Tasks {
         (self.locks.take(region, id, need.cut(at).0), Some(rest))
     }
 
-    /// Cuts a task at a sector and returns the task for the rest, which holds or waits for the same
-    /// kind of lock there.
+    /// Cuts a task at a sector and returns the new task for the rest, which holds or waits for the
+    /// same kind of lock there.
     pub(crate) fn cut(&mut self, id: TaskId, at: u64) -> TaskId {
         let region = self.region_of(id);
         let number = match self[id].cut {
@@ -154,7 +151,7 @@ impl Tasks {
         rest
     }
 
-    /// Orders a scratch buffer for a task, as long as a run, and returns the run's place in it.
+    /// Orders a scratch buffer of a run's length for a task, and returns the run's place in it.
     pub(crate) fn new_buffer(
         &mut self,
         id: TaskId,
@@ -189,7 +186,6 @@ impl Tasks {
         (id, *part, run)
     }
 
-    /// Notes the end of an operation.
     #[inline]
     pub(crate) fn op_ended(&mut self, id: TaskId, part: Part) {
         self[id].outstanding -= 1;
@@ -210,7 +206,7 @@ impl Tasks {
         self.awaited > 0
     }
 
-    /// Answers a sub-request, once, when all its tasks have an answer.
+    /// Answers a sub-request, once, when all its tasks have answered.
     #[inline]
     pub(crate) fn answer(&mut self, id: TaskId) -> Option<Event> {
         let task = &mut self.tasks[id as usize];
@@ -263,13 +259,13 @@ impl Tasks {
         None
     }
 
-    /// Returns whether some task may be tried again or go on.
+    /// Returns whether some task may be tried again or continue.
     #[inline]
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty() || !self.resumed.is_empty()
     }
 
-    /// Queues a task to start or go on, though no operation of it has ended.
+    /// Queues a task to start or continue, though no operation of the task has ended.
     pub(crate) fn resume(&mut self, id: TaskId) {
         self.resumed.push_back(id);
     }
@@ -292,13 +288,13 @@ impl Tasks {
         waiting
     }
 
-    /// Reuses the memory of a vector.
+    /// Keeps a vector's memory for the next [`Tasks::waiting`].
     pub(crate) fn reuse(&mut self, mut waiting: Vec<TaskId>) {
         waiting.clear();
         self.spare = waiting;
     }
 
-    /// Returns whether a task of a volume is under way.
+    /// Returns whether a volume has a task under way.
     pub(crate) fn is_using(&self, volume: VolumeId) -> bool {
         self.tasks.iter().any(|task| task.volume == volume && task.step != TaskStep::Done)
     }
@@ -322,16 +318,15 @@ pub(crate) enum Event {
     Answered { request: RequestId, result: Result<(), Fault>, hit: bool },
     /// A sub-request will not touch its request's buffer again.
     Finished { request: RequestId },
-    /// A task waits until the noted changes are durable.
+    /// A task waits until the logged changes are durable.
     WantsCommit,
     /// A task waits until the writes to a volume's backing device are durable.
     WantsSettlement(VolumeId),
-    /// All data that was dirty when the drain of this number was asked for is on the backing
-    /// device.
+    /// The drain of this number has ended: on success, its dirty data is on the backing device.
     Drained { drain: u32, result: Result<(), Fault> },
 }
 
-/// The work of a task.
+/// The type of a task, with its sub-request or block.
 #[derive(Debug, Clone)]
 pub(crate) enum Work {
     Piece(Piece),
@@ -342,7 +337,7 @@ pub(crate) enum Work {
     },
     /// Write held sectors to the tiers below memory.
     WriteBack,
-    /// Bring data that no client has asked for into the cache.
+    /// Fetch data into the cache that no client has asked for.
     Fetch,
 }
 
@@ -356,18 +351,18 @@ pub(crate) enum Offer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Because {
-    /// A task needs the block's place.
+    /// Another task needs the block's place.
     Room(TaskId),
-    /// The block would be evicted next.
+    /// The block is near the end of the eviction order, and is cleaned ahead of need.
     Ahead,
-    /// A round of cleaning has come to it.
+    /// A round of cleaning has reached the block.
     Round,
 }
 
 /// The step of a task: the purpose of the operations under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TaskStep {
-    /// Waiting for its lock.
+    /// Waiting for the task's lock.
     Waiting,
     /// Reading a client's data, from either device.
     Reading,
@@ -389,37 +384,37 @@ pub(crate) enum TaskStep {
     Unsealing,
     /// Waiting until the writes to the backing device are durable.
     Settling,
-    /// Waiting until noted changes are durable.
+    /// Waiting until logged changes are durable.
     Noting,
-    /// Ended; its place is free for another task.
+    /// Ended: the task's slot is free for another task.
     Done,
 }
 
 /// The purpose of one operation of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Reads from a cached block; on failure the backing device is read where the block is clean.
+    /// Reads from a cached block; on failure, clean sectors are read from the backing device.
     Cached(Block),
-    /// Reads from the backing device into the place that a cached read would have used.
+    /// Reads sectors from the backing device that are not cached, into the read's destination.
     Uncached,
     /// Reads clean cached data from the backing device; on failure the cache is read.
     Shed,
-    /// Reads from the backing device data that is then stored in the cache.
+    /// Reads data from the backing device that is then stored in the cache.
     Fetch,
     /// Writes to a cached block.
     Store(Block),
-    /// Writes data that the cache could not take to the backing device.
+    /// Writes data to the backing device that the cache could not take.
     Around,
-    /// The whole range, on the backing device.
+    /// Reads or changes the task's whole range on the backing device.
     Whole,
-    /// A dirty run of a block, read or written.
+    /// Reads or writes a dirty run of a block that is being cleaned.
     Dirty(Block),
-    /// Not a device operation: noted changes are durable.
+    /// Waits for a commit, not for a device: logged changes become durable.
     Noted,
-    /// Not a device operation: the removal of copies is durable. Data of their region that has no
-    /// room in the cache then goes to the backing device.
+    /// Waits for a commit, not for a device: the removal of copies becomes durable. Data of their
+    /// region that has no room in the cache then goes to the backing device.
     Unlogged,
-    /// Not a device operation: the backing device has been flushed.
+    /// Waits for a settlement: the flush of the backing device.
     Settled,
 }
 
@@ -427,7 +422,7 @@ pub(crate) enum Part {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Data {
     pub(crate) buffer: BufferId,
-    /// The sector at the buffer's `offset`.
+    /// The sector whose data is at `offset` in the buffer.
     pub(crate) sector: u64,
     pub(crate) offset: u64,
 }
@@ -443,29 +438,29 @@ impl Data {
     }
 }
 
-/// The progress of a task's data into the cache.
+/// The progress of storing a task's data in the cache.
 #[derive(Debug)]
 pub(crate) struct Store {
-    /// Position of the data.
+    /// Position of the data in its buffer.
     pub(crate) data: Data,
-    /// Run to be stored in the cache, and its first sector not yet handled.
+    /// Run to be stored in the cache, and the cursor: the first sector not yet handled.
     pub(crate) run: Sectors,
     pub(crate) cursor: u64,
-    /// The cache will have the only copy.
+    /// Set if the data is stored as dirty: the cache will have the only copy.
     pub(crate) dirty: bool,
     /// Runs to be stored that may not make blocks.
     pub(crate) bypassed: Vec<Sectors>,
-    /// Victims being cleaned for it.
+    /// Number of victims being cleaned for this store.
     pub(crate) cleaning: u32,
-    /// A victim could not be cleaned: no block is allocated for the rest.
+    /// Set when a victim could not be cleaned: no block is allocated for the rest.
     pub(crate) no_room: bool,
-    /// The cache could not take some of the data: the write is restarted.
+    /// Set when the cache could not take some of the data: the write is restarted.
     pub(crate) retry: bool,
-    /// A failed store may have overwritten a sector that the write is to change in part.
+    /// Set when a failed store may have overwritten a sector that the write changes only in part.
     pub(crate) damaged: bool,
-    /// The write goes to the backing device first, whatever the mode.
+    /// Set when the write goes to the backing device first, whatever the write mode.
     pub(crate) through: bool,
-    /// The write goes to the backing device only, and cached copies are dropped.
+    /// Set when the write goes to the backing device only, and cached copies are dropped.
     pub(crate) around: bool,
 }
 
@@ -495,29 +490,29 @@ impl Store {
     }
 }
 
-/// A sub-request, or a part of it, a cleaning, a write-back or a fetch under way.
+/// A task under way: a sub-request or a part of one, a cleaning, a write-back or a fetch.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) work: Work,
     pub(crate) volume: VolumeId,
-    /// The sectors asked for.
+    /// The sectors that the task reads or changes.
     pub(crate) range: Sectors,
-    /// The number of its sub-request in `Cuts`, if that has several tasks.
+    /// The number of the sub-request in `Cuts`, if it has several tasks.
     pub(crate) cut: Option<u32>,
     pub(crate) step: TaskStep,
-    /// Operations under way, and the run of sectors each is about.
+    /// Operations under way, each with its purpose and its run of sectors.
     pub(crate) parts: Vec<(Part, Sectors)>,
     pub(crate) outstanding: u32,
     pub(crate) fault: Option<Fault>,
     pub(crate) answered: bool,
     pub(crate) hit: bool,
-    /// It had to wait for its lock.
+    /// Set when the task had to wait for its lock.
     pub(crate) waited: bool,
     pub(crate) scratch: Option<ScratchId>,
     pub(crate) store: Store,
     pub(crate) offer: Offer,
-    /// Start of the stream that its range belongs to, if streams are followed; of a fetch, if it
-    /// continues one.
+    /// Start of the stream that the task's range belongs to, if streams are tracked. For a fetch:
+    /// start of the stream that it continues, if any.
     pub(crate) stream: Option<u64>,
 }
 
@@ -542,7 +537,7 @@ impl Task {
         }
     }
 
-    /// Turns it into another task, which reuses its memory.
+    /// Turns an ended task into a new one, which reuses its memory.
     #[inline]
     pub(crate) fn renew(&mut self, work: Work, volume: VolumeId, range: Sectors) {
         let mut parts = std::mem::take(&mut self.parts);
@@ -555,7 +550,7 @@ impl Task {
     /// Returns the sub-request that the task serves.
     ///
     /// # Panics
-    /// When no client asked for it.
+    /// When the task serves no client.
     #[inline]
     pub(crate) fn piece(&self) -> &Piece {
         match &self.work {
@@ -619,7 +614,8 @@ impl Task {
         matches!(&self.work, Work::Piece(piece) if durable(piece))
     }
 
-    /// Returns the bytes at either end that the task's write leaves unchanged.
+    /// Returns the bytes at the start and at the end of the range that the task's write leaves
+    /// unchanged.
     #[inline]
     pub(crate) fn edges(&self) -> (u64, u64) {
         let piece = self.piece();
@@ -639,8 +635,8 @@ impl Task {
         matches!(self.work, Work::Fetch) && self.stream.is_some()
     }
 
-    /// Returns the length of its stream up to a sector, in smallest blocks of `unit` sectors; 0
-    /// where no stream was followed.
+    /// Returns the length of the task's stream up to a sector, in smallest blocks of `unit`
+    /// sectors; 0 where no stream was tracked.
     #[inline]
     pub(crate) fn in_a_row(&self, sector: u64, unit: u64) -> u64 {
         self.stream.map_or(0, |begun| (sector.saturating_sub(begun)) / unit + 1)
@@ -654,7 +650,8 @@ pub(crate) fn common(run: &Sectors, other: &Sectors) -> Sectors {
     start..run.end.min(other.end).max(start)
 }
 
-/// Returns the smallest blocks that a run touches, each with the part of the run that it holds.
+/// Divides a run at multiples of `unit`. Returns the start of each unit with the part of the run in
+/// it.
 pub(crate) fn units(run: &Sectors, unit: u64) -> impl Iterator<Item = (u64, Sectors)> + use<> {
     let run = run.clone();
     let starts = (run.start / unit * unit..run.end).step_by(unit as usize);
@@ -670,7 +667,7 @@ struct Cut {
     hit: bool,
 }
 
-/// The sub-requests that have become several tasks, by the number that those tasks store.
+/// The sub-requests with several tasks, by the number that those tasks store.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts {
     cuts: Vec<Cut>,
@@ -693,15 +690,15 @@ impl Cuts {
         }
     }
 
-    /// Notes that one of its tasks has become two.
+    /// Counts one more task of a sub-request: one of its tasks was cut in two.
     pub(crate) fn grow(&mut self, number: u32) {
         let cut = &mut self.cuts[number as usize];
         cut.unanswered += 1;
         cut.unfinished += 1;
     }
 
-    /// Notes a task's answer. Returns, with the last one, the sub-request's result and whether all
-    /// was cached.
+    /// Records a task's answer. The last answer returns the sub-request's result, and whether all
+    /// sectors were cached.
     #[inline]
     pub(crate) fn answered(
         &mut self,
@@ -716,7 +713,7 @@ impl Cuts {
         (cut.unanswered == 0).then_some((cut.result, cut.hit))
     }
 
-    /// Notes the end of a task; returns whether it was the last.
+    /// Counts the end of a task; returns whether it was the sub-request's last.
     #[inline]
     pub(crate) fn finished(&mut self, number: u32) -> bool {
         let cut = &mut self.cuts[number as usize];

@@ -1,4 +1,4 @@
-//! One tier of one part: the cache, and the parts that carry its orders out.
+//! One tier of one part: the cache, and the components that execute its orders.
 //!
 //! A tier executes the orders of its cache that concern its buffers, cache device, journal, memory
 //! and the other parts. Work for the volumes below it is returned ([`Downward`]) to the
@@ -33,15 +33,15 @@ mod buffers;
 mod io_gate;
 mod timing;
 
-/// The end of a request.
+/// The answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// Its id, which will be given to other requests.
+    /// The id of the request, which may be reused from now on.
     pub request: RequestId,
-    /// Its result.
+    /// Success, or the reason for which the request failed.
     pub result: Result<(), Fault>,
-    /// The tier at the top had all of its data, or a block for it. False of a request that failed,
-    /// or that all tiers see, such as a flush.
+    /// The top tier had all of the request's data, or for a write a block for it. False for a
+    /// failed request, and for one that all tiers handle, such as a flush.
     pub hit: bool,
 }
 
@@ -51,17 +51,15 @@ pub struct Tier {
     pub(super) cache: BlockCache,
     pub(super) device: CacheDevice,
     pub(super) buffers: Buffers,
-    /// The queues to the other parts, if there are any.
     exchange: Option<Exchange>,
-    /// The pages of the memory tier, if there is one.
     pages: Option<Pages>,
-    /// The journal of a persistent cache.
     journal: Option<Journal>,
-    /// Measures device times, where the admission or the size of fetches needs them.
+    /// Measurement of device times; `None` where neither the admission nor the size of fetches
+    /// needs it.
     timing: Option<Timing>,
     /// The I/O gate between this tier and the one below or the backing devices.
     pub(super) io_gate: IoGate,
-    /// Requests under way that go on to the tier below.
+    /// Requests under way that the tier below must also handle.
     pub(super) relays: Relays,
     pub(super) orders: Vec<Order>,
     pub(super) answers: Vec<Answer>,
@@ -69,12 +67,13 @@ pub struct Tier {
 }
 
 impl Tier {
-    /// Returns a tier with an empty whole cache on `cache_device`, which takes buffers from `pool`.
+    /// Creates a tier of a cache with one part and an empty `cache_device`; buffers come from
+    /// `pool`.
     pub fn new(cache: BlockCache, cache_device: Box<dyn Device>, pool: Pool) -> Self {
         Self::of_part(cache, cache_device, pool, None)
     }
 
-    /// Returns a tier of one part of a cache, with its end of the queues between all parts.
+    /// Creates a tier of one part of a cache, with this part's end of the message queues.
     pub fn of_part(
         cache: BlockCache,
         cache_device: Box<dyn Device>,
@@ -97,16 +96,16 @@ impl Tier {
         }
     }
 
-    /// Reserves so many bytes at the beginning of the cache device. With a journal, the journal
-    /// sets the offset of the data.
+    /// Reserves `bytes` at the beginning of the cache device. With a journal, the journal sets the
+    /// offset of the data.
     #[must_use]
     pub fn with_data_at(mut self, bytes: u64) -> Self {
         self.device.put_data_at(bytes);
         self
     }
 
-    /// Adds the journal that came with a [part](crate::KeptCache::begin) of a cache, before there
-    /// are volumes.
+    /// Adds the journal of this [part](crate::KeptCache::begin) of a persistent cache. To be called
+    /// before volumes are added.
     #[must_use]
     pub fn with_journal(mut self, journal: Option<PartJournal>) -> Self {
         if let Some(journal) = journal {
@@ -116,7 +115,7 @@ impl Tier {
         self
     }
 
-    /// Adds a memory tier, before there are volumes; the cache's
+    /// Adds a memory tier. To be called before volumes are added; the cache's
     /// [configuration](crate::Config::memory) must agree.
     #[must_use]
     pub fn with_memory(mut self, tier: Option<MemoryTier>) -> Self {
@@ -124,7 +123,7 @@ impl Tier {
         self
     }
 
-    /// Sets the clock by which devices are timed, for an admission and for the size of fetches.
+    /// Sets the clock that times device operations, for an admission and for the size of fetches.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Instant + 'static) -> Self {
         let config = self.cache.config();
@@ -133,7 +132,7 @@ impl Tier {
         self
     }
 
-    /// Starts a request, and notes it if it may have to be relayed.
+    /// Starts a request, and keeps it if the tier below may have to handle it too.
     #[inline]
     pub(super) fn submit(&mut self, request: Request, buffer: Option<Buffer>) -> RequestId {
         let relayed = match request.kind {
@@ -156,8 +155,8 @@ impl Tier {
         id
     }
 
-    /// Executes an order. Returns work for below. A buffer that the tier below may still read is
-    /// replaced before it is changed; `is_shared` says whether there is such a tier.
+    /// Executes an order, or returns it as work for the tier below. `is_shared` says whether there
+    /// is a tier below: a buffer that it may still read is replaced before it is changed.
     #[inline]
     pub(super) fn carry_out(&mut self, order: Order, is_shared: bool) -> Option<Downward> {
         match order {
@@ -225,7 +224,7 @@ impl Tier {
         None
     }
 
-    /// Begins an operation on the cache device, or returns it if it is for below.
+    /// Begins an operation on the cache device, or returns it as work for the tier below.
     #[inline]
     fn begin(
         &mut self,
@@ -246,8 +245,8 @@ impl Tier {
         }
     }
 
-    /// Ends this tier's part of a request: answers the client, or returns the request if it may
-    /// have to be relayed.
+    /// Ends this tier's part of a request: answers the client, or returns the request for the tier
+    /// below.
     #[inline]
     fn answer(&mut self, answer: Answer) -> Option<Downward> {
         let Answer { request: id, result, .. } = answer;
@@ -259,7 +258,7 @@ impl Tier {
         None
     }
 
-    /// Answers a request that may have been relayed.
+    /// Answers a request that was relayed, or could have been.
     pub(super) fn end_relay(&mut self, id: RequestId, result: Result<(), Fault>) {
         self.answers.push(Answer { request: id, result, hit: false });
         if self.relays.end(id) {
@@ -279,7 +278,7 @@ impl Tier {
         self.done = done;
     }
 
-    /// Handles the end of an operation of the cache device.
+    /// Handles the end of an operation on the cache device.
     #[inline]
     fn ended(&mut self, Completion { token, result }: Completion) {
         let mut told = self.device.watched.note(&result);
@@ -320,7 +319,7 @@ impl Tier {
         self.cache.completed(op, told, &mut self.orders);
     }
 
-    /// Handles the end of an operation below.
+    /// Handles the end of an operation in the tier or device below.
     #[inline]
     pub(super) fn ended_below(&mut self, op: OpId, result: Result<(), Fault>) {
         self.io_gate.ended();
@@ -339,8 +338,8 @@ impl Tier {
         }
     }
 
-    /// Ends a round: takes a step of the checkpoint that is due, and wakes the other parts that
-    /// were sent messages.
+    /// Ends a round of the driver's loop: advances the checkpoint that is due, and wakes the other
+    /// parts that were sent messages.
     pub(super) fn end_round(&mut self) {
         if let Some(journal) = &mut self.journal {
             let pool = self.buffers.pool();
@@ -361,7 +360,7 @@ impl Tier {
         self.cache.degrade();
     }
 
-    /// Uses the cache device again; see [`BlockCache::restore`].
+    /// Ends the degradation: the cache device is used again; see [`BlockCache::restore`].
     pub fn restore(&mut self) {
         self.cache.restore();
     }
@@ -371,7 +370,7 @@ impl Tier {
         self.cache.bypass(stuck, &mut self.orders);
     }
 
-    /// Retires the cache, so that nothing in its journal is valid; see [`BlockCache::retire`].
+    /// Retires the cache: nothing in its journal is valid any more; see [`BlockCache::retire`].
     pub fn retire(&mut self) {
         self.cache.retire(&mut self.orders);
     }
@@ -382,7 +381,7 @@ impl Tier {
         self.cache.shed(share);
     }
 
-    /// Sets the most dirty bytes of the tier; see [`BlockCache::limit_dirty`].
+    /// Sets the maximum of dirty bytes in the tier; see [`BlockCache::limit_dirty`].
     pub fn limit_dirty(&mut self, bytes: u64) {
         self.cache.limit_dirty(bytes);
     }
@@ -402,12 +401,12 @@ impl Tier {
         self.cache.shards.take_newly_lost(out);
     }
 
-    /// Returns the cache.
+    /// Returns the tier's block cache.
     pub fn cache(&self) -> &BlockCache {
         &self.cache
     }
 
-    /// Returns this tier's queues to the other parts. Those of all tiers of a part ring the same
+    /// Returns this tier's queues to the other parts. The queues of all tiers of a part share one
     /// [`WakeUp`](crate::WakeUp).
     pub fn exchange(&self) -> Option<&Exchange> {
         self.exchange.as_ref()
@@ -425,7 +424,7 @@ impl Tier {
         stats
     }
 
-    /// Returns the failed operations of the cache device.
+    /// Returns the number of failed operations of the cache device.
     pub fn device_errors(&self) -> u64 {
         self.device.watched.errors()
     }
@@ -501,7 +500,6 @@ fn send(exchange: &mut Exchange, buffers: &mut Buffers, to: PartId, message: Mes
     exchange.send(to, Parcel { message, buffer });
 }
 
-/// Executes an order about the memory tier.
 fn page(pages: &mut Pages, buffers: &Buffers, volume: VolumeId, sectors: Sectors, deed: Paging) {
     match deed {
         Paging::Fill { from } => pages.fill(volume, sectors, &buffers.slice(&from)),

@@ -8,8 +8,7 @@ use floe_device::{Action, Completion, Device, Halves, Operation, Slice};
 use crate::join::Fault;
 use crate::order::OpId;
 
-/// A device, and whether its last operation failed: the first failure of a row is reported in the
-/// log.
+/// A device that counts its errors. The first failure in a row is reported in the log.
 pub(super) struct Watched {
     pub(super) device: Box<dyn Device>,
     name: String,
@@ -18,17 +17,15 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Returns a device without failures; `name` is for the log.
     pub(super) fn new(name: String, device: Box<dyn Device>) -> Self {
         Self { device, name, failing: false, errors: 0 }
     }
 
-    /// Returns the number of failed operations.
     pub(super) fn errors(&self) -> u64 {
         self.errors
     }
 
-    /// Records the result of an operation, and returns it as the cache takes it.
+    /// Records the result of an operation, and converts it to the cache's error type.
     #[inline]
     pub(super) fn note(&mut self, result: &io::Result<()>) -> Result<(), Fault> {
         let Err(error) = result else {
@@ -63,17 +60,17 @@ pub(crate) struct CacheDevice {
 }
 
 impl CacheDevice {
-    /// Returns a device with data from its first byte on.
+    /// Creates a cache device with data from its first byte on.
     pub(super) fn new(device: Box<dyn Device>) -> Self {
         Self { watched: Watched::new("cache device".into(), device), data_start: 0 }
     }
 
-    /// Reserves so many bytes before the data.
+    /// Reserves `bytes` before the data.
     pub(super) fn put_data_at(&mut self, bytes: u64) {
         self.data_start = bytes;
     }
 
-    /// Begins an operation of the cache, at an offset in the data.
+    /// Begins an operation that the cache has ordered, at an offset in the data.
     #[inline]
     pub(super) fn begin(&mut self, op: OpId, offset: u64, action: Action) {
         self.begin_at(op.0, self.data_start + offset, action);
@@ -85,40 +82,40 @@ impl CacheDevice {
         self.watched.device.submit(Operation { token, offset, action });
     }
 
-    /// Returns the copies that can be read one by one.
+    /// Returns the copies (halves of a mirror) that can be read one by one.
     pub(super) fn copies(&self) -> Halves {
         self.watched.device.copies()
     }
 
-    /// Begins a read of one copy, from an offset in the data.
+    /// Begins a read of one copy, at an offset in the data.
     pub(super) fn read_copy(&mut self, copy: usize, op: OpId, offset: u64, to: Slice) {
         let (offset, action) = (self.data_start + offset, Action::Read(to));
         self.watched.device.read_copy(copy, Operation { token: op.0, offset, action });
     }
 
-    /// Begins a write of data that these copies lack, at an offset in the data.
+    /// Begins a write of data to copies that are wrong, at an offset in the data.
     pub(super) fn mend(&mut self, wrong: Halves, op: OpId, offset: u64, from: Slice) {
         let (offset, action) = (self.data_start + offset, Action::Write { from, durable: false });
         self.watched.device.mend(wrong, Operation { token: op.0, offset, action });
     }
 
-    /// Moves the ended operations into `out`.
+    /// Moves the completions since the last call into `out`.
     #[inline]
     pub(super) fn poll(&mut self, out: &mut Vec<Completion>) {
         self.watched.device.poll(out);
     }
 
-    /// Returns the latest time of the next poll.
+    /// Returns the time by which the device must be polled again.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.watched.device.next_due()
     }
 
-    /// Bounds the time that the device waits for others.
+    /// Sets the timeout of the device's network operations.
     pub(crate) fn set_timeout(&mut self, timeout: Duration) {
         self.watched.device.set_timeout(timeout);
     }
 
-    /// Returns the processor time spent busy-waiting.
+    /// Returns the processor time that the device has spent busy-waiting.
     pub(crate) fn spun(&self) -> Duration {
         self.watched.device.spun()
     }

@@ -52,22 +52,22 @@ pub(crate) type Block = Slot;
 pub(crate) enum Room {
     /// There is free room.
     Free,
-    /// Room is made by replacing this block, which has the wanted size.
+    /// Room is made by evicting this block, which has the wanted size.
     Replace(Block),
     /// Room is made by emptying this group.
     Empty(u32),
 }
 
-/// The origin of a new block.
+/// The circumstances under which a new block is made.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Origin {
-    /// Its number in a stream of smallest blocks, 0 outside a stream.
+    /// The block's number in a stream of smallest blocks; 0 outside a stream.
     pub(crate) in_a_row: u64,
     /// The block is fetched before a client asks for it.
     pub(crate) ahead: bool,
 }
 
-/// The mapping of one shard.
+/// The directory of one shard: blocks, groups and the order of eviction.
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub(crate) blocks: Blocks,
@@ -76,7 +76,7 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Returns an empty directory over `sectors` of cache space; a rest smaller than a group at the
+    /// Creates an empty directory over `sectors` of cache space; a rest smaller than a group at the
     /// end is unused.
     pub(crate) fn new(sizes: BlockSizes, sectors: u64, evict: &Evict) -> Self {
         let group_limit = sectors / sizes.largest();
@@ -100,13 +100,12 @@ impl Directory {
         self.groups.touch(self.blocks.place(block));
     }
 
-    /// Moves a block that cannot be evicted behind others in the order.
+    /// Moves a block that cannot be evicted now behind others in the order of eviction.
     pub(crate) fn spare(&mut self, block: Block) {
         self.order.spare(block, |block| self.blocks.access(block));
         self.groups.touch(self.blocks.place(block));
     }
 
-    /// Returns the number of blocks.
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
@@ -123,12 +122,12 @@ impl Directory {
         self.order.by_heat()
     }
 
-    /// Returns whether a smallest block could only be made in place of another.
+    /// Returns whether even a smallest block can only be made by evicting another.
     pub(crate) fn is_full(&self) -> bool {
         !self.groups.has_room(Class(0))
     }
 
-    /// Returns the block that a smallest one would evict; `None` while there is room.
+    /// Returns the block that a new smallest block would evict; `None` while there is room.
     pub(crate) fn coldest_if_full(&mut self) -> Option<Block> {
         if !self.is_full() {
             return None;
@@ -136,8 +135,8 @@ impl Directory {
         self.order.coldest(None, |_| false)
     }
 
-    /// Finds room for a block of `class` that begins at a sector, without taking a block for which
-    /// `in_use` holds. Returns `None` when everything cold is in use.
+    /// Finds room for a block of `class` that begins at a sector. Blocks for which `in_use` holds
+    /// are not evicted. Returns `None` when all cold blocks are in use.
     pub(crate) fn room(
         &mut self,
         volume: VolumeId,
@@ -162,7 +161,7 @@ impl Directory {
         }
     }
 
-    /// Returns the blocks that are evicted to make this room.
+    /// Returns the blocks that must be evicted to make this room.
     pub(crate) fn victims(&self, room: Room) -> impl Iterator<Item = Block> + '_ {
         let (block, group) = match room {
             Room::Free => (None, None),
@@ -211,19 +210,17 @@ impl Directory {
         block
     }
 
-    /// Makes the arrays cover every slot in use.
     fn reserve_slots(&mut self) {
         if let Some(slots) = self.blocks.reserve(self.groups.slots_end()) {
             self.order.reserve(slots); // policies may copy all they have
         }
     }
 
-    /// Returns the blocks of a group.
     pub(crate) fn blocks_of(&self, group: u32) -> impl Iterator<Item = Block> + use<> {
         self.groups.blocks_of(group, &self.blocks)
     }
 
-    /// Removes every block of a group and makes the group free.
+    /// Removes every block of a group and frees the group.
     pub(crate) fn empty(&mut self, group: u32) {
         let class = self.groups.class(group, &self.blocks);
         for block in self.blocks_of(group) {
@@ -233,9 +230,9 @@ impl Directory {
         self.groups.free(group, class, self.blocks.sizes());
     }
 
-    /// Drops all data of a volume, dirty or not, and returns its groups that now hold no data at
-    /// all. Its blocks in other groups stay, empty, until they are the coldest, as after a trim.
-    /// They do no harm to a volume that gets the same id: they spare it an allocation.
+    /// Drops all data of a volume, dirty or not. Returns the groups that now hold no data at all.
+    /// The volume's blocks in other groups stay, empty, until they are the coldest, as after a
+    /// trim. They do no harm to a volume that gets the same id: they spare it an allocation.
     pub(crate) fn drop_volume(&mut self, volume: VolumeId) -> Vec<u32> {
         let mut emptied = Vec::new();
         for group in 0..self.groups.count() {
@@ -285,13 +282,13 @@ fn reserve_by_share<T>(array: &mut Vec<T>, len: usize) -> bool {
 }
 
 /// The volume of blocks that only fill the holes of a group: a block is removed only with its
-/// place, so groups have no holes. These blocks have no data, and are replaced first.
+/// place, so groups have no holes. These filler blocks have no data, and are replaced first.
 pub(crate) const NOBODY: VolumeId = VolumeId(u16::MAX);
 
 impl Directory {
-    /// Fills an empty directory; its order receives the blocks in the order of eviction. The blocks
-    /// are given from the coldest to the hottest. They do not overlap, neither in their volumes nor
-    /// in their places, and those of a group are of one size.
+    /// Fills an empty directory with blocks, given from the coldest to the hottest. The eviction
+    /// order receives them in this order. They do not overlap, neither in their volumes nor in
+    /// their places, and the blocks of a group are of one size.
     pub(crate) fn restore(&mut self, blocks: &[RestoredBlock]) {
         let group_sectors = self.blocks.sizes().largest();
         let group_of = |place: u64| (place / group_sectors) as usize;
@@ -319,7 +316,7 @@ impl Directory {
         }
     }
 
-    /// Makes a group consist of holes.
+    /// Fills a group with empty filler blocks.
     fn restore_group(&mut self, group: u32, class: Class) {
         let (size, units) = (self.blocks.sizes().sectors(class), self.blocks.sizes().smallest());
         for number in 0..self.blocks.sizes().per_group(class) {
@@ -331,7 +328,7 @@ impl Directory {
         }
     }
 
-    /// Puts a block in place of a hole.
+    /// Puts a block in place of a filler block.
     fn fill_hole(&mut self, group: u32, block: &RestoredBlock) {
         let Sectors { start, end } = block.at.sectors;
         let (class, group_sectors) =
@@ -347,8 +344,8 @@ impl Directory {
     }
 }
 
-/// Algorithm 1: appends to `missing` the intervals of `range`, rounded out to smallest blocks, that
-/// are not cached.
+/// Appends to `missing` the intervals of `range`, rounded out to smallest blocks, that are not
+/// cached (AdaCache, Algorithm 1).
 ///
 /// `cached_until` is called with positions in ascending order and returns the end of the cached
 /// block that covers the position, if there is one.
@@ -374,7 +371,8 @@ pub(crate) fn missing_intervals(
     }
 }
 
-/// Algorithm 2, one step: the largest block that starts where `interval` does and fits in it.
+/// Returns the largest block that starts where `interval` does and fits in it: one step of
+/// AdaCache's Algorithm 2.
 ///
 /// # Panics
 /// When the interval is empty or not made of smallest blocks.
@@ -393,7 +391,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Algorithm 2: the blocks that fill `interval`, in address order.
+    /// Returns the blocks that fill `interval`, in address order (AdaCache, Algorithm 2).
     fn greedy_blocks<'a>(
         sizes: &'a BlockSizes,
         interval: &Sectors,
@@ -410,12 +408,12 @@ mod tests {
         })
     }
 
-    /// Sectors of 4 KiB from KiB.
+    /// Converts a range in KiB to one in sectors.
     fn kib(range: std::ops::Range<u64>) -> Sectors {
         range.start / 4..range.end.div_ceil(4)
     }
 
-    /// Missing intervals of a request in KiB, with `cached` blocks in KiB.
+    /// Returns the missing intervals of a request in KiB, with `cached` blocks in KiB.
     fn missing(
         sizes: &BlockSizes,
         request: std::ops::Range<u64>,
@@ -537,7 +535,7 @@ mod tests {
 /// Most victims tried to find one that is not in use.
 const VICTIMS_TRIED: usize = 64;
 
-/// The order of a shard's blocks.
+/// The order of eviction of a shard's blocks: LRU or another policy.
 #[derive(Debug)]
 enum EvictionOrder {
     Lru(Lru),
@@ -545,7 +543,6 @@ enum EvictionOrder {
 }
 
 impl EvictionOrder {
-    /// Returns an empty order of blocks with at most this total weight.
     fn new(evict: &Evict, weight: u64) -> Self {
         if evict.is_lru() {
             return Self::Lru(Lru::default());
@@ -555,7 +552,6 @@ impl EvictionOrder {
         Self::Chosen(Box::new(PendingVictims::new(policy)))
     }
 
-    /// Makes room for slots `0..slots`.
     fn reserve(&mut self, slots: usize) {
         match self {
             Self::Lru(lru) => lru.reserve(slots),
@@ -570,7 +566,6 @@ impl EvictionOrder {
         }
     }
 
-    /// Puts a new block into the order.
     fn insert(&mut self, block: Block, access: &Access) {
         match self {
             Self::Lru(lru) => lru.insert(block, access),
@@ -578,7 +573,6 @@ impl EvictionOrder {
         }
     }
 
-    /// Removes a block.
     fn remove(&mut self, block: Block) {
         match self {
             Self::Lru(lru) => lru.remove(block),
@@ -586,7 +580,6 @@ impl EvictionOrder {
         }
     }
 
-    /// Notes a use of a block.
     #[inline]
     fn touch(&mut self, block: Block, access: impl Fn(Block) -> Access) {
         match self {
@@ -607,7 +600,8 @@ impl EvictionOrder {
         self.insert(block, &access(block));
     }
 
-    /// Returns the next victim that is not in use, for `incoming` where that is known.
+    /// Returns the next victim that is not in use; `incoming` is the new block, where that is
+    /// known.
     fn coldest(
         &mut self,
         incoming: Option<&Access>,
@@ -639,13 +633,13 @@ impl EvictionOrder {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evict(Choice);
 
-/// The reason for which a text is no policy for a block cache.
+/// The reason for which a text names no usable eviction policy of a block cache.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum EvictError {
     /// The text names no registered policy.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
-    /// The policy cannot be used while serving.
+    /// The policy needs knowledge of future requests, so a cache cannot use it.
     #[error(
         "policy {name} has to know what is asked for next, and a cache does not; it can have {}",
         known().join(", ")
@@ -676,8 +670,8 @@ impl Evict {
         &self.0
     }
 
-    /// Returns the length, in smallest blocks, from which a stream's continuation is fetched ahead;
-    /// `None` for most policies.
+    /// Returns the length of a stream, in smallest blocks, from which its continuation is fetched
+    /// ahead. `None` for most policies, which fetch nothing ahead.
     pub fn fetches_ahead(&self) -> Option<u64> {
         AnyPolicy::new(&self.0).fetches_ahead()
     }
@@ -725,7 +719,7 @@ mod order_tests {
         Access::new(u64::from(block.0).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Returns an order of as many blocks as fit, the even ones used again.
+    /// Returns an order with as many blocks as fit, of which the even ones were used again.
     fn order(policy: &Evict) -> EvictionOrder {
         let mut order = EvictionOrder::new(policy, u64::from(BLOCKS));
         order.reserve(BLOCKS as usize);

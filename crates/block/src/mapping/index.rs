@@ -13,23 +13,24 @@
 /// Entries per used entry, as a ratio: the table is at most four fifths full.
 const SPACE: (usize, usize) = (5, 4);
 
-/// Entries per used entry above which a table shrinks, as a ratio. After resizing there are four
-/// thirds at most.
+/// Entries per used entry, as a ratio, above which a table shrinks. After resizing there are at
+/// most four thirds.
 const SPARE: (usize, usize) = (3, 2);
 
-/// A table of this size is not worth shrinking.
+/// Tables up to this size are not shrunk.
 const SMALL: usize = 64;
 
-/// Tags looked at in one step.
+/// Tags compared in one step.
 const TOGETHER: usize = size_of::<u64>();
 
 /// The tag of an empty entry.
 const EMPTY: u8 = 0;
 
-/// The index. Hashes are given by the caller, and must be well mixed.
+/// A hash index of slots. The caller gives the hashes, which must be well mixed.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    /// One for each slot, and the first [`TOGETHER`] once more, so that eight can be read anywhere.
+    /// One tag for each entry, and the first [`TOGETHER`] once more, so that eight can be read
+    /// anywhere.
     tags: Vec<u8>,
     slots: Vec<u32>,
     len: usize,
@@ -51,7 +52,7 @@ impl Index {
         self.slots.len()
     }
 
-    /// Scales the hash's upper half to the capacity.
+    /// Returns the home of a hash: its upper half, scaled to the capacity.
     fn home(&self, hash: u64) -> usize {
         (((hash >> 32) * self.capacity() as u64) >> 32) as usize
     }
@@ -114,7 +115,7 @@ impl Index {
     /// Removes a slot.
     ///
     /// # Panics
-    /// When it is not in the index.
+    /// When the slot is not in the index.
     pub(crate) fn remove(&mut self, slot: u32, hash_of: impl Fn(u32) -> u64) {
         let found = self.position(hash_of(slot), |other| other == slot);
         let mut hole = found.expect("a slot to be removed is in the index");
@@ -148,7 +149,7 @@ impl Index {
         self.slots[at] = slot;
     }
 
-    /// Makes the table fit its entries, and some more.
+    /// Resizes the table to fit its entries with some to spare.
     fn resize(&mut self, hash_of: impl Fn(u32) -> u64) {
         let capacity = (self.len + self.len / 16 + 16) * SPACE.0 / SPACE.1;
         let slots = std::mem::replace(&mut self.slots, vec![0; capacity]);
@@ -170,7 +171,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// Few distinct hashes, so that entries collide, wrap around and shift.
+        /// Compares the index with a set. There are few distinct hashes, so that entries collide,
+        /// wrap around and shift.
         #[test]
         fn the_index_is_a_set(
             steps in proptest::collection::vec((any::<bool>(), 0u32..60), 0..400),

@@ -5,10 +5,10 @@
 //! device. Both happen while the task holds its lock, which keeps the tier coherent
 //! ([`crate::memory`]).
 //!
-//! Where the tier may *hold* writes, a write that is not to be durable ends here. Its sectors are
+//! Where the tier may *hold* writes, a write that need not be durable ends here. Its sectors are
 //! held (unflushed): no tier below has their newest data. They are read from memory, and are
-//! released once data as new is below. That happens by their own write-back (`sink`), by a later
-//! write that went there, or by a zeroing. A sector whose write-back fails is still held.
+//! released once data as new is below. That happens by their own write-back, by a later write that
+//! went there, or by a zeroing. A sector whose write-back fails is still held.
 //!
 //! Invariants: a sector becomes held, or is released, only under an exclusive lock. A held sector
 //! is not lost, whatever happened to an older version of it.
@@ -24,7 +24,6 @@ use crate::order::{Order, Paging, Span};
 pub(crate) struct Unflushed {
     sectors: BTreeSet<Place>,
     most: u64,
-    /// There is a memory tier.
     has_tier: bool,
 }
 
@@ -41,7 +40,7 @@ impl Unflushed {
         self.has_tier
     }
 
-    /// Puts the sectors that a read has in its buffer into the tier.
+    /// Inserts the sectors in a read's buffer into the memory tier.
     #[inline]
     pub(crate) fn fill(
         &self,
@@ -55,7 +54,7 @@ impl Unflushed {
         }
     }
 
-    /// Removes sectors from the tier, before they change on a device.
+    /// Removes sectors from the memory tier, before they change on a device.
     #[inline]
     pub(crate) fn forget(&self, volume: VolumeId, sectors: Sectors, orders: &mut Vec<Order>) {
         if self.has_tier {
@@ -63,7 +62,7 @@ impl Unflushed {
         }
     }
 
-    /// Holds a write in memory, if there is room; returns whether it did.
+    /// Holds a write's sectors in memory, if there is room; returns whether there was.
     #[inline]
     pub(crate) fn hold(
         &mut self,
@@ -94,7 +93,7 @@ impl Unflushed {
         }
     }
 
-    /// Reads sectors from the tier, which has them.
+    /// Reads held sectors from memory into a buffer.
     pub(crate) fn recall(
         &self,
         volume: VolumeId,
@@ -105,7 +104,7 @@ impl Unflushed {
         orders.push(Order::Memory { volume, sectors, deed: Paging::Recall { to } });
     }
 
-    /// Returns whether nothing is held.
+    /// Returns whether no sector is held.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.sectors.is_empty()
@@ -127,7 +126,7 @@ impl Unflushed {
         self.sectors.contains(&place)
     }
 
-    /// Returns whether some of a range is held.
+    /// Returns whether some sector of a range is held.
     #[inline]
     pub(crate) fn has_any(&self, volume: VolumeId, range: &Sectors) -> bool {
         !self.is_empty() && self.of(volume, range).next().is_some()
@@ -138,8 +137,8 @@ impl Unflushed {
         self.sectors.range(Place::all_of(volume)).count() as u64
     }
 
-    /// Returns whether the range begins with held sectors, and the end of the sectors that are
-    /// alike.
+    /// Returns whether the range's first sector is held, and the end of the run for which this is
+    /// the same.
     #[inline]
     pub(crate) fn front(&self, volume: VolumeId, range: &Sectors) -> (bool, u64) {
         if self.is_empty() {
@@ -168,7 +167,8 @@ impl Unflushed {
         runs
     }
 
-    /// Returns all held sectors of a volume in runs, each within a region of so many sectors.
+    /// Returns all held sectors of a volume as runs, none of which crosses a multiple of
+    /// `region_sectors`.
     pub(crate) fn runs_of(
         &self,
         volume: VolumeId,
@@ -191,13 +191,13 @@ impl Unflushed {
         self.len() - there + (range.end - range.start) <= self.most
     }
 
-    /// Returns whether it is time to make room.
+    /// Returns whether half of the room for held sectors is used, at which write-back begins.
     #[inline]
     pub(crate) fn is_half_full(&self) -> bool {
         self.len() > self.most / 2
     }
 
-    /// Forgets a removed volume.
+    /// Forgets the held sectors of a removed volume.
     pub(crate) fn remove_volume(&mut self, volume: VolumeId) {
         let places = Place::all_of(volume);
         self.sectors.retain(|place| !places.contains(place));

@@ -1,7 +1,7 @@
 //! Admission: asks the configured admission about sectors that are accessed and not cached, and
 //! reports the results to it.
 //!
-//! The question is put for each *smallest block*, so that a block has the same name whatever
+//! The admission is asked about each *smallest block*, so that a block has the same name whatever
 //! request it is part of. Neighbours with the same answer stay together. A missed run that is
 //! admitted as a whole is fetched and allocated as if there were no admission (AdaCache, Algorithm
 //! 2). A rejected run is read past the cache, only its own sectors. Reads ask before they take
@@ -12,8 +12,8 @@
 //!
 //! The admission learns of hits, insertions and removals by counts over a window of
 //! [`WINDOW_LOOKUPS`] lookups, shared out among the shards. Evictions are reported one by one, and
-//! a whole block of them at once. A fetch that it orders (`fetch`) becomes a task like a prefetch;
-//! while it holds, nothing is evicted.
+//! a whole block of them at once. A fetch that the admission orders (`fetch`) becomes a task like a
+//! prefetch. While the admission withholds evictions, none takes place.
 //!
 //! Counts are in smallest blocks, bytes are those moved on the cache device. An eviction moves
 //! none. An overwritten copy counts as put in and replaced; in a persistent cache it counts as
@@ -34,12 +34,12 @@ use crate::mapping::directory::{Block, Directory};
 use crate::stats::Counters;
 use crate::tasks::units;
 
-/// Lookups between two windows of all shards together: divides the 200 between checks of
-/// FussyCache, so that these come when they are due. And the least for one shard.
+/// Lookups of all shards together in a window. Divides the 200 between checks of FussyCache, so
+/// that these come when they are due. Also the least for one shard.
 const WINDOW_LOOKUPS: u64 = 100;
 const LEAST_WINDOW_LOOKUPS: u64 = 8;
 
-/// The reason for which a copy is gone without an eviction.
+/// The reason for which a copy leaves the cache without an eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Removal {
     /// The copy differs from the block's current content.
@@ -48,14 +48,14 @@ pub(crate) enum Removal {
     Replaced,
 }
 
-/// An access to a smallest block that is not cached.
+/// An access to a smallest block that is not cached, about which the admission is asked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
     pub(crate) volume: VolumeId,
-    /// Its first sector.
+    /// The first sector of the smallest block.
     pub(crate) start: u64,
     pub(crate) direction: Direction,
-    /// Its number in a stream of smallest blocks, 0 outside a stream.
+    /// The block's number in a stream of smallest blocks; 0 outside a stream.
     pub(crate) in_a_row: u64,
 }
 
@@ -71,20 +71,20 @@ pub(crate) struct Admission {
 #[derive(Debug)]
 struct ActiveAdmission {
     admissions: Admissions,
-    /// It is asked about newer data of clean blocks.
+    /// Set if the admission is asked about newer data of clean blocks.
     asks_overwrites: bool,
     window_lookups: u64,
     puts_writes_off: bool,
-    /// Counts since the last window.
+    /// Counts of the current window.
     window: Window,
     times: Times,
     orders: Orders,
-    /// Lookups of all windows that have ended.
+    /// Lookups of all past windows.
     lookups: u64,
 }
 
 impl Admission {
-    /// Returns the admission of a shard of so many sectors.
+    /// Creates the admission of a shard with this many sectors.
     pub(crate) fn new(config: &Config, sectors: u64) -> Self {
         let always = config.gate.admission.is_always();
         let active = (!always).then(|| Box::new(ActiveAdmission::new(config, sectors)));
@@ -103,13 +103,14 @@ impl Admission {
         self.active.as_ref().is_some_and(|active| active.asks_overwrites)
     }
 
-    /// Returns whether newer data of the clean smallest block that begins at a sector is stored.
+    /// Returns whether newer data of the clean smallest block that begins at sector `start` is
+    /// stored.
     pub(crate) fn overwrites(&mut self, volume: VolumeId, start: u64) -> bool {
         let access = self.access(volume, start, Direction::Write);
         self.active.as_mut().is_none_or(|active| active.admissions.overwrite(&access))
     }
 
-    /// Returns the description of an access to the smallest block that begins at a sector.
+    /// Describes an access to the smallest block that begins at sector `start`.
     fn access(&self, volume: VolumeId, start: u64, direction: Direction) -> Access {
         let unit = self.sizes.smallest();
         let place = Place::new(volume, start);
@@ -123,8 +124,8 @@ impl Admission {
         }
     }
 
-    /// Returns the block that the smallest block beginning at a sector would evict; `None` where it
-    /// has a place.
+    /// Returns the block that would be evicted for the smallest block at sector `start`; `None`
+    /// where there is room.
     fn victim(&self, volume: VolumeId, start: u64, directory: &mut Directory) -> Option<Victim> {
         if directory.blocks.find(volume, start).is_some() {
             return None;
@@ -135,7 +136,7 @@ impl Admission {
         Some(Victim { slot, hash })
     }
 
-    /// Counts a request that looks blocks up.
+    /// Counts a request that looks up blocks.
     pub(crate) fn request(&mut self) {
         if let Some(active) = &mut self.active {
             active.window.requests += 1;
@@ -192,7 +193,7 @@ impl Admission {
         }
     }
 
-    /// Takes in the current latencies.
+    /// Passes the current latencies to the admission.
     pub(crate) fn observe(&mut self, times: &Times, directory: &Directory, fetches: &mut Fetches) {
         if let Some(active) = &mut self.active {
             active.times = *times;
@@ -200,7 +201,7 @@ impl Admission {
         }
     }
 
-    /// Returns whether evictions are suspended.
+    /// Returns whether the admission withholds evictions.
     #[inline]
     pub(crate) fn withholds(&self) -> bool {
         self.active.as_ref().is_some_and(|active| active.orders.hold)
@@ -216,7 +217,7 @@ impl Admission {
         }
     }
 
-    /// Counts runs, in order and valid until now, whose copies are gone.
+    /// Counts runs, in order and valid until now, whose copies were dropped.
     #[inline]
     pub(crate) fn removed(&mut self, runs: &[Sectors], because: Removal) {
         let Some(active) = &mut self.active else { return };
@@ -231,7 +232,7 @@ impl Admission {
         }
     }
 
-    /// Takes note of a block's eviction.
+    /// Reports a block's eviction to the admission.
     pub(crate) fn evicted(&mut self, block: Block, directory: &Directory) {
         if !self.asks() {
             return;
@@ -249,7 +250,7 @@ impl Admission {
         }
     }
 
-    /// Returns the number of smallest blocks that each admission rejected.
+    /// Returns the number of smallest blocks that each of several combined admissions rejected.
     pub(crate) fn declined(&self) -> &[u64] {
         self.active.as_ref().map_or(&[], |active| active.admissions.declined())
     }
@@ -304,16 +305,16 @@ impl ActiveAdmission {
 const FETCHED_AT_ONCE: usize = 8;
 const MOST_FETCHES: usize = 1024;
 
-/// A run to be fetched.
+/// A run to be fetched without a waiting client.
 #[derive(Debug, Clone)]
 pub(crate) struct Fetch {
     pub(crate) volume: VolumeId,
     pub(crate) run: Sectors,
-    /// Start of the stream that it continues; `None` where the admission ordered it.
+    /// Start of the stream that the fetch continues; `None` where the admission ordered it.
     pub(crate) stream: Option<u64>,
 }
 
-/// The fetches of a shard.
+/// The fetches of a shard that wait or are under way.
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
     waiting: VecDeque<Fetch>,
@@ -321,8 +322,8 @@ pub(crate) struct Fetches {
 }
 
 impl Fetches {
-    /// Adds a smallest block that the admission orders. Neighbours within a region are fetched
-    /// together.
+    /// Adds a smallest block that the admission orders to be fetched. Neighbours within a region
+    /// are fetched together.
     pub(crate) fn order(&mut self, volume: VolumeId, start: u64, sizes: &BlockSizes) {
         let end = start + sizes.smallest();
         if let Some(last) = self.waiting.back_mut()
@@ -346,17 +347,14 @@ impl Fetches {
         if self.has_next() { self.waiting.pop_front() } else { None }
     }
 
-    /// Notes that a fetch begins.
     pub(crate) fn begun(&mut self) {
         self.under_way += 1;
     }
 
-    /// Notes the end of a fetch.
     pub(crate) fn ended(&mut self) {
         self.under_way -= 1;
     }
 
-    /// Adds a fetch.
     pub(crate) fn push(&mut self, fetch: Fetch) {
         if self.waiting.len() < MOST_FETCHES {
             self.waiting.push_back(fetch);

@@ -18,7 +18,7 @@ impl<'a> Cleaning<'a> {
         Self { parts, id }
     }
 
-    /// Starts to clean the block that begins at a sector.
+    /// Starts a task that cleans the block at sector `start`.
     pub(super) fn begin(parts: &mut Parts, volume: VolumeId, start: u64, because: Because) {
         let work = Work::Clean { block_start: start, because };
         let id = parts.tasks.begin(work, volume, start..start + 1);
@@ -38,8 +38,8 @@ impl<'a> Cleaning<'a> {
             .then_some((block, sectors))
     }
 
-    /// Returns the block to clean with its dirty runs, unless the task has ended: another task may
-    /// have cleaned the block, to make room, or all that is dirty is lost.
+    /// Returns the block to clean with its dirty runs. Returns `None` if the task has ended:
+    /// another task may have cleaned the block, to make room, or all that is dirty is lost.
     fn dirty_runs(&mut self) -> Option<(Block, Vec<Sectors>)> {
         let Some((block, sectors)) = self.block() else {
             self.parts.finish(self.id);
@@ -77,7 +77,7 @@ impl<'a> Cleaning<'a> {
         }
     }
 
-    /// Reads the dirty runs.
+    /// Orders reads of the dirty runs.
     fn read(&mut self) {
         let Some((block, runs)) = self.dirty_runs() else { return };
         let (parts, id) = (&mut *self.parts, self.id);

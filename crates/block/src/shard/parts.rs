@@ -1,8 +1,8 @@
-//! The parts of a shard, and the ends and beginnings that all kinds of tasks have in common.
+//! The parts of a shard, and the common first and last steps of all tasks.
 //!
 //! Steps of tasks ([`super::read`], [`super::write`], [`super::store`], [`super::clean`]) name the
-//! parts that they touch. Nothing here begins a step: a task that is to go on is queued
-//! ([`Tasks::resume`]), a round that is to go on is marked, and the shard's loop finds both.
+//! parts that they touch. Nothing here begins a step: a task that is to continue is queued
+//! ([`Tasks::resume`]), a round that is to continue is marked, and the shard's loop finds both.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Returns the parts of the shard of this number, which has `cache` of the cache device.
+    /// Creates the parts of the shard of this number, which owns the run `cache` of the cache
+    /// device.
     pub(super) fn new(number: u8, cache: &Sectors, config: Config) -> Self {
         let sectors = cache.end - cache.start;
         Self {
@@ -67,7 +68,7 @@ impl Parts {
         }
     }
 
-    /// Returns the write mode in force.
+    /// Returns the write mode in force: a degraded shard passes everything through.
     #[inline]
     pub(super) fn mode(&self) -> WriteMode {
         if self.health.is_degraded() { WriteMode::Pass } else { self.config.mode }
@@ -89,18 +90,19 @@ impl Parts {
         self.map.lost.has_any(self.tasks[id].volume, &self.tasks[id].range)
     }
 
-    /// Returns whether a task's range has dirty sectors below memory.
+    /// Returns whether a task's range has dirty sectors on the cache device.
     pub(super) fn is_dirty_below(&mut self, id: TaskId) -> bool {
         let task = &self.tasks[id];
         self.map.is_dirty(task.volume, &task.range)
     }
 
-    /// Notes the new state of a run of a block.
+    /// Logs the new state of a run of a block.
     pub(super) fn note(&mut self, block: Block, run: &Sectors, standing: Standing) {
         self.logging.note(&self.map.directory, block, run, standing, &mut self.orders);
     }
 
-    /// Drops the clean copies of a run, and tells the admission why unless the caller has.
+    /// Drops the clean copies of a run. `because` is the reason to report to the admission; `None`
+    /// if the caller has reported it.
     pub(super) fn drop_clean(&mut self, block: Block, run: &Sectors, because: Option<Removal>) {
         if self.logging.is_kept() || self.admission.asks() {
             let clean: Vec<Sectors> = self.map.directory.blocks.clean_runs_in(block, run).collect();
@@ -112,15 +114,15 @@ impl Parts {
         self.map.directory.blocks.set_clean_invalid(block, run);
     }
 
-    /// Handles new content of a run: it is no longer lost, nor held in memory.
+    /// Handles new content of a run below memory: the run is no longer lost, nor held in memory.
     pub(super) fn found(&mut self, id: TaskId, run: &Sectors) {
         let volume = self.tasks[id].volume;
         self.map.unflushed.let_go(volume, run, &mut self.orders);
         self.map.lost.written(volume, run);
     }
 
-    /// Ends a task: answers, releases its buffers and lock, and wakes the tasks that wait for the
-    /// lock.
+    /// Ends a task: answers its sub-request, releases its buffers and lock, and wakes the tasks
+    /// that wait for the lock.
     pub(super) fn finish(&mut self, id: TaskId) {
         self.events.extend(self.tasks.answer(id));
         debug_assert_eq!(self.tasks[id].outstanding, 0);
@@ -150,8 +152,8 @@ impl Parts {
         self.finish(id);
     }
 
-    /// Handles the end of the cleaning task `id`. If a victim cannot be cleaned, the rest of the
-    /// task that needs its room is not cached.
+    /// Handles the end of the cleaning task `id`. If a victim could not be cleaned, the task that
+    /// needs its room does not cache the rest of its data.
     fn cleaned(&mut self, id: TaskId, because: Because) {
         let Task { fault, volume, range, .. } = &self.tasks[id];
         let (fault, volume, start) = (*fault, *volume, range.start);
@@ -171,7 +173,7 @@ impl Parts {
         }
     }
 
-    /// Begins a round for each volume with dirty data and without a round.
+    /// Begins a round of cleaning for each volume that has dirty data and no round.
     pub(super) fn begin_rounds(&mut self) {
         for volume in self.map.volumes() {
             if !self.rounds.has(volume) && self.map.has_dirty_of(volume) {
@@ -180,7 +182,7 @@ impl Parts {
         }
     }
 
-    /// Begins rounds that make room in memory, for volumes without a round.
+    /// Begins rounds of write-back from memory, for volumes without a round.
     pub(super) fn write_back_all(&mut self) {
         for volume in self.map.volumes() {
             if !self.rounds.has(volume) && self.map.unflushed.count(volume) > 0 {
@@ -189,7 +191,7 @@ impl Parts {
         }
     }
 
-    /// Begins a round of a volume, for these drains.
+    /// Begins a volume's round of cleaning, which these drains wait for.
     pub(super) fn begin_round(
         &mut self,
         volume: VolumeId,
@@ -203,8 +205,8 @@ impl Parts {
         self.rounds.begin(volume, left, serving, only_write_back);
     }
 
-    /// Notes the end of a round of a volume. A round that only made room in memory has read
-    /// nothing: it does not tell whether dirty data can be read.
+    /// Handles the end of a volume's round. A round that only made room in memory has read nothing:
+    /// it does not tell whether dirty data can be read.
     pub(super) fn note_round(&mut self, volume: VolumeId, failed: bool, has_cleaned: bool) {
         if !failed && !has_cleaned {
             return;
@@ -217,7 +219,7 @@ impl Parts {
 }
 
 impl Parts {
-    /// Asks the admission whether a task's smallest block at a sector is to be inserted.
+    /// Asks the admission whether a task's smallest block at sector `start` is to be inserted.
     pub(super) fn ask(&mut self, id: TaskId, start: u64, direction: Direction) -> bool {
         let task = &self.tasks[id];
         let in_a_row = task.in_a_row(start, self.config.sizes.smallest());
@@ -277,7 +279,6 @@ impl Parts {
         self.close_window_in_time();
     }
 
-    /// Counts a read whose whole range is cached.
     pub(super) fn note_read_hit(&mut self, id: TaskId) {
         let task = &mut self.tasks[id];
         if !self.admission.asks() || task.offer != Offer::NotMade {
@@ -318,7 +319,7 @@ impl Parts {
     }
 }
 
-/// The fate of a write to a range.
+/// The permission for a task to change its range below the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Free,
@@ -327,7 +328,8 @@ pub(super) enum Way {
 }
 
 impl Parts {
-    /// Returns the fate of a task that is about to change its range below the cache.
+    /// Returns whether a task may change its range below the cache, must wait for the log, or is
+    /// refused.
     pub(super) fn way(&mut self, id: TaskId) -> Way {
         let state = self.logging.bypass.state();
         let is_in_the_way = match state {
@@ -393,7 +395,7 @@ impl Parts {
         }
     }
 
-    /// Releases everything that a task holds.
+    /// Releases the locks and buffers that a task holds.
     fn give_back(&mut self, id: TaskId) {
         let task = &mut self.tasks[id];
         debug_assert!(
@@ -405,8 +407,8 @@ impl Parts {
         self.tasks.release(id, &mut self.orders);
     }
 
-    /// Notes that the dirty sectors of a task's range are superseded, and waits until that is
-    /// durable. The backing device has data as new, or newer, and is settled.
+    /// Logs that the dirty sectors of a task's range are superseded, and waits until that is
+    /// durable. The backing device has the same data or newer, and is settled.
     pub(super) fn displace_dirty(&mut self, id: TaskId) {
         self.tasks[id].step = TaskStep::Noting;
         self.note_displaced(id);
@@ -414,8 +416,8 @@ impl Parts {
         self.await_commit(id, Part::Noted, &range);
     }
 
-    /// Notes that the dirty sectors of a task's range are superseded: clean once a cleaning has
-    /// written them, else invalid.
+    /// Logs that the dirty sectors of a task's range are superseded: clean if a cleaning has
+    /// written them, invalid otherwise.
     pub(super) fn note_displaced(&mut self, id: TaskId) {
         let cleans = matches!(self.tasks[id].work, Work::Clean { .. });
         let survey = self.survey(id);
@@ -478,7 +480,7 @@ impl Parts {
         }
     }
 
-    /// Makes a task wait until all noted changes are durable.
+    /// Makes a task wait until all pending changes of the log are durable.
     pub(super) fn await_commit(&mut self, id: TaskId, part: Part, run: &Sectors) {
         let op = self.tasks.new_op(id, part, run);
         self.logging.log.wait(op);
@@ -516,16 +518,16 @@ impl Parts {
     }
 }
 
-/// Draws the hits that are shed: one each time the sum of the shares reaches another whole.
+/// Decides which hits are shed: one each time the sum of the shares reaches the next whole number.
 #[derive(Debug, Default)]
 pub(crate) struct Shed {
-    /// The share, in units of 1/2³².
+    /// The share of shed hits, in units of 2⁻³².
     share: u32,
     sum: u32,
 }
 
 impl Shed {
-    /// Sets the share of the hits on the cache device that are to be shed, in parts of 2³².
+    /// Sets the share of the hits on the cache device that are shed, in units of 2⁻³².
     pub(crate) fn set(&mut self, share: u32) {
         self.share = share;
     }
@@ -540,8 +542,8 @@ impl Shed {
 }
 
 /// Failures in a row, with no success between them, after which a shard degrades. A request has a
-/// few operations on a bad spot, and others succeed between them. A device that is gone fails all
-/// that are under way, so this many come at once and cost one time-out.
+/// few operations on a bad spot, and others succeed between them. A failed device fails all
+/// operations under way, so this many come at once and cost one time-out.
 const FAILURES_IN_A_ROW: u32 = 16;
 
 /// The health of the cache device.
@@ -549,36 +551,38 @@ const FAILURES_IN_A_ROW: u32 = 16;
 pub(crate) struct Health {
     failures: u32,
     degraded: bool,
-    /// Volumes whose dirty data the device has failed to return, and has not returned completely
+    /// Volumes with dirty data that the device has failed to read, and has not read completely
     /// since.
     unreadable: BTreeSet<VolumeId>,
 }
 
 impl Health {
-    /// Returns whether the device is given up.
+    /// Returns whether the device is not used any more.
     #[inline]
     pub(crate) fn is_degraded(&self) -> bool {
         self.degraded
     }
 
-    /// Returns the sectors of a range that a request bypasses the cache with because of its device.
+    /// Returns the number of a range's sectors to count as bypassed because of the device: all if
+    /// it is degraded, else 0.
     pub(crate) fn bypassed_sectors(&self, range: &Sectors) -> u64 {
         if self.degraded { range.end - range.start } else { 0 }
     }
 
-    /// Gives the device up.
+    /// Stops the use of the device.
     pub(crate) fn degrade(&mut self) {
         self.degraded = true;
     }
 
     /// Uses the device again. It must still hold every write it has acknowledged; data that it may
-    /// have lost must be dropped before. Unreadable data stays so until it has been read.
+    /// have lost must be dropped before. Volumes marked as unreadable stay so until all their dirty
+    /// data has been read.
     pub(crate) fn restore(&mut self) {
         (self.failures, self.degraded) = (0, false);
     }
 
-    /// Records the result of an operation of any device, if it was the cache device's.
-    /// `cleans` is the volume whose dirty data its task reads to clean it.
+    /// Records an operation's result, if the cache device carried it out. `cleans` is the volume
+    /// whose dirty data the task reads to clean it.
     #[inline]
     pub(crate) fn note_op(&mut self, part: Part, cleans: Option<VolumeId>, ok: bool) {
         match part {
@@ -588,8 +592,8 @@ impl Health {
         }
     }
 
-    /// Records the result of an operation of the cache device, perhaps a read of a volume's dirty
-    /// data.
+    /// Records the result of an operation of the cache device; `dirty_of` is the volume whose dirty
+    /// data it read, if any.
     #[inline]
     fn note(&mut self, ok: bool, dirty_of: Option<VolumeId>) {
         if ok {
@@ -601,18 +605,18 @@ impl Health {
         }
     }
 
-    /// Returns whether the device has failed to give dirty data back.
+    /// Returns whether the device has failed to read some dirty data.
     #[inline]
     pub(crate) fn is_unreadable(&self) -> bool {
         !self.unreadable.is_empty()
     }
 
-    /// Notes that all dirty data of a volume could be read, or that the volume is gone.
+    /// Records that all dirty data of a volume could be read, or that the volume is gone.
     pub(crate) fn note_readable(&mut self, volume: VolumeId) {
         self.unreadable.remove(&volume);
     }
 
-    /// Notes that dirty data of a volume could not be read.
+    /// Records that dirty data of a volume could not be read.
     pub(crate) fn note_unreadable(&mut self, volume: VolumeId) {
         self.unreadable.insert(volume);
     }

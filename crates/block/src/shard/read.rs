@@ -1,5 +1,5 @@
-//! Reads: cached sectors from the cache, missing ones from the backing device and then into the
-//! cache.
+//! Reads: cached sectors come from the cache, missing ones from the backing device and then go into
+//! the cache.
 //!
 //! Missing sectors are fetched in whole blocks (AdaCache, section III.B) or, within a block that a
 //! write made, in runs of invalid sectors. The client is answered as soon as the data has arrived;
@@ -32,7 +32,7 @@ impl<'a> Reading<'a> {
         Self { parts, id }
     }
 
-    /// Starts a read, in runs that memory holds and runs that it does not.
+    /// Starts a read, divided into runs that memory holds and runs that it does not.
     pub(super) fn start(&mut self) {
         let mut next = Some(self.id);
         while let Some(id) = next {
@@ -45,8 +45,8 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Locks the task's range, and begins `read` for each piece of it that has its lock. The others
-    /// wait, or have ended.
+    /// Locks the task's range, and calls `read` for each part of it whose lock was taken. The other
+    /// parts wait, or have ended.
     #[inline]
     fn lock_shared(&mut self, mut read: impl FnMut(&mut Self)) {
         let mut next = Some(self.id);
@@ -74,7 +74,7 @@ impl<'a> Reading<'a> {
         self.parts.map.reuse(survey);
     }
 
-    /// Reads a locked range, all of which is held.
+    /// Reads a locked range that is wholly held in memory.
     fn held(&mut self) {
         self.parts.tasks[self.id].hit = true;
         let task = &self.parts.tasks[self.id];
@@ -86,7 +86,7 @@ impl<'a> Reading<'a> {
         self.parts.finish(self.id);
     }
 
-    /// Puts the sectors that the task has in its buffer into the memory tier.
+    /// Inserts the sectors in the task's buffer into the memory tier.
     fn fill(&mut self) {
         let (task, held) = (&self.parts.tasks[self.id], &self.parts.map.unflushed);
         if held.has_tier()
@@ -112,8 +112,8 @@ impl<'a> Reading<'a> {
         self.parts.map.reuse(survey);
     }
 
-    /// Reads a task's range, which has these `blocks`: dirty sectors from the cache, the others
-    /// from the backing device as `part`. Returns how many sectors are dirty.
+    /// Reads a task's range, which overlaps these `blocks`: dirty sectors from the cache, the
+    /// others from the backing device as `part`. Returns the number of dirty sectors.
     fn newest_of(&mut self, part: Part, blocks: &[(Block, Sectors)]) -> u64 {
         let (parts, id) = (&mut *self.parts, self.id);
         let range = parts.tasks[id].range.clone();
@@ -178,7 +178,7 @@ impl<'a> Reading<'a> {
         self.cached(cached);
     }
 
-    /// Reads a task's range, all of which is valid, from its `blocks`.
+    /// Reads a task's range, which is wholly valid, from its `blocks`.
     fn cached(&mut self, blocks: &[(Block, Sectors)]) {
         self.lock_shared(|piece| {
             let (parts, id) = (&mut *piece.parts, piece.id);
@@ -210,8 +210,8 @@ impl<'a> Reading<'a> {
         });
     }
 
-    /// Fetches `fetch`, all of it invalid, into the cache, for a task whose range is within it.
-    /// Existing blocks of it are in `blocks`.
+    /// Fetches the run `fetch`, which is wholly invalid, into the cache, for a task whose range is
+    /// within it. `blocks` are the existing blocks of the run.
     fn missing(&mut self, mut fetch: Sectors, blocks: &[(Block, Sectors)]) {
         let mut next = Some(self.id);
         while let Some(id) = next {
@@ -232,7 +232,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Reads a task's range, all of it invalid, from the backing device and past the cache.
+    /// Reads a task's range, which is wholly invalid, from the backing device without caching it.
     fn bypassed(&mut self) {
         self.lock_shared(|piece| match piece.parts.tasks[piece.id].destination() {
             Some(_) => {
@@ -242,8 +242,8 @@ impl<'a> Reading<'a> {
         });
     }
 
-    /// Returns whether a read may begin; `taken` says that it has its lock. If not, the read waits
-    /// or has already ended.
+    /// Returns whether a read may begin; `taken` says that it has its lock. Otherwise the read
+    /// waits or has already ended.
     fn may_begin(&mut self, taken: bool) -> bool {
         let id = self.id;
         if !taken {
@@ -263,8 +263,8 @@ impl<'a> Reading<'a> {
         true
     }
 
-    /// Orders a run from the backing device, into the request's own buffer if that covers all of
-    /// it.
+    /// Orders a run from the backing device, into the request's own buffer if that covers the whole
+    /// run.
     fn fetch(&mut self, run: &Sectors) {
         let (parts, id) = (&mut *self.parts, self.id);
         let (volume, range) = (parts.tasks[id].volume, parts.tasks[id].range.clone());
@@ -286,8 +286,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Recovers from a failed read of cached sectors: clean ones are read from the backing device.
-    /// Dirty ones among them are read again by themselves, as the failure may have been that of a
-    /// clean one.
+    /// Dirty ones are read again by themselves, as the failure may have been that of a clean one.
     pub(super) fn cached_failed(&mut self, block: Block, run: Sectors, fault: Fault) {
         let (parts, id) = (&mut *self.parts, self.id);
         let to = match parts.tasks[id].step {
@@ -314,7 +313,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Repeats a failed shed read from the cache.
+    /// Repeats a failed shed read, now from the cache.
     pub(super) fn shed_failed(&mut self, run: Sectors, fault: Fault) {
         let (parts, id) = (&mut *self.parts, self.id);
         let to = parts.tasks[id].request_data();
@@ -332,7 +331,7 @@ impl<'a> Reading<'a> {
         parts.map.reuse(survey);
     }
 
-    /// Answers a read whose data has arrived, and stores what was fetched.
+    /// Answers a read whose data has arrived, and stores the fetched data in the cache.
     pub(super) fn ended(&mut self) {
         let task = &self.parts.tasks[self.id];
         let (fetched, from) = (task.store.run.clone(), task.store.data);
@@ -365,8 +364,8 @@ fn overlapping<'a>(
 }
 
 impl Reading<'_> {
-    /// Serves the reads that wait for a task from its buffer, if it covers them and is being stored
-    /// in the cache.
+    /// Answers waiting reads from a task's buffer, if it covers them and is being stored in the
+    /// cache.
     pub(super) fn serve_waiting(&mut self) {
         let holder = self.id;
         if self.parts.tasks[holder].step == TaskStep::Done {
@@ -436,7 +435,7 @@ impl Parts {
     }
 }
 
-/// The extension of a read's fetches.
+/// The extension of a read's fetches to the learned size.
 pub(super) struct Extension<'a> {
     parts: &'a Parts,
     id: TaskId,
@@ -447,7 +446,7 @@ impl<'a> Extension<'a> {
         Self { parts, id }
     }
 
-    /// Extends the first and the last of the fetches, where they are admitted.
+    /// Extends the first and the last of the fetches to the learned size, if they are admitted.
     pub(super) fn extend(&self, offered: &mut [(Sectors, bool)]) {
         let task = &self.parts.tasks[self.id];
         let (size, range) = (self.parts.fetch_sectors, &task.range);
@@ -484,7 +483,8 @@ impl<'a> Extension<'a> {
         end.next_multiple_of(self.parts.config.sizes.smallest())
     }
 
-    /// Returns the start of the uncached sectors before one, but not below `least`.
+    /// Returns the start of the run of uncached sectors that ends at `before`, but not below
+    /// `least`.
     fn first_uncached(&self, least: u64, before: u64) -> u64 {
         let unit = self.parts.config.sizes.smallest();
         let mut start = before;
@@ -496,7 +496,7 @@ impl<'a> Extension<'a> {
         start
     }
 
-    /// Returns the end of the uncached sectors from one on, but not above `most`.
+    /// Returns the end of the run of uncached sectors that begins at `from`, but not above `most`.
     fn first_cached(&self, from: u64, most: u64) -> u64 {
         let unit = self.parts.config.sizes.smallest();
         let mut end = from;

@@ -1,6 +1,6 @@
 //! Rounds of cleaning: which runs and blocks of a volume are next, and which drains wait for them.
 //!
-//! A round takes every block of a volume that is dirty when it begins, in backing order, a bounded
+//! A round takes every block of a volume that is dirty when it begins, in address order, a bounded
 //! number at once. Before that it writes back the volume's unflushed sectors; a round that only
 //! makes room in memory ends there. Drains that arrive during their volume's round wait for the
 //! next one. So any number of them costs at most two rounds, and none waits for another volume's
@@ -12,7 +12,7 @@ use crate::geometry::{Sectors, VolumeId};
 use crate::join::Fault;
 use crate::mapping::CLEANED_AT_ONCE;
 
-/// The rounds under way, at most one a volume.
+/// The rounds under way, at most one for each volume.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds(Vec<Round>);
 
@@ -20,22 +20,22 @@ pub(crate) struct Rounds(Vec<Round>);
 #[derive(Debug)]
 struct Round {
     volume: VolumeId,
-    /// Something has changed since the round was last advanced.
+    /// Set when an operation has ended, or work was added, since the round was last advanced.
     moved: bool,
     stage: Stage,
     /// Runs still to be written back, or blocks still to be cleaned.
     left: VecDeque<Sectors>,
     under_way: usize,
-    /// The first failure.
+    /// The first failure of an operation in this round.
     fault: Option<Fault>,
-    /// Drains that the round answers, and those for the next.
+    /// Drains that the end of this round answers, and drains that wait for the next round.
     serving: Vec<Drain>,
     waiting: Vec<Drain>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Writing unflushed sectors to the tiers below. `last`: the round ends with this stage.
+    /// Writing unflushed sectors to the tiers below. With `last`, the round ends with this stage.
     WritingBack {
         last: bool,
     },
@@ -46,15 +46,15 @@ enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Drain {
     pub(crate) number: u32,
-    /// The drain goes to the backing device, and not only from memory to the cache device.
+    /// Set if the drain goes to the backing device, and not only from memory to the cache device.
     pub(crate) to_backing: bool,
-    /// Some answered write of the volume was on no device when the drain came or since. A
+    /// Set when an answered write of the volume is on no device, now or since the drain began. A
     /// replacement written meanwhile does not help: it need not be part of the round.
     pub(crate) lost: bool,
 }
 
 impl Drain {
-    /// Returns the drain's result after a round with this fault.
+    /// Returns the drain's result after a round whose first failure was `fault`.
     pub(crate) fn result(&self, fault: Option<Fault>) -> Result<(), Fault> {
         match fault {
             Some(fault) => Err(fault),
@@ -64,37 +64,35 @@ impl Drain {
     }
 }
 
-/// The next action of a round.
+/// The next action for a round.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// An unflushed run is to be written back.
+    /// Write an unflushed run back.
     WriteBack(Sectors),
-    /// The block that begins at this sector is to be cleaned.
+    /// Clean the block that begins at this sector.
     Clean(u64),
-    /// The round needs the dirty blocks of its volume: see [`Rounds::clean`].
+    /// Pass the dirty blocks of the volume to the round: see [`Rounds::clean`].
     Blocks,
-    /// The round has ended.
+    /// End the round.
     Ended {
         fault: Option<Fault>,
-        /// It has read all dirty data of its volume.
+        /// Set if the round has read all dirty data of its volume.
         has_cleaned: bool,
         /// Drains to be answered.
         serving: Vec<Drain>,
         /// Drains for the next round.
         waiting: Vec<Drain>,
     },
-    /// Nothing: enough is under way, or there is no round.
+    /// Do nothing: enough operations are under way, or there is no round.
     Wait,
 }
 
 impl Rounds {
-    /// Returns whether there is no round.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether a volume has a round.
     #[inline]
     pub(crate) fn has(&self, volume: VolumeId) -> bool {
         self.0.iter().any(|round| round.volume == volume)
@@ -104,8 +102,8 @@ impl Rounds {
         self.0.iter_mut().find(|round| round.volume == volume)
     }
 
-    /// Begins a round of a volume, which writes unflushed runs back first; with `only_write_back`
-    /// nothing else.
+    /// Begins a round of a volume, which first writes unflushed runs back. With `only_write_back`
+    /// the round ends there.
     pub(crate) fn begin(
         &mut self,
         volume: VolumeId,
@@ -134,8 +132,8 @@ impl Rounds {
         true
     }
 
-    /// Returns the next action of a volume's round, and counts it as under way. Without drains that
-    /// wait, all rounds together may have `yielding` operations under way.
+    /// Returns the next action of a volume's round, and counts it as under way. While no drain
+    /// waits, all rounds together may have only `yielding` operations under way.
     pub(crate) fn next(&mut self, volume: VolumeId, yielding: usize) -> Next {
         let rounds = self.0.len().max(1);
         let Some(round) = self.of(volume) else { return Next::Wait };
@@ -162,14 +160,14 @@ impl Rounds {
         Next::Ended { fault, has_cleaned: stage == Stage::Cleaning, serving, waiting }
     }
 
-    /// Gives a round the blocks of its volume to clean.
+    /// Sets the blocks of the volume that the round is to clean.
     pub(crate) fn clean(&mut self, volume: VolumeId, blocks: VecDeque<Sectors>) {
         if let Some(round) = self.of(volume) {
             (round.stage, round.left) = (Stage::Cleaning, blocks);
         }
     }
 
-    /// Notes a loss of a volume's data: the drains that came before cannot promise it.
+    /// Records a loss of a volume's data: the drains that came before must fail.
     pub(crate) fn note_loss(&mut self, volume: VolumeId) {
         if let Some(round) = self.of(volume) {
             round.serving.iter_mut().chain(&mut round.waiting).for_each(|drain| drain.lost = true);
@@ -186,7 +184,7 @@ impl Rounds {
         runs.rev().for_each(|run| round.left.push_front(run));
     }
 
-    /// Notes the end of one of the operations under way in a volume's round.
+    /// Handles the end of one of a round's operations.
     pub(crate) fn ended_one(&mut self, volume: VolumeId, fault: Option<Fault>) {
         let round = self.of(volume).expect("a round ends after the last of it");
         round.under_way -= 1;
@@ -194,7 +192,7 @@ impl Rounds {
         round.fault = round.fault.or(fault);
     }
 
-    /// Returns whether a round is to be advanced.
+    /// Returns whether some round is to be advanced.
     #[inline]
     pub(crate) fn has_moved(&self) -> bool {
         self.0.iter().any(|round| round.moved)

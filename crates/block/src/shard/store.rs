@@ -2,11 +2,11 @@
 //! device.
 //!
 //! A task walks its data from left to right. It writes into existing blocks; where none is, it
-//! allocates the largest that fits the missing range (Algorithm 2). Dirty victims are first written
-//! to the backing device. Clean ones are evicted in their place meanwhile. Once too many are being
-//! cleaned ahead of need (`dirt`), the task waits and continues from its cursor. Data that is not
-//! admitted (`admission`), or finds all cold blocks in use, is not cached. It goes to the backing
-//! device if it would be lost otherwise.
+//! allocates the largest that fits the missing range (AdaCache, Algorithm 2). Dirty victims are
+//! first written to the backing device. Clean ones are evicted in their place meanwhile. Once too
+//! many victims are being cleaned ahead of need (`dirt`), the task waits and continues from its
+//! cursor. Data that is not admitted (`admission`), or finds all cold blocks in use, is not cached.
+//! It goes to the backing device if it would be lost otherwise.
 
 use super::admission::Removal;
 use super::clean::Cleaning;
@@ -20,13 +20,14 @@ use crate::tasks::{Because, Part, TaskStep, Work, common};
 /// The result of the search for a block.
 enum Placed {
     At(Block),
-    /// Every cold block is in use: not cached.
+    /// Every cold block is in use: the data is not cached.
     Nowhere,
-    /// Victims are being cleaned for a block that ends there; the task is resumed afterwards.
+    /// Victims are being cleaned for a block that ends at this sector; the task is resumed
+    /// afterwards.
     Later(u64),
 }
 
-/// A task must wait for room until its victims are clean.
+/// Marks that a task must wait for room until its victims are clean.
 struct Waits;
 
 /// A task whose data goes into the cache.
@@ -40,7 +41,7 @@ impl<'a> Storing<'a> {
         Self { parts, id }
     }
 
-    /// Begins to store a run, whose data is at the task's `data`, in the cache.
+    /// Begins to store a run in the cache; the data is at the task's `data`.
     pub(super) fn begin(&mut self, run: Sectors, dirty: bool) {
         let store = &mut self.parts.tasks[self.id].store;
         (store.cursor, store.run, store.dirty) = (run.start, run, dirty);
@@ -111,8 +112,8 @@ impl<'a> Storing<'a> {
         }
     }
 
-    /// Returns the end of a run that begins without a block: after a smallest block, or after all
-    /// sectors that may make none.
+    /// Returns the end of a run that begins without a block: after one smallest block, or after all
+    /// sectors that must not make blocks.
     fn without_block_until(&self, left: &Sectors) -> u64 {
         let (task, unit) = (&self.parts.tasks[self.id], self.parts.config.sizes.smallest());
         let goes_on = |sector: u64| {
@@ -126,7 +127,7 @@ impl<'a> Storing<'a> {
         end.min(left.end)
     }
 
-    /// Writes a run that would be dirty but has no room to the backing device.
+    /// Writes a run to the backing device that would be dirty in the cache but has no room there.
     pub(super) fn around(&mut self, run: &Sectors) {
         let durable = self.parts.tasks[self.id].is_durable();
         self.parts.write_backing(self.id, Part::Around, run, durable);
@@ -153,9 +154,9 @@ impl<'a> Storing<'a> {
         }
     }
 
-    /// Continues a client's store beyond a block whose room must be waited for, as a task of its
-    /// own. The data is in the request's buffer, which both tasks may use. A fetch or a write-back
-    /// has its data in a buffer of one task, and no client waits for it.
+    /// Continues a client's store beyond a block that must wait for room, as a separate task. The
+    /// data is in the request's buffer, which both tasks may use. Not done for a fetch or a
+    /// write-back: these have their data in a buffer of one task, and no client waits for them.
     fn beyond(&mut self, until: u64) {
         let tasks = &mut self.parts.tasks;
         let task = &tasks[self.id];
@@ -170,7 +171,7 @@ impl<'a> Storing<'a> {
         Storing::of(self.parts, rest).begin(until..end, true);
     }
 
-    /// Makes the largest block that fits the missing range from `left.start` on.
+    /// Makes the largest block that begins at `left.start` and fits the missing range.
     fn block_for(&mut self, left: &Sectors) -> Placed {
         let parts = &mut *self.parts;
         let task = &parts.tasks[self.id];
@@ -201,7 +202,7 @@ impl<'a> Storing<'a> {
     }
 
     /// Makes room for a block: evicts clean blocks, and has dirty ones cleaned. Returns `None` if
-    /// there is no room to be had, and [`Waits`] if the task must wait until victims are clean.
+    /// there is no room, and [`Waits`] if the task must wait until victims are clean.
     fn room(&mut self, start: u64, class: Class) -> Option<Result<Room, Waits>> {
         let (parts, id) = (&mut *self.parts, self.id);
         let volume = parts.tasks[id].volume;
@@ -264,7 +265,7 @@ impl<'a> Storing<'a> {
     /// newer data is held.
     ///
     /// The log of a persistent cache may have an older version, which may be removed only when the
-    /// backing device has the new one. There the write is restarted and goes through.
+    /// backing device has the new one. So there the write is restarted and goes through.
     pub(super) fn failed(&mut self, block: Block, run: &Sectors) {
         let (parts, id) = (&mut *self.parts, self.id);
         parts.counters.cache_errors += 1;
@@ -299,8 +300,8 @@ impl<'a> Storing<'a> {
         parts.map.directory.blocks.set_invalid(block, run);
     }
 
-    /// Notes that the sealed sectors which are still to be overwritten may change, and waits until
-    /// that is durable.
+    /// Logs that sealed sectors which are still to be overwritten may change, and waits until that
+    /// is durable.
     fn unseal(&mut self) {
         let (parts, id) = (&mut *self.parts, self.id);
         parts.tasks[id].step = TaskStep::Unsealing;
@@ -316,7 +317,7 @@ impl<'a> Storing<'a> {
         parts.await_commit(id, Part::Noted, &left);
     }
 
-    /// Continues a store whose sealed sectors may now be overwritten.
+    /// Continues a store once its sealed sectors may be overwritten.
     pub(super) fn unsealed(&mut self) {
         if self.parts.has_failed_with_log(self.id) {
             self.parts.tasks[self.id].store.retry = true; // what is sealed stays so

@@ -4,7 +4,7 @@
 //! completes them, so that everything after is whole sectors. Nothing else is ever filled. The
 //! write mode decides where the data goes: to the backing device and after the answer into the
 //! cache (through), to the backing device only (around, pass), or into the cache only (back, only).
-//! A durable write may stay dirty in a cache whose log is kept, once its records are durable.
+//! In a persistent cache, a durable write may stay dirty once its log records are durable.
 //! Otherwise it is written through.
 //!
 //! After a failed backing write the content of the backing device is unknown there, so clean copies
@@ -139,14 +139,14 @@ impl<'a> Writing<'a> {
         self.out();
     }
 
-    /// Writes whole sectors, to memory or below.
+    /// Writes whole sectors, to memory or to the tiers below.
     fn out(&mut self) {
         if self.parts.tasks[self.id].is_durable() || !self.hold() {
             self.below();
         }
     }
 
-    /// Ends a write by holding its data in memory, if there is room; returns whether it did.
+    /// Ends a write by holding its data in memory, if there is room; returns whether there was.
     fn hold(&mut self) -> bool {
         let (parts, id) = (&mut *self.parts, self.id);
         let task = &parts.tasks[id];
@@ -187,7 +187,7 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// Returns whether the data may stay in the cache only.
+    /// Returns whether the data may stay dirty in the cache.
     fn may_be_dirty(&mut self) -> bool {
         let parts = &mut *self.parts;
         let range = &parts.tasks[self.id].range;
@@ -220,8 +220,8 @@ impl<'a> Writing<'a> {
         self.below();
     }
 
-    /// Makes it durable that the range has no clean copies, before its backing device changes
-    /// there. Returns whether the task has to wait for that, in [`TaskStep::Unlogging`].
+    /// Logs durably that the range has no clean copies, before its backing device changes there.
+    /// Returns whether the task has to wait for that, in [`TaskStep::Unlogging`].
     fn unlog(&mut self) -> bool {
         let (parts, id) = (&mut *self.parts, self.id);
         if !parts.logging.is_on() {
@@ -252,7 +252,8 @@ impl<'a> Writing<'a> {
         true
     }
 
-    /// Continues once no clean copy of the range would come back: its backing device may change.
+    /// Continues once a restart would restore no clean copy of the range: its backing device may
+    /// change.
     pub(super) fn unlogged(&mut self) {
         let (parts, id) = (&mut *self.parts, self.id);
         if parts.has_failed_with_log(id) && !parts.may_change(id) {
@@ -353,7 +354,7 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// Continues once the changes noted for the range are durable.
+    /// Continues once the logged changes of the range are durable.
     pub(super) fn noted(&mut self) {
         let (parts, id) = (&mut *self.parts, self.id);
         if parts.has_failed_with_log(id) {

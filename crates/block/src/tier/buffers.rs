@@ -30,12 +30,12 @@ pub(crate) struct Buffers {
 /// A buffer that another part has lent for sub-requests of its request.
 struct Guest {
     buffer: Buffer,
-    /// Sub-requests here that have not finished.
+    /// Unfinished sub-requests here that use the buffer.
     pieces: u32,
 }
 
 impl Buffers {
-    /// Returns the buffers of a part without requests, which come from `pool`.
+    /// Creates the buffers of a part without requests; new ones come from `pool`.
     pub(super) fn new(part: PartId, pool: Pool) -> Self {
         Self {
             part,
@@ -51,7 +51,8 @@ impl Buffers {
         &self.pool
     }
 
-    /// Returns a buffer for a request: whole sectors, and zero outside a write; for a map all zero.
+    /// Returns a buffer for a request, in whole sectors. Bytes that a write does not cover are
+    /// zero, and for a dirty map all bytes.
     #[inline]
     pub(crate) fn for_request(&self, request: &Request) -> Buffer {
         let buffer = self.pool.allocate(request.buffer_bytes().max(SECTOR_BYTES) as usize);
@@ -68,7 +69,7 @@ impl Buffers {
         buffer
     }
 
-    /// Keeps the buffer of a request that begins. Returns an id that no request under way has.
+    /// Registers the buffer of a new request. Returns an id that no request under way has.
     #[inline]
     pub(super) fn begin(&mut self, buffer: Option<Buffer>) -> RequestId {
         let id = self.free_requests.pop().unwrap_or_else(|| {
@@ -79,7 +80,6 @@ impl Buffers {
         id
     }
 
-    /// Drops the buffer of a request.
     #[inline]
     pub(super) fn drop_request(&mut self, id: RequestId) {
         self.requests[id.number()] = None;
@@ -96,7 +96,7 @@ impl Buffers {
         self.requests[id.number()].as_ref().map(Buffer::lend)
     }
 
-    /// Keeps a buffer that another part has lent for a sub-request.
+    /// Registers a buffer that another part has lent for a sub-request.
     pub(super) fn borrow(&mut self, request: RequestId, buffer: Lent) {
         let (part, number) = (request.part().0 as usize, request.number());
         self.guests.resize_with(self.guests.len().max(part + 1), Vec::new);
@@ -107,8 +107,8 @@ impl Buffers {
             .pieces += 1;
     }
 
-    /// Notes that a sub-request of another part's request has finished. A lent buffer is returned
-    /// once no sub-request uses it; requests that move no data have lent none.
+    /// Counts the end of a sub-request of another part's request. A lent buffer is returned once no
+    /// sub-request uses it; requests that move no data have lent none.
     pub(super) fn piece_finished(&mut self, request: RequestId) {
         let place = self.guests.get_mut(request.part().0 as usize);
         if let Some(place) = place.and_then(|guests| guests.get_mut(request.number()))
@@ -121,12 +121,11 @@ impl Buffers {
         }
     }
 
-    /// Makes a scratch buffer; its content does not matter.
+    /// Makes a scratch buffer with arbitrary content.
     pub(super) fn make_scratch(&mut self, scratch: ScratchId, len: u64) {
         self.scratches.insert(scratch, self.pool.allocate(len as usize));
     }
 
-    /// Drops a scratch buffer.
     pub(super) fn drop_scratch(&mut self, scratch: ScratchId) {
         self.scratches.remove(&scratch);
     }
@@ -145,7 +144,7 @@ impl Buffers {
     /// Returns the memory of a span.
     ///
     /// # Panics
-    /// When its buffer is not there.
+    /// When the span's buffer is not there.
     #[inline]
     pub(super) fn slice(&self, span: &Span) -> Slice {
         let buffer = match span.buffer {

@@ -1,7 +1,7 @@
-//! The I/O gate between a tier and the one below: there a tier is attached or detached while those
-//! above go on.
+//! The I/O gate between a tier and the one below: it stops I/O there while a tier is attached or
+//! detached.
 //!
-//! An I/O gate that is *shut* holds back this tier's operations below; data of this tier is served
+//! An I/O gate that is *shut* holds back this tier's operations below; hits in this tier are served
 //! as always. A part whose gate is shut begins nothing below. Once nothing is under way there
 //! either ([`IoGate::is_quiet`]), the part stays quiet until the gate is opened. When all parts are
 //! quiet, no request is below the gate. Then each part can exchange the tiers below by itself, in
@@ -18,7 +18,7 @@ use crate::geometry::VolumeId;
 use crate::join::{Fault, Request, RequestId};
 use crate::order::OpId;
 
-/// Work that a tier gives to the tier or the devices below.
+/// Work that a tier passes to the tier or the devices below.
 #[derive(Debug)]
 pub(crate) enum Downward {
     /// An operation on a volume.
@@ -29,18 +29,18 @@ pub(crate) enum Downward {
         op: OpId,
         /// First byte on the volume.
         offset: u64,
-        /// The operation.
+        /// The type of the operation, with its buffer.
         action: Action,
     },
-    /// A request to this tier that may also be for the tier below.
+    /// A request to this tier that the tier below may have to handle too.
     Relay(RequestId),
 }
 
-/// The I/O gate below a tier.
+/// The I/O gate below a tier: shut, it holds back the tier's operations below.
 #[derive(Debug, Default)]
 pub struct IoGate {
     is_shut: bool,
-    /// Work to begin below, in order, once the I/O gate is open.
+    /// Work held back, in order, until the I/O gate is open.
     held: VecDeque<Downward>,
     /// Operations, relays and drains under way below.
     under_way: usize,
@@ -95,17 +95,17 @@ impl IoGate {
         if self.can_go_on() { std::mem::take(&mut self.held) } else { VecDeque::new() }
     }
 
-    /// Notes the start of something below.
+    /// Counts the start of an operation, relay or drain below.
     pub(crate) fn begun(&mut self) {
         self.under_way += 1;
     }
 
-    /// Notes the end of something below.
+    /// Counts the end of an operation, relay or drain below.
     pub(crate) fn ended(&mut self) {
         self.under_way -= 1;
     }
 
-    /// Notes the end of a drain of the tier below.
+    /// Records the result of a drain of the tier below.
     pub(crate) fn drained(&mut self, number: u32, result: Result<(), Fault>) {
         self.ended();
         self.drained.push((number, result));
@@ -118,7 +118,7 @@ impl IoGate {
     }
 }
 
-/// The requests of a tier that may be relayed.
+/// The requests of a tier that the tier below may have to handle too.
 #[derive(Debug, Default)]
 pub(crate) struct Relays(Vec<Relay>);
 
@@ -127,24 +127,22 @@ struct Relay {
     id: RequestId,
     request: Request,
     buffer: Option<Buffer>,
-    /// This tier does not need the request any more.
+    /// Set when this tier does not need the request any more.
     released: bool,
 }
 
 impl Relays {
-    /// Returns whether there is none.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether a request may be relayed.
     #[inline]
     pub(super) fn has(&self, id: RequestId) -> bool {
         self.0.iter().any(|relay| relay.id == id)
     }
 
-    /// Notes a request that may have to be relayed.
+    /// Adds a request that may have to be relayed.
     pub(super) fn note(&mut self, id: RequestId, request: Request, buffer: Option<Buffer>) {
         self.0.push(Relay { id, request, buffer, released: false });
     }
@@ -152,24 +150,24 @@ impl Relays {
     /// Returns a request that is to be relayed, with its buffer.
     ///
     /// # Panics
-    /// When it was not noted.
+    /// When the request was not added before.
     pub(crate) fn take(&mut self, id: RequestId) -> (Request, Option<Buffer>) {
         let relay = self.0.iter_mut().find(|relay| relay.id == id).expect("it has been noted");
         (relay.request, relay.buffer.take())
     }
 
-    /// Notes that this tier does not need a request any more. Returns whether the request is still
-    /// to be answered.
+    /// Records that this tier does not need a request any more. Returns whether the request is
+    /// still to be answered.
     #[inline]
     pub(super) fn release(&mut self, id: RequestId) -> bool {
         let relay = self.0.iter_mut().find(|relay| relay.id == id);
         relay.map(|relay| relay.released = true).is_some()
     }
 
-    /// Forgets a request that is answered. Returns whether its id is free.
+    /// Removes a request that is answered. Returns whether its id is free.
     ///
     /// # Panics
-    /// When it was not noted.
+    /// When the request was not added before.
     pub(super) fn end(&mut self, id: RequestId) -> bool {
         let at = self.0.iter().position(|relay| relay.id == id);
         self.0.swap_remove(at.expect("what ends has gone on")).released

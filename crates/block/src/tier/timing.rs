@@ -1,9 +1,9 @@
-//! Device times. An admission weighs one device against the other, by a sample of operations. The
-//! size of fetches follows the [price](Price) of the backing device's reads, which are all timed,
-//! and of the cache device's writes.
+//! Measurement of device times. An admission compares the latencies of the cache device and the
+//! backing device, by a sample of operations. The size of fetches follows the [price](Price) of the
+//! backing device's reads, which are all timed, and of the cache device's writes.
 //!
-//! Only a cache that needs it is timed, and only by a clock that the tier was given: the machine's,
-//! or a simulated one. An operation is timed from its submission to the device until its
+//! Devices are timed only if the cache needs it, and only by a clock that the tier was given: the
+//! machine's, or a simulated one. An operation is timed from its submission to the device until its
 //! completion is handled. So the time includes waiting in the device's queue, as a client's time
 //! does.
 //!
@@ -23,14 +23,15 @@ use crate::cache::BlockCache;
 use crate::cache::fetch_size::{Line, Price};
 use crate::order::DeviceId;
 
-/// One of so many operations is timed, and the means of so many are reported at once.
+/// Sampling interval: one of 8 operations is sampled, and the means of 64 of these are reported at
+/// once.
 const TIMED_OF: u32 = 8;
 const TOLD_AT_ONCE: u32 = 64;
 
-/// The price is reported after so many reads.
+/// Reads between two reports of the price.
 const PRICED_AT_ONCE: u32 = 16;
 
-/// The types of operations with separate times.
+/// The types of operations that are timed separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TimedOp {
     CacheRead,
@@ -39,18 +40,18 @@ enum TimedOp {
     BackingWrite,
 }
 
-/// An operation that is timed.
+/// A timed operation that is under way.
 #[derive(Debug, Clone, Copy)]
 struct Begun {
     token: u64,
     timed: TimedOp,
     bytes: usize,
     at: Instant,
-    /// It counts for the means.
+    /// Set if the operation belongs to the sample for the mean times.
     sampled: bool,
 }
 
-/// Operations that have ended.
+/// Sum of the times of ended operations of one type.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sum {
     operations: u32,
@@ -64,11 +65,11 @@ impl Sum {
     }
 }
 
-/// Share of a sum that is kept at each report, for figures that need more than one report's
-/// operations: some reports have few writes.
+/// Share of a sum that is kept at each report, for figures that one report's operations are too few
+/// for: some reports have few writes.
 const LEFT: f64 = 0.875;
 
-/// Recent bytes and the time they took.
+/// Recent bytes moved, and the time they took.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pace {
     bytes: f64,
@@ -76,7 +77,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Adds a sum, and returns the nanoseconds a byte takes.
+    /// Adds a sum, and returns the nanoseconds per byte.
     fn after(&mut self, sum: Sum) -> Option<f64> {
         self.bytes = self.bytes * LEFT + sum.bytes as f64;
         self.ns = self.ns * LEFT + sum.ns;
@@ -87,22 +88,22 @@ impl Pace {
 /// The times of operations since the last report.
 pub(super) struct Timing {
     clock: Box<dyn Fn() -> Instant>,
-    /// Operations until one is timed.
+    /// Operations to skip until the next one is sampled.
     skipped: u32,
     under_way: Vec<Begun>,
-    /// By [`TimedOp`].
+    /// Sums of times since the last report, by [`TimedOp`].
     sums: [Sum; 4],
-    /// Of reads and of writes of the cache device.
+    /// Recent pace of reads and of writes of the cache device.
     paces: [Pace; 2],
     timed: u32,
-    /// An admission needs the means.
+    /// Set where an admission needs the mean times.
     for_admission: bool,
-    /// Reads of the backing devices, and writes of the cache device.
+    /// Times by size of the backing devices' reads, and of the cache device's writes.
     reads: Line,
     writes: Line,
 }
 
-/// News of a timed operation.
+/// A result of timing that is due to be reported to the cache.
 enum News {
     Times(Times),
     Price(Price),
@@ -223,7 +224,7 @@ mod tests {
     use super::*;
     use crate::geometry::VolumeId;
 
-    /// With a clock that shows so many nanoseconds.
+    /// Returns a timing with a clock that shows the returned number of nanoseconds.
     fn timing() -> (Timing, Rc<Cell<u64>>) {
         let (epoch, passed) = (Instant::now(), Rc::new(Cell::new(0)));
         let clock = Rc::clone(&passed);

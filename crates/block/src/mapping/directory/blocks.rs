@@ -1,4 +1,4 @@
-//! Blocks: where each is, in its volume and in the cache space, and the state of its sectors.
+//! Blocks: the position of each in its volume and in the cache space, and the state of its sectors.
 //!
 //! A block is a slot in flat arrays, found by the hash of its extent.
 //!
@@ -16,22 +16,22 @@ use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
 use crate::mapping::index::Index;
 use crate::stats::Counters;
 
-/// Marks the absence of a place.
+/// Marks a slot without a place.
 const NO_PLACE: u32 = u32::MAX;
 
-/// A B-tree's share of a key and value, its nodes half to wholly full.
+/// Estimated memory of a B-tree entry, key and value, with nodes half to wholly full.
 const DIRTY_ENTRY_BYTES: usize = (size_of::<Extent>() + size_of::<Block>()) * 3 / 2;
 
 /// The blocks of one shard.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     sizes: BlockSizes,
-    /// By slot: the extent of a block, and its place in smallest blocks from the start of the
-    /// shard's space.
+    /// By slot: the extent of a block, and its place, counted in smallest blocks from the start of
+    /// the shard's space.
     extents: Vec<Extent>,
     places: Vec<u32>,
     index: Index,
-    /// Blocks of each class at present.
+    /// Current number of blocks of each class.
     live: Vec<u64>,
     pub(crate) valid: Valid,
     dirty_bits: Bits,
@@ -40,7 +40,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// Returns no blocks, with bits for `sectors` of cache space.
+    /// Creates an empty set of blocks, with bits for `sectors` of cache space.
     pub(super) fn new(sizes: BlockSizes, sectors: u64, fetches_ahead: bool) -> Self {
         Self {
             extents: Vec::new(),
@@ -55,8 +55,8 @@ impl Blocks {
         }
     }
 
-    /// Returns the block that covers a sector. Sizes are tried from the smallest, as in Algorithm
-    /// 1.
+    /// Returns the block that covers a sector. Sizes are tried from the smallest, as in AdaCache's
+    /// Algorithm 1.
     #[inline]
     pub(crate) fn find(&self, volume: VolumeId, sector: u64) -> Option<Block> {
         for class in self.sizes.classes().filter(|class| self.live[class.0 as usize] > 0) {
@@ -75,14 +75,14 @@ impl Blocks {
         self.extents[block.index()].volume()
     }
 
-    /// Returns whether a slot has a block.
+    /// Returns whether a slot is mapped to a block.
     pub(crate) fn is_live(&self, slot: Block) -> bool {
         let Some(extent) = self.extents.get(slot.index()) else { return false };
         self.index.find(extent.hash(), |other| self.extents[other as usize] == *extent)
             == Some(slot.0)
     }
 
-    /// Returns the sectors of its volume that a block holds.
+    /// Returns the sectors of the volume that a block holds.
     #[inline]
     pub(crate) fn sectors(&self, block: Block) -> Sectors {
         self.extents[block.index()].sectors()
@@ -112,8 +112,8 @@ impl Blocks {
         self.sizes.class(end - start)
     }
 
-    /// Makes the arrays cover the slots before `end`. Returns the slots that there is memory for,
-    /// if they have become more.
+    /// Extends the arrays to cover the slots before `end`. Returns the new number of slots with
+    /// memory, if it has grown.
     pub(super) fn reserve(&mut self, end: u32) -> Option<usize> {
         let end = end as usize;
         if end <= self.extents.len() {
@@ -126,12 +126,12 @@ impl Blocks {
         grows.then_some(self.extents.capacity())
     }
 
-    /// Gives a slot its place.
+    /// Sets the place of a slot.
     pub(super) fn put(&mut self, block: Block, place: u32) {
         self.places[block.index()] = place;
     }
 
-    /// Makes a slot, which has a place and no block, a block without valid sectors.
+    /// Maps a slot, which has a place and no block, to a block without valid sectors.
     pub(super) fn map(&mut self, block: Block, extent: Extent) {
         self.extents[block.index()] = extent;
         let extents = &self.extents;
@@ -141,7 +141,7 @@ impl Blocks {
         debug_assert!(!self.has_valid(block, &self.sectors(block)), "new blocks are empty");
     }
 
-    /// Makes a slot one without a block.
+    /// Removes the block of a slot; the slot keeps its place.
     ///
     /// # Panics
     /// When the block is dirty.
@@ -162,7 +162,7 @@ impl Blocks {
         self.live.iter().copied()
     }
 
-    /// Returns the description of a block for its order.
+    /// Returns the description of a block for its eviction order.
     #[inline]
     pub(super) fn access(&self, block: Block) -> Access {
         arrival(&self.sizes, self.extents[block.index()])
@@ -200,22 +200,24 @@ impl Blocks {
     }
 }
 
-/// Returns the description of a new block for its order: its hash, and its size in smallest blocks.
+/// Returns the description of a new block for the eviction order: its hash, and its size in
+/// smallest blocks.
 pub(super) fn arrival(sizes: &BlockSizes, extent: Extent) -> Access {
     let Sectors { start, end } = extent.sectors();
     Access { weight: ((end - start) / sizes.smallest()) as u32, ..Access::new(extent.hash()) }
 }
 
-/// A bit for each smallest block of the cache space; none without fetching ahead.
+/// A bit for each smallest block of the cache space: fetched ahead and not read yet. Empty where
+/// nothing is fetched ahead.
 #[derive(Debug)]
 struct Ahead {
     bits: Option<Bits>,
-    /// The sectors of a smallest block.
+    /// Sectors of a smallest block.
     unit: u64,
 }
 
 impl Ahead {
-    /// Of `sectors` of cache space.
+    /// Creates the bits for `sectors` of cache space.
     fn new(sizes: &BlockSizes, sectors: u64, fetches_ahead: bool) -> Self {
         let unit = sizes.smallest();
         Self { bits: fetches_ahead.then(|| Bits::new(sectors / unit)), unit }
@@ -238,8 +240,8 @@ impl Ahead {
         }
     }
 
-    /// Returns the number of smallest blocks in a run of cache sectors that were fetched ahead and
-    /// are read for the first time.
+    /// Clears the bits of a run of cache sectors. Returns the number of smallest blocks in it that
+    /// were fetched ahead and are read for the first time.
     #[inline]
     fn take(&mut self, run: Range<u64>) -> u64 {
         let units = self.units(run);
@@ -259,14 +261,14 @@ impl Ahead {
     }
 }
 
-/// A bit for each sector of the cache space.
+/// A bit for each sector of the cache space, set for valid data, with counts of changes.
 #[derive(Debug)]
 pub(crate) struct Valid {
     bits: Bits,
-    /// The sectors of a smallest block, and of the cache space.
+    /// Sectors of a smallest block, and sectors of the cache space.
     unit: u64,
     sectors: u64,
-    /// Set where an admission may reject something.
+    /// Set where an admission may reject something; only then are changes counted.
     counts: bool,
     /// Smallest blocks that held data when counting began.
     at_first: u64,
@@ -276,28 +278,28 @@ pub(crate) struct Valid {
 }
 
 impl Valid {
-    /// Returns none of `sectors`, with smallest blocks of `unit` sectors.
+    /// Creates the bits for `sectors`, none valid, with smallest blocks of `unit` sectors.
     fn new(sectors: u64, unit: u64) -> Self {
         let bits = Bits::new(sectors);
         let (inserted, removed, evicted) = (0, 0, 0);
         Self { bits, unit, sectors, counts: false, at_first: 0, inserted, removed, evicted }
     }
 
-    /// Counts from now on, or not.
+    /// Sets whether changes are counted, and resets the counts.
     pub(crate) fn count(&mut self, counts: bool) {
         self.counts = counts;
         self.at_first = self.held(&(0..self.sectors));
         (self.inserted, self.removed, self.evicted) = (0, 0, 0);
     }
 
-    /// Adds the counts to those of a shard.
+    /// Adds the counts to a shard's counters.
     pub(crate) fn add_to(&self, counters: &mut Counters) {
         counters.inserted_blocks += self.inserted;
         counters.removed_blocks += self.removed;
         counters.evicted_blocks += self.evicted;
     }
 
-    /// Returns the number of smallest blocks which a run touches that hold data.
+    /// Returns the number of smallest blocks with data among those that a run touches.
     fn held(&self, run: &Range<u64>) -> u64 {
         let units = run.start / self.unit..run.end.div_ceil(self.unit);
         let of = |unit: u64| unit * self.unit..(unit + 1) * self.unit;
@@ -326,7 +328,7 @@ impl Valid {
         self.counted(run, Bits::clear);
     }
 
-    /// Marks exactly the sectors with a bit, all of them valid, as valid.
+    /// Sets the valid sectors to exactly those with a bit in `bits`, all of which are valid now.
     fn assign(&mut self, bits: &Bits) {
         self.counted(0..self.sectors, |valid, _| valid.clone_from(bits));
     }
@@ -358,7 +360,7 @@ impl Valid {
 }
 
 impl Blocks {
-    /// Returns the run divided into parts of equal validity.
+    /// Divides a run of a block into parts of equal validity.
     #[inline]
     pub(crate) fn validity(
         &self,
@@ -411,7 +413,7 @@ impl Blocks {
         parts.filter_map(|(run, dirty)| (!dirty).then_some(run))
     }
 
-    /// Returns the run divided into parts that are dirty and parts that are not.
+    /// Divides a run of a block into dirty parts and others.
     #[inline]
     pub(crate) fn dirtiness(
         &self,
@@ -472,7 +474,8 @@ impl Blocks {
         self.forget_if_clean(block);
     }
 
-    /// Marks the clean sectors of a run as invalid. Dirty sectors stay: they are the only copy.
+    /// Marks the clean sectors of a run as invalid. Dirty sectors, which are the only copy, stay
+    /// valid.
     #[inline]
     pub(crate) fn set_clean_invalid(&mut self, block: Block, run: &Sectors) {
         let kept = self.cache_sectors(block, run);
@@ -497,7 +500,7 @@ impl Blocks {
     }
 
     /// Returns the number of smallest blocks in a run of a block that were fetched ahead and are
-    /// read for the first time.
+    /// now read for the first time.
     #[inline]
     pub(crate) fn take_ahead(&mut self, block: Block, run: &Sectors) -> u64 {
         if !self.ahead.is_used() {
@@ -513,7 +516,7 @@ impl Blocks {
         }
     }
 
-    /// Returns a volume's blocks with dirty sectors, in backing order.
+    /// Returns a volume's blocks with dirty sectors, in address order.
     pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
         self.dirty.range(Extent::all_of(volume)).map(|(_, block)| *block)
     }

@@ -11,18 +11,18 @@ use crate::geometry::{BlockSizes, Class};
 /// Marks the absence of a slot.
 const NONE: u32 = u32::MAX;
 
-/// A group that still has room.
+/// A partly filled group of a class.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     group: u32,
     taken: u16,
 }
 
-/// A place for a block.
+/// A slot and a place for a new block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     pub(super) block: Block,
-    /// In smallest blocks from the start of the shard's space.
+    /// The place, in smallest blocks from the start of the shard's space.
     pub(super) place: u32,
 }
 
@@ -30,14 +30,14 @@ pub(super) struct Room {
 #[derive(Debug)]
 pub(super) struct Groups {
     slots: Runs,
-    /// By group: the first slot of its blocks.
+    /// By group: the first slot of the group's blocks.
     first_slots: Vec<u32>,
     limit: u32,
     free: Vec<u32>,
-    /// By class: the group that has room.
+    /// By class: the partly filled group, if there is one.
     open: Vec<Option<Open>>,
-    /// The groups in use; empty where all blocks are of one size, as no choice between groups is
-    /// needed there.
+    /// LRU of the groups in use; empty where all blocks are of one size, as there no choice between
+    /// groups is needed.
     order: Lru,
     is_ordered: bool,
     /// Smallest blocks in a group.
@@ -63,7 +63,7 @@ impl Groups {
         self.first_slots.len() as u32
     }
 
-    /// Returns the end of the slots.
+    /// Returns the upper bound of the slots in use.
     pub(super) fn slots_end(&self) -> u32 {
         self.slots.end()
     }
@@ -73,7 +73,6 @@ impl Groups {
         self.open[class.0 as usize].is_some() || !self.free.is_empty() || self.count() < self.limit
     }
 
-    /// Returns the blocks of a group.
     pub(super) fn blocks_of(
         &self,
         group: u32,
@@ -94,7 +93,7 @@ impl Groups {
         self.order.coldest_first().map(|group| group.0)
     }
 
-    /// Promotes the group of a place.
+    /// Promotes the group that contains a place.
     #[inline]
     pub(super) fn touch(&mut self, place: u32) {
         if self.is_ordered {
@@ -121,7 +120,7 @@ impl Groups {
         Room { block: Slot(self.first_slots[open.group as usize] + u32::from(open.taken)), place }
     }
 
-    /// Takes a free group for so many blocks.
+    /// Takes a free group that is to hold `blocks` blocks.
     fn take_free(&mut self, blocks: u32) -> u32 {
         let group = self.free.pop().unwrap_or_else(|| {
             let group = self.count();
@@ -143,7 +142,7 @@ impl Groups {
         }
     }
 
-    /// Makes a group free. Its blocks were of this class and are unmapped.
+    /// Frees a group, whose blocks were of this class and are unmapped.
     pub(super) fn free(&mut self, group: u32, class: Class, sizes: &BlockSizes) {
         let first = std::mem::replace(&mut self.first_slots[group as usize], NONE);
         self.slots.give_back(first, sizes.per_group(class) as u32);
@@ -156,13 +155,13 @@ impl Groups {
         self.free.push(group);
     }
 
-    /// Returns the class of the blocks of a group, which is in use.
+    /// Returns the class of the blocks of a group in use.
     pub(super) fn class(&self, group: u32, blocks: &Blocks) -> Class {
         blocks.class(Slot(self.first_slots[group as usize]))
     }
 
-    /// Restores groups by their classes, full; `None` for one that is free. `order` is theirs,
-    /// without the free ones, the coldest first.
+    /// Restores groups by their classes, all full; `None` is a free group. `order` lists the groups
+    /// in use, the coldest first.
     pub(super) fn restore(&mut self, classes: &[Option<Class>], order: &[u32], sizes: &BlockSizes) {
         debug_assert!(self.first_slots.is_empty());
         for (group, class) in classes.iter().enumerate() {
@@ -177,7 +176,8 @@ impl Groups {
         order.iter().for_each(|&group| self.append(group));
     }
 
-    /// Returns the slot and the place of a block of a class by its number in its group.
+    /// Returns the slot and the place of the block with this number in a group of blocks of
+    /// `class`.
     pub(super) fn room(&self, group: u32, number: u64, class: Class, sizes: &BlockSizes) -> Room {
         let size = sizes.sectors(class) / sizes.smallest();
         let place = group * self.units + (number * size) as u32;
@@ -191,13 +191,14 @@ impl Groups {
     }
 }
 
-/// Lengths of runs: 1 to 256, the smallest blocks in the largest group.
+/// Number of run lengths, the powers of two from 1 to 256: the smallest blocks in the largest
+/// group.
 const ORDERS: usize = 9;
 
 /// Free runs of slots below an end that grows as needed.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
-    /// The first slots of free runs, by the logarithm of their length.
+    /// The first slots of free runs, by the binary logarithm of their length.
     free: [BTreeSet<u32>; ORDERS],
     /// Upper bound of the slots that were ever in use.
     end: u32,
@@ -232,7 +233,7 @@ impl Runs {
         self.end - len
     }
 
-    /// Gives a run back.
+    /// Frees a run of slots.
     pub(crate) fn give_back(&mut self, mut first: u32, len: u32) {
         let mut order = order_of(len);
         while order + 1 < ORDERS && self.free[order].remove(&(first ^ (1 << order))) {
