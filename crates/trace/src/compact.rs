@@ -1,12 +1,12 @@
-//! The compact form of a trace, made to be replayed: format `floe`.
+//! The compact form of a trace, made for fast replay: format `floe`.
 //!
-//! Keys are numbered as they first appear, so that a simulator indexes arrays with them; every
-//! other column is stored in as few bytes a request as its block needs, none where it does not
-//! vary. A block of requests brings the original keys of the numbers that are new in it, so that
-//! nothing is lost and the file can be read as a stream. `docs/trace-format.md` gives every byte.
+//! Keys are numbered in order of first appearance, so that a simulator can index arrays by them.
+//! Every other column takes as few bytes a request as its block needs, and none where it does not
+//! vary. A block of requests includes the original keys of its new numbers, so nothing is lost and
+//! the file can be read as a stream. `docs/trace-format.md` specifies every byte.
 //!
-//! Invariants: numbers in a block are below the count of keys brought so far; blocks together hold
-//! exactly the header's requests; every block fits into the window a trace is read through.
+//! Invariants: numbers in a block are below the count of keys introduced so far; blocks together
+//! hold exactly the header's requests; every block fits into the window a trace is read through.
 
 use crate::decode::{Batch, Decode};
 use crate::fields::{Flaw, Found};
@@ -18,13 +18,13 @@ pub use file::{CompactOptions, CompactWriter};
 
 mod file;
 
-/// Requests in a block: with all columns at their widest it still fits the window.
+/// Requests in a block. A block fits the window even with all columns at their widest.
 const BLOCK_REQUESTS: usize = 4096;
 const MAGIC: [u8; 8] = *b"\x89FLOE\r\n\x1a";
 const VERSION: u16 = 1;
 /// Size of the file's header.
 const HEADER_BYTES: usize = 64;
-/// Size of what precedes each section.
+/// Size of the head that precedes each section's payload.
 const SECTION_BYTES: usize = 24;
 const DENSE: u8 = 1;
 const NEXT: u8 = 2;
@@ -34,31 +34,32 @@ const NEXT: u8 = 2;
 pub struct Header {
     /// The meaning of keys and sizes.
     pub kind: Kind,
-    /// True if keys are numbered; not in block traces, whose keys are places on a disk.
+    /// True if keys are numbered. False for block traces, whose keys are offsets on a disk.
     pub dense: bool,
-    /// True if each request has the time at which its key comes next.
+    /// True if each request stores the distance to the next request for its key.
     pub next_accesses: bool,
     /// The number of requests.
     pub requests: u64,
-    /// Distinct keys; of block traces, distinct blocks of 4 KiB.
+    /// Number of distinct keys; in block traces, of distinct blocks of 4 KiB.
     pub distinct: u64,
-    /// Bytes in them, as in [`crate::Info`].
+    /// Bytes in the distinct keys or blocks, as in [`crate::Info`].
     pub footprint_bytes: u64,
     /// The number of requests that read.
     pub reads: u64,
     /// The number of requests that write.
     pub writes: u64,
-    /// Time from the first record to the latest.
+    /// Nanoseconds from the first record to the latest.
     pub duration_ns: u64,
 }
 
 impl Header {
-    /// Returns whether any request deletes, which touches nothing.
+    /// Returns whether the trace has deletions, which touch no key.
     pub(crate) fn has_deletes(&self) -> bool {
         self.reads + self.writes < self.requests
     }
 
-    /// The kind that the start of a stream tells, if it is a compact trace.
+    /// Returns the kind of trace from the first bytes of a stream; `None` if it is not a compact
+    /// trace.
     pub(crate) fn kind_of(bytes: &[u8]) -> Option<Kind> {
         Some(Self::decode(bytes.first_chunk()?).ok()?.kind)
     }
@@ -135,10 +136,10 @@ impl Header {
     }
 }
 
-/// Width (1 byte), three zeros, scale (4), base (8).
+/// Size of a column's head: width (1 byte), three zeros, scale (4), base (8).
 const COLUMN_BYTES: usize = 16;
 
-/// Appends a column.
+/// Appends a column of numbers in its encoded form.
 fn write_column(values: &[u64], out: &mut Vec<u8>) {
     let base = values.iter().copied().min().unwrap_or(0);
     let span = values.iter().copied().max().unwrap_or(0) - base;
@@ -180,13 +181,11 @@ fn common_divisor(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// A column as it stands in a payload.
+/// An encoded column of numbers: `base + scale × step`, each step in 0, 1, 2, 4 or 8 bytes.
 ///
-/// A column of numbers: `base + scale × step`, each step in 0, 1, 2, 4 or 8 bytes.
-///
-/// The base is the least number, the scale the greatest common divisor of the distances from it, so
-/// that times in whole microseconds and offsets in whole sectors shrink, and a column that does not
-/// vary takes no room.
+/// The base is the least number, the scale the greatest common divisor of the distances from it. So
+/// times in whole microseconds and offsets in whole sectors shrink, and a column that does not vary
+/// takes no room.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column<'a> {
     base: u64,
@@ -204,7 +203,7 @@ enum Steps<'a> {
 }
 
 impl<'a> Column<'a> {
-    /// Takes a column of `count` numbers off the front of a payload.
+    /// Splits a column of `count` numbers off the front of a payload.
     fn take(payload: &mut &'a [u8], count: usize) -> Result<Self, Flaw> {
         let short =
             |payload: &[u8]| Flaw::number("a payload as long as its columns", payload.len() as u64);
@@ -228,8 +227,8 @@ impl<'a> Column<'a> {
         Ok(Self { base: word(&head[8..]), scale, steps })
     }
 
-    /// The number at `index`; the base past the end. Wraps where a damaged base or scale would
-    /// overflow.
+    /// Returns the number at `index`, or the base if it is past the end. Wraps where a damaged base
+    /// or scale would overflow.
     #[inline]
     fn get(&self, index: usize) -> u64 {
         let step = match self.steps {
@@ -246,7 +245,7 @@ impl<'a> Column<'a> {
         self.base.wrapping_add(step.wrapping_mul(self.scale))
     }
 
-    /// Appends all `count` numbers, cut to 32 bits.
+    /// Appends all `count` numbers, truncated to 32 bits.
     fn extend(&self, count: usize, out: &mut Vec<u32>) {
         let (base, scale) = (self.base as u32, self.scale as u32);
         let value = |step: u32| base.wrapping_add(step.wrapping_mul(scale));
@@ -266,7 +265,7 @@ impl<'a> Column<'a> {
     }
 }
 
-/// Eight bytes as a number.
+/// Returns eight bytes as a number.
 fn word(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
@@ -275,12 +274,12 @@ const REQUESTS: u8 = b'R';
 const NEXT_ACCESSES: u8 = b'N';
 const END: u8 = b'E';
 
-/// Returns whether a stream starts as a compact trace does, or is the start of one.
+/// Returns whether `bytes` are the start of a compact trace, even if they are too few to be sure.
 pub(crate) fn is_compact(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
 
-/// A section as it stands in the file.
+/// An encoded section of a compact trace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Section<'a> {
     tag: u8,
@@ -290,7 +289,7 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Returns the bytes that precede a payload.
+    /// Returns the head that precedes a section's payload.
     fn head(tag: u8, count: usize, new_keys: usize, payload: &[u8]) -> [u8; SECTION_BYTES] {
         let mut head = [0; SECTION_BYTES];
         head[0] = tag;
@@ -302,7 +301,8 @@ impl<'a> Section<'a> {
         head
     }
 
-    /// The section at the front of `input` and its length; `None` if it goes on behind it.
+    /// Parses the section at the front of `input` and returns it with its length; `None` if `input`
+    /// is too short.
     fn parse(input: &'a [u8]) -> Result<Option<(Self, usize)>, Flaw> {
         let Some((head, rest)) = input.split_first_chunk::<SECTION_BYTES>() else {
             return Ok(None);
@@ -333,7 +333,7 @@ impl<'a> Section<'a> {
         Ok(Some((Self { tag, count, new_keys, payload }, SECTION_BYTES + length)))
     }
 
-    /// The one column of a section of next accesses.
+    /// Parses the only column of a section of next accesses.
     fn distances(&self) -> Result<Column<'a>, Flaw> {
         let mut payload = self.payload;
         let column = Column::take(&mut payload, self.count)?;
@@ -361,7 +361,7 @@ fn nothing_left(payload: &[u8]) -> Result<(), Flaw> {
 pub(crate) struct Block<'a> {
     count: usize,
     new_keys: usize,
-    /// The original keys of new numbers.
+    /// Original keys of the numbers that are new in this block.
     originals: Column<'a>,
     keys: Column<'a>,
     bytes: Column<'a>,
@@ -380,8 +380,8 @@ impl<'a> Block<'a> {
         Ok(Self { count, new_keys, originals, keys, bytes, times, volumes, ops })
     }
 
-    /// Checks that a dense block's numbers are below `distinct`, what there were before it, plus
-    /// its new ones.
+    /// Checks that the numbers of a dense block are below `distinct`, the keys known before, plus
+    /// the block's new keys.
     fn requests(
         &self,
         header: &Header,
@@ -429,12 +429,13 @@ pub(crate) struct Decoder {
     requests: u64,
     sections: u64,
     ended: bool,
-    /// After a bad block, numbers cannot be told from each other any more.
+    /// True after a damaged block, because later key numbers are then unknown.
     lost: bool,
 }
 
 impl Decoder {
-    /// Takes one piece off the front of the input; how long it was, or `None` if it goes on behind.
+    /// Decodes one section or the header from the front of the input. Returns its length, or `None`
+    /// if the input is too short.
     fn step(&mut self, input: &[u8], batch: &mut Batch) -> Result<Option<usize>, Flaw> {
         let Some(header) = self.header else {
             let Some(bytes) = input.first_chunk::<HEADER_BYTES>() else { return Ok(None) };

@@ -1,11 +1,11 @@
-//! From bytes to requests: the frame in which every format's decoder stands.
+//! The framework of decoders, which turn bytes into requests.
 //!
-//! A format implements [`Line`] (text) or [`Record`] (binary) for a single record; [`Lines`] and
-//! [`Records`] walk the window, count records, and deal with bad and cut-off ones. [`Decode`] is
-//! what [`crate::Trace`] sees: one indirect call per batch.
+//! A format implements [`Line`] (text) or [`Record`] (binary) for a single record. [`Lines`] and
+//! [`Records`] walk the window, count records, and handle bad and truncated ones. [`Decode`] is the
+//! interface to [`crate::Trace`]: one indirect call per batch.
 //!
-//! Invariants: a record adds requests to the batch only if it is whole and good; every call either
-//! consumes bytes or reports that it needs more.
+//! Invariants: a record adds requests to the batch only if it is complete and valid; every call
+//! either consumes bytes or reports that it needs more.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -13,36 +13,36 @@ use hashbrown::HashMap;
 use crate::fields::{Flaw, Found};
 use crate::request::{Kind, Op, Request};
 
-/// The longest line of a text format.
+/// Longest line of a text format, in bytes.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
-/// Runs in a full batch: 50 KiB, so that it stays in the nearest caches.
+/// Runs in a full batch: 50 KiB, which fits in the processor's nearest caches.
 const BATCH_RUNS: usize = 1024;
 
-/// A request, or several that differ in nothing but their key.
+/// One request, or several that differ only in their key.
 pub(crate) struct Run {
     pub(crate) first: Request,
     pub(crate) count: u64,
-    /// The distance between keys: 1, or 0 where the same request is repeated.
+    /// Distance between keys: 1, or 0 if the same request is repeated.
     pub(crate) stride: u64,
 }
 
-/// Requests that a decoder hands over at once.
+/// Requests that a decoder returns at once.
 pub(crate) struct Batch {
-    /// The requests.
+    /// Decoded requests, in order.
     pub(crate) runs: Vec<Run>,
-    /// The record that stopped the decoder.
+    /// Bad record at which the decoder stopped.
     pub(crate) bad: Option<BadRecord>,
-    /// Bad records passed over, in the whole trace.
+    /// Bad records skipped so far, in the whole trace.
     pub(crate) skipped: u64,
     skip_bad: bool,
 }
 
-/// A flaw and its place.
+/// A bad record: its flaw and its position.
 pub(crate) struct BadRecord {
     pub(crate) flaw: Flaw,
-    /// Counted from 1.
+    /// Number of the record, from 1.
     pub(crate) record: u64,
-    /// The offset of the record in the decoder's input.
+    /// Offset of the record in the decoder's input.
     pub(crate) at: usize,
 }
 
@@ -56,7 +56,7 @@ impl Batch {
         self.push_run(request, 1);
     }
 
-    /// `count` requests for consecutive keys.
+    /// Adds `count` requests for consecutive keys, beginning with `first`.
     #[inline]
     pub(crate) fn push_run(&mut self, first: Request, count: u64) {
         self.runs.push(Run { first, count, stride: 1 });
@@ -67,7 +67,7 @@ impl Batch {
         self.runs.push(Run { first: request, count, stride: 0 });
     }
 
-    /// Returns the number of runs it still takes.
+    /// Returns the number of runs that still fit.
     pub(crate) fn room(&self) -> usize {
         BATCH_RUNS.saturating_sub(self.runs.len())
     }
@@ -76,7 +76,7 @@ impl Batch {
         self.runs.len() >= BATCH_RUNS
     }
 
-    /// Notes a bad record; true if the decoder must stop there.
+    /// Records a bad record; returns true if the decoder must stop there.
     #[cold]
     pub(crate) fn reject(&mut self, flaw: Flaw, record: u64, at: usize) -> bool {
         if self.skip_bad {
@@ -88,21 +88,21 @@ impl Batch {
     }
 }
 
-/// Turns the front of the window into requests.
+/// A decoder, which turns the front of the window into requests.
 pub(crate) trait Decode: Send {
     /// Decodes whole records until the batch is full, `input` is used up or a record is bad.
-    /// Returns the bytes used. `ended` says that the stream ends where `input` does.
+    /// Returns the bytes used. `ended` is true if the stream ends where `input` does.
     fn decode(&mut self, input: &[u8], ended: bool, batch: &mut Batch) -> usize;
 
-    /// Returns the word for a record of this format.
+    /// Returns the word for a record of this format: `line` or `record`.
     fn unit(&self) -> &'static str;
 
-    /// The kind of trace, where the stream's first bytes tell and not the format.
+    /// Returns the kind of trace, for formats in which it depends on the stream's first bytes.
     fn kind(&mut self, _head: &[u8]) -> Option<Kind> {
         None
     }
 
-    /// The clock of a format with times.
+    /// Returns the clock, for formats with times.
     fn clock(&self) -> Option<&Clock> {
         None
     }
@@ -110,28 +110,28 @@ pub(crate) trait Decode: Send {
 
 /// A text format: one record per line.
 pub(crate) trait Line: Send {
-    /// Decodes a line, without its end and the blanks around it, and not empty.
+    /// Decodes a line that is not empty, without its line end and surrounding blanks.
     fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw>;
 
-    /// Returns whether a line that is no record is a header. Asked again further on, since files
-    /// get concatenated.
+    /// Returns whether a line that is not a record is a header. Also called in the middle of a
+    /// file, because files get concatenated.
     fn header(&mut self, _line: &[u8]) -> bool {
         false
     }
 
-    /// The kind of trace, where the stream's first bytes tell and not the format.
+    /// Returns the kind of trace, for formats in which it depends on the stream's first bytes.
     fn kind(&mut self, _head: &[u8]) -> Option<Kind> {
         None
     }
 
-    /// The clock of a format with times.
+    /// Returns the clock, for formats with times.
     fn clock(&self) -> Option<&Clock> {
         None
     }
 }
 
-/// Walks the lines of a text format. Blank lines, headers and comments are no records: lines that
-/// start with `#`, `//` or `%`, unless the format understands them.
+/// Decoder of a text format. It skips blank lines, headers and comments: lines that start with `#`,
+/// `//` or `%`, unless the format understands them.
 pub(crate) struct Lines<L> {
     format: L,
     line: u64,
@@ -201,28 +201,28 @@ impl<L: Line> Decode for Lines<L> {
 
 /// The result of decoding a binary record.
 pub(crate) enum Decoded {
-    /// It was good and this long.
+    /// A valid record of this many bytes.
     Took(usize),
-    /// Bytes that are no record, such as a header.
+    /// Bytes that are not a record, such as a header.
     Skip(usize),
-    /// It is longer than the input.
+    /// A record that is longer than the input.
     Need,
-    /// It was bad; the next one starts after so many bytes.
+    /// A bad record; the next one starts after this many bytes.
     Bad(usize, Flaw),
 }
 
-/// A binary format.
+/// A binary format, by its single records.
 pub(crate) trait Record: Send {
     /// Decodes the record at the front of `input`, which is not empty.
     fn record(&mut self, input: &[u8], batch: &mut Batch) -> Decoded;
 
-    /// The clock of a format with times.
+    /// Returns the clock, for formats with times.
     fn clock(&self) -> Option<&Clock> {
         None
     }
 }
 
-/// Walks the records of a binary format.
+/// Decoder of a binary format.
 pub(crate) struct Records<R> {
     format: R,
     record: u64,
@@ -278,22 +278,22 @@ impl<R: Record> Decode for Records<R> {
     }
 }
 
-/// Turns a trace's times into nanoseconds since its first record.
+/// Converts a trace's times into nanoseconds since its first record.
 pub(crate) struct Clock {
     first: Option<u64>,
     before: u64,
-    /// Times that were before those of the record they followed.
+    /// Records whose time was before that of the record they follow.
     pub(crate) steps_back: u64,
     tick_ns: u64,
 }
 
 impl Clock {
-    /// A clock whose times count units of `tick_ns` nanoseconds.
+    /// Creates a clock for times in units of `tick_ns` nanoseconds.
     pub(crate) fn new(tick_ns: u64) -> Self {
         Self { first: None, before: 0, steps_back: 0, tick_ns }
     }
 
-    /// Nanoseconds from the first record to `time`; 0 if `time` is earlier.
+    /// Returns the nanoseconds from the first record to `time`; 0 if `time` is earlier.
     #[inline]
     pub(crate) fn since_first_ns(&mut self, time: u64) -> u64 {
         let first = *self.first.get_or_insert(time);
@@ -303,13 +303,12 @@ impl Clock {
     }
 }
 
-/// Numbers disks, whose names are two numbers each or the hashes of their texts, in order of
-/// appearance.
+/// Numbers disks in order of appearance. A disk's name is two numbers, or the hash of its text.
 #[derive(Default)]
 pub(crate) struct Volumes(HashMap<(u64, u32), u32, FixedState>);
 
 impl Volumes {
-    /// The number of a disk, which may be new.
+    /// Returns the number of a disk; an unknown disk gets the next number.
     #[inline]
     pub(crate) fn number(&mut self, name: u64, part: u32) -> u32 {
         let next = self.0.len() as u32;
@@ -317,28 +316,28 @@ impl Volumes {
     }
 }
 
-/// Decompressed bytes looked at.
+/// Decompressed bytes from which a format is recognised.
 pub(crate) const SAMPLE_BYTES: usize = 64 << 10;
 
-/// Lines looked at: enough to be sure, few enough to be instant.
+/// Most lines from which a format is recognised: enough to be sure, few enough to be instant.
 const SAMPLE_LINES: usize = 256;
 
 /// The start of a trace, from which formats are recognised.
 pub(crate) struct Sample<'a> {
     /// The start of the decompressed stream.
     pub(crate) bytes: &'a [u8],
-    /// True if that is all of it.
+    /// True if the stream ends with the sample.
     pub(crate) whole: bool,
 }
 
 impl<'a> Sample<'a> {
-    /// Returns whether this is text: no control characters but blanks and line ends.
+    /// Returns whether the sample is text: it has no control characters but blanks and line ends.
     pub(crate) fn is_text(&self) -> bool {
         self.bytes.iter().all(|&b| b >= b' ' && b != 0x7f || (b'\t'..=b'\r').contains(&b))
     }
 
-    /// The whole lines of the sample that are neither blank nor comments, without blanks around
-    /// them.
+    /// Returns the complete lines of the sample that are neither blank nor comments, without
+    /// surrounding blanks.
     pub(crate) fn lines(&self) -> impl Iterator<Item = SampleLine<'a>> + use<'a> {
         let end = match self.bytes.iter().rposition(|&b| b == b'\n') {
             Some(last) if !self.whole => last,
@@ -360,15 +359,15 @@ impl<'a> Sample<'a> {
 
 /// A line of a sample.
 pub(crate) struct SampleLine<'a> {
-    /// Counted from 1.
+    /// Number of the line, from 1.
     pub(crate) number: u64,
-    /// Where it starts in the sample.
+    /// Offset of the line in the sample.
     pub(crate) at: usize,
-    /// Its text, without blanks around it.
+    /// Text of the line, without surrounding blanks.
     pub(crate) text: &'a [u8],
 }
 
-/// A line without the byte-order mark that some programs put in front of a file.
+/// Returns a line without the byte-order mark that some programs put in front of a file.
 #[inline]
 pub(crate) fn without_mark(line: &[u8]) -> &[u8] {
     match line {
@@ -377,16 +376,16 @@ pub(crate) fn without_mark(line: &[u8]) -> &[u8] {
     }
 }
 
-/// Bytes in a sector of those formats that count in sectors.
+/// Bytes in a sector, for formats that count in sectors.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
-/// A block request, once its fields are known to be good.
+/// Creates a block request from fields that have been checked.
 #[inline]
 pub(crate) fn block(time_ns: u64, op: Op, volume: u32, key: u64, bytes: u64) -> Request {
     Request { time_ns, key, bytes, volume, op }
 }
 
-/// A read of a key without size.
+/// Creates a read of a key without size.
 #[inline]
 pub(crate) fn key_only(key: u64) -> Request {
     Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read }

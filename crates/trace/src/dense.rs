@@ -1,8 +1,8 @@
-//! Keys made dense: numbered 0, 1, 2, … as they first appear, so that a simulator can keep its
+//! Dense keys: numbers 0, 1, 2, … in order of first appearance, so that a simulator can keep its
 //! state in plain arrays.
 //!
-//! The table that does it puts keys that are neighbours next to each other, since traces of pages
-//! run through neighbours: eight of them share a place, and the rest of the key is hashed.
+//! The hash table puts neighbouring keys next to each other, because page traces run through
+//! neighbours: eight of them share a place, and the rest of the key is hashed.
 
 use std::ops::RangeInclusive;
 
@@ -14,16 +14,16 @@ use crate::request::{Kind, Op, Request};
 use crate::stats::BLOCK_BYTES;
 use crate::trace::Trace;
 
-/// Stands for "never again" among next accesses.
+/// Marks a key that is not accessed again, among next accesses.
 pub const NEVER: u32 = u32::MAX;
 
-/// Numbers keys as they first appear.
+/// Numbers keys in order of first appearance.
 #[derive(Debug, Default)]
 pub struct Numbering {
     table: HashTable<Numbered>,
 }
 
-/// 16 bytes, so that four share a cache line.
+/// A key and its number in 16 bytes, so that four share a cache line.
 #[derive(Debug)]
 struct Numbered {
     key: u64,
@@ -32,13 +32,13 @@ struct Numbered {
 }
 
 impl Numbering {
-    /// No keys yet.
+    /// Creates an empty numbering.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The number of a key, or of a place on a volume. It is new if the key is; `None` if there are
-    /// 2³² − 1 others already.
+    /// Returns the number of a key, or of a block on a volume; a new key gets the next number.
+    /// `None` if 2³² − 1 other keys have numbers already.
     #[inline]
     pub fn number(&mut self, volume: u32, key: u64) -> Option<u32> {
         let next = self.table.len();
@@ -53,7 +53,7 @@ impl Numbering {
         }
     }
 
-    /// The number of a key, or of a place on a volume, if it has one.
+    /// Returns the number of a key, or of a block on a volume; `None` if it has none.
     pub fn find(&self, volume: u32, key: u64) -> Option<u32> {
         let same = |entry: &Numbered| entry.key == key && entry.volume == volume;
         self.table.find(hash(volume, key), same).map(|entry| entry.number)
@@ -65,8 +65,8 @@ impl Numbering {
     }
 }
 
-/// Neighbours differ in the lowest bits, which choose the place, and in the highest, by which the
-/// table tells entries at a place apart.
+/// Hashes a key so that neighbouring keys differ in the lowest bits, which choose the place, and in
+/// the highest, which distinguish entries at a place.
 #[inline]
 fn hash(volume: u32, key: u64) -> u64 {
     let place = (key >> 3) ^ u64::from(volume).rotate_right(16);
@@ -75,17 +75,17 @@ fn hash(volume: u32, key: u64) -> u64 {
     (mixed << 3 | key & 7) ^ (key & 7) << 57
 }
 
-/// All touches of a trace as dense keys.
+/// All touches of a trace, as dense keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DenseKeys {
-    /// The key of each touch, below `distinct`.
+    /// Key of each touch, below `distinct`.
     pub keys: Vec<u32>,
-    /// The number of keys.
+    /// Number of distinct keys.
     pub distinct: u32,
 }
 
 impl DenseKeys {
-    /// Numbers keys; `None` if more than 2³² − 1 are distinct.
+    /// Numbers the given keys; `None` if more than 2³² − 1 are distinct.
     pub fn from_keys(keys: impl IntoIterator<Item = u64>) -> Option<Self> {
         let mut numbering = Numbering::new();
         let keys = keys.into_iter().map(|key| numbering.number(0, key)).collect::<Option<_>>()?;
@@ -109,8 +109,8 @@ impl DenseKeys {
         Ok(Self { keys, distinct: numbering.distinct() })
     }
 
-    /// For each touch the index of the next touch of its key, or [`NEVER`]: what Belady's policy
-    /// needs. `None` if there are 2³² − 1 touches or more.
+    /// Returns for each touch the index of the next touch of its key, or [`NEVER`], as Belady's
+    /// policy needs it. `None` if there are 2³² − 1 touches or more.
     pub fn next_accesses(&self) -> Option<Vec<u32>> {
         let count = u32::try_from(self.keys.len()).ok().filter(|&count| count < NEVER)?;
         let mut upcoming = vec![NEVER; self.distinct as usize];
@@ -122,8 +122,8 @@ impl DenseKeys {
     }
 }
 
-/// The keys that a request touches, and their volume. Deletions touch none, nor does disk I/O
-/// without length.
+/// Returns the keys that a request touches, each with its volume. Deletions and disk I/O of length
+/// 0 touch none.
 #[inline]
 pub(crate) fn touches(kind: Kind, request: &Request) -> impl Iterator<Item = (u32, u64)> + use<> {
     let (volume, first, count) = match kind {
@@ -138,8 +138,8 @@ pub(crate) fn touches(kind: Kind, request: &Request) -> impl Iterator<Item = (u3
     (0..count).map(move |step| (volume, first + step))
 }
 
-/// The keys that a deletion takes out, and their volume: of disk I/O, the blocks of 4 KiB that it
-/// covers whole.
+/// Returns the keys that a deletion removes, each with its volume. For disk I/O they are the blocks
+/// of 4 KiB that the deletion covers completely.
 pub(crate) fn deleted(kind: Kind, request: &Request) -> impl Iterator<Item = (u32, u64)> + use<> {
     let (volume, keys) = match kind {
         _ if request.op != Op::Delete => (0, None),
@@ -149,7 +149,8 @@ pub(crate) fn deleted(kind: Kind, request: &Request) -> impl Iterator<Item = (u3
     keys.into_iter().flatten().map(move |key| (volume, key))
 }
 
-/// The numbers of the blocks of a size that a block request covers whole; `None` if it covers none.
+/// Returns the numbers of the blocks of `block_bytes` that a block request covers completely;
+/// `None` if there are none.
 pub fn covered_blocks(request: &Request, block_bytes: u64) -> Option<RangeInclusive<u64>> {
     let first = request.key.div_ceil(block_bytes);
     let end = (request.key + request.bytes) / block_bytes;

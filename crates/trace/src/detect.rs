@@ -1,20 +1,21 @@
-//! Detects the format of a trace. Content decides; the name breaks ties, and speaks where content
-//! cannot.
+//! Detects the format of a trace by its content. The file's name breaks ties, and decides where
+//! content cannot.
 //!
-//! Every format of the registry looks at the first [`SAMPLE_BYTES`] of the decompressed stream and
-//! says how well they fit, from 0 to 100. The best fit wins. When two fit equally well, the one
-//! that recognises the file's name wins, and else the user is asked. Binary content that fits none
-//! may be integers, which only a name tells. A refusal names the nearest formats, and for each the
-//! first record that breaks it.
+//! Every format of the registry rates the first [`SAMPLE_BYTES`] of the decompressed stream from 0
+//! to 100, and the best fit wins. When two fit equally well, the one that recognises the file's
+//! name wins; otherwise the user is asked. Binary content that fits no format may be integers,
+//! which only a name shows. A refusal names the nearest formats, and for each the first record that
+//! breaks it.
 
 use crate::decode::{SAMPLE_BYTES, Sample};
 use crate::error::{Error, ErrorKind};
 use crate::format::{Fit, Format};
 
-/// Formats that a refusal names.
+/// Most formats that a refusal names.
 const NEAREST: usize = 3;
 
-/// The format of a stream called `name` that starts with `bytes`.
+/// Returns the format of a stream called `name` that starts with `bytes`. `whole` is true if the
+/// stream ends there.
 pub(crate) fn detect(name: &str, bytes: &[u8], whole: bool) -> Result<Format, Error> {
     if bytes.is_empty() || bytes == b"\xef\xbb\xbf" {
         return Err(ErrorKind::Empty { path: name.to_owned() }.into());
@@ -49,7 +50,7 @@ pub(crate) fn detect(name: &str, bytes: &[u8], whole: bool) -> Result<Format, Er
     }
 }
 
-/// Names the nearest formats, and for each the record that breaks it.
+/// Describes the nearest formats, and for each the record that breaks it.
 fn nearest(mut ranked: Vec<(Fit, bool, Format)>, sample: &Sample<'_>) -> String {
     let far = |fit: &Fit| fit.broken.as_ref().map_or(0, |broken| broken.flaw.column);
     ranked.retain(|(fit, ..)| fit.good > 0 || far(fit) > 1);
@@ -66,7 +67,7 @@ fn nearest(mut ranked: Vec<(Fit, bool, Format)>, sample: &Sample<'_>) -> String 
     reasons.iter().map(|reason| format!("; {reason}")).collect()
 }
 
-/// The first bytes of files that are no traces, the place of these bytes, and advice.
+/// Signatures of files that are not traces: offset, bytes, and advice for the user.
 const OTHERS: [(usize, &[u8], &str); 17] = [
     (257, b"ustar", TAR),
     (0, b"\x07\x74\x61\x65", BLKTRACE),
@@ -91,7 +92,7 @@ const BLKTRACE: &str =
     "is a binary recording of blktrace; blkparse -i FILE -o TEXT turns it into text, which is read";
 const UTF_16: &str = "is text in UTF-16; convert it with iconv -f UTF-16 -t UTF-8";
 
-/// Refuses files that are known to be no traces.
+/// Refuses files that are known not to be traces.
 pub(crate) fn refuse(name: &str, bytes: &[u8]) -> Result<(), Error> {
     let is = |&&(at, magic, _): &&(usize, &[u8], &str)| {
         bytes.get(at..).is_some_and(|rest| rest.starts_with(magic))
@@ -103,8 +104,8 @@ pub(crate) fn refuse(name: &str, bytes: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Returns whether the bytes start with the header of a tar archive, by its checksum: a sum in
-/// octal of all bytes, its own counted as blanks.
+/// Returns whether the bytes start with the header of a tar archive, by its checksum: the sum of
+/// all header bytes in octal, with the checksum field counted as blanks.
 fn is_old_tar(bytes: &[u8]) -> bool {
     const SUM: std::ops::Range<usize> = 148..156;
     let Some(header) = bytes.first_chunk::<512>() else { return false };

@@ -4,14 +4,14 @@ use std::io;
 
 use crate::generate::SpecError;
 
-/// Why a trace could not be opened or read. One pointer wide, because readers return it beside
+/// The error of opening or reading a trace. One pointer wide, because readers return it beside
 /// every request.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Error(Box<ErrorKind>);
 
 impl Error {
-    /// Returns the kind of error, to match on.
+    /// Returns the kind of error, for matching.
     pub fn kind(&self) -> &ErrorKind {
         &self.0
     }
@@ -23,48 +23,48 @@ impl From<ErrorKind> for Error {
     }
 }
 
-/// The ways in which a trace can fail.
+/// The kinds of errors of a trace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The file could not be opened.
     #[error("{path}: cannot open: {source}")]
     Open {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The error of the system.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// Reading or decompressing failed.
     #[error("{path}: cannot read past byte {offset_bytes}: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The bytes of the decompressed stream read until then.
+        /// Bytes of the decompressed stream read before the error.
         offset_bytes: u64,
-        /// The error of the system or the decompressor.
+        /// Error of the operating system or the decompressor.
         source: io::Error,
     },
-    /// A record is not what its format promises.
+    /// A record violates its format.
     #[error("{path}: {unit} {record} at byte {offset_bytes}: expected {expected}, found {found}")]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// The word for this format's records: `line` or `record`.
         unit: &'static str,
-        /// Its number, counted from 1.
+        /// Number of the record, from 1.
         record: u64,
-        /// Where it starts in the decompressed stream.
+        /// Offset of the record in the decompressed stream.
         offset_bytes: u64,
         /// The expected value.
         expected: String,
         /// The value that was found.
         found: String,
     },
-    /// There is nothing to tell the format from.
+    /// The stream is empty, so its format cannot be recognised.
     #[error("{path}: is empty")]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: String,
     },
     /// The content fits no format.
@@ -72,98 +72,99 @@ pub enum ErrorKind {
         "{path}: not recognised as a trace{nearest}; say what it is with --format, one of {formats}"
     )]
     Unknown {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The nearest formats and the records that break them, each behind a semicolon.
+        /// Nearest formats and the records that break them, each after a semicolon.
         nearest: String,
         /// All formats, separated by commas.
         formats: String,
     },
-    /// The file is known to be something else.
+    /// The file is known to be something other than a trace.
     #[error("{path}: {advice}")]
     NotTrace {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// A sentence that says the file's nature, and how it becomes a trace.
+        /// Sentence that says what the file is, and how to make a trace of it.
         advice: &'static str,
     },
     /// The content fits several formats equally well.
     #[error("{path}: could be {candidates}; say which with --format, one of {formats}")]
     Ambiguous {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The formats it could be.
+        /// Formats that fit equally well.
         candidates: String,
         /// All formats, separated by commas.
         formats: String,
     },
-    /// `as_blocks` was asked of a format that has no lengths on a disk.
+    /// `as_blocks` was requested for a format without lengths on a disk.
     #[error("{path}: format {format} cannot be read as block I/O")]
     NotBlocks {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Its format.
+        /// Format of the file.
         format: &'static str,
     },
-    /// Columns were named for a format in which they have no names.
+    /// Column names were given for a format whose columns have none.
     #[error("{path}: format {format} has no columns to name; csv has")]
     NoColumns {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The format that was given.
+        /// Format that was given.
         format: &'static str,
     },
-    /// A filter looks at volumes or places, and the trace has keys.
+    /// A filter uses volumes or offsets, but the trace has keys.
     #[error("{path}: has no disk addresses, which a filter by volume or range needs")]
     FilterOfKeys {
-        /// The trace.
+        /// Path or name of the trace.
         path: String,
     },
-    /// More keys than can be made dense.
+    /// The trace has too many distinct keys for dense numbers, or too many touches for next
+    /// accesses.
     #[error(
         "{path}: has more than 4294967294 distinct keys, or as many touches to look ahead over"
     )]
     TooManyKeys {
-        /// The trace.
+        /// Path or name of the trace.
         path: String,
     },
     /// A trace could not be written.
     #[error("{path}: cannot write: {source}")]
     Write {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The error of the system.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file is no trace in the compact form, or holds no dense keys.
+    /// A file is not a trace in the compact form, or has no dense keys.
     #[error("{path}: {problem}")]
     NotCompact {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why not.
+        /// Description of the problem.
         problem: &'static str,
     },
-    /// A text that is neither a file nor a generator.
+    /// A text is neither a file nor a valid generator.
     #[error("{text}: {source}")]
     Spec {
-        /// The text.
+        /// Text that was given.
         text: String,
-        /// The error in it.
+        /// Error in the text.
         source: SpecError,
     },
-    /// Disk I/O was asked of a generator of keys.
+    /// Disk I/O was requested from a generator of keys.
     #[error("{text}: makes keys; add block=4KiB to make disk I/O of them")]
     KeysNotBlocks {
-        /// The generator.
+        /// Generator that was given.
         text: String,
     },
 }
 
-/// No format has this name.
+/// The error of a format name that is not registered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no trace format is called {name:?}; there are {formats}")]
 pub struct UnknownFormat {
-    /// The name that was asked for.
+    /// Name that was given.
     pub name: String,
     /// All formats, separated by commas.
     pub formats: String,

@@ -1,46 +1,46 @@
-//! Numbers and words out of a line, without copying it.
+//! Parses numbers and words of a line without copying.
 //!
-//! A [`Fields`] walks the columns of one line from left to right. What goes wrong is a [`Flaw`]:
-//! the column, what was expected there and what was found. Every number is checked for overflow.
+//! A [`Fields`] walks the columns of one line from left to right. An error is a [`Flaw`]: the
+//! column, the expected value and the value found. Every number is checked for overflow.
 
 use crate::request::BLOCK_REQUEST_BYTES_MAX;
 
-/// Why a record is bad. The reader adds the file and the place.
+/// The error in a bad record. The reader adds the file and the position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flaw {
     /// The expected value.
     pub(crate) expected: &'static str,
-    /// The column it should have been in, counted from 1; 0 where there are no columns.
+    /// Column of the error, from 1; 0 in formats without columns.
     pub(crate) column: u32,
-    /// The value that was found: text as it stood, or a description.
+    /// Value that was found.
     pub(crate) found: Found,
 }
 
-/// A value in the place of an expected one.
+/// A value found in place of the expected one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Text of the trace, cut to a length that can be shown.
+    /// Text from the trace, cut to a length that can be shown.
     Text(Vec<u8>),
-    /// A number of a binary record.
+    /// A number from a binary record.
     Number(u64),
-    /// The end of the input after so many bytes.
+    /// The end of the input after this many bytes.
     Bytes(usize),
 }
 
 impl Flaw {
-    /// A flaw of a text column.
+    /// Creates the flaw of a text column.
     #[cold]
     pub(crate) fn text(expected: &'static str, column: u32, found: &[u8]) -> Self {
         Self { expected, column, found: Found::Text(found[..found.len().min(40)].to_vec()) }
     }
 
-    /// A flaw of a number in a binary record.
+    /// Creates the flaw of a number in a binary record.
     #[cold]
     pub(crate) fn number(expected: &'static str, found: u64) -> Self {
         Self { expected, column: 0, found: Found::Number(found) }
     }
 
-    /// Returns the expected value and its place.
+    /// Returns a description of the expected value and its column.
     pub(crate) fn expected(&self) -> String {
         match self.column {
             0 => self.expected.to_owned(),
@@ -48,7 +48,7 @@ impl Flaw {
         }
     }
 
-    /// Returns the value that was found, printable.
+    /// Returns the value that was found, in printable form.
     pub(crate) fn found(&self) -> String {
         match &self.found {
             Found::Text(text) if text.is_empty() => "nothing".to_owned(),
@@ -68,17 +68,17 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Columns separated by single commas.
+    /// Splits a line at single commas.
     pub(crate) fn commas(line: &'a [u8]) -> Self {
         Self { rest: line, separator: b',', column: 0 }
     }
 
-    /// Columns separated by any run of blanks and tabs.
+    /// Splits a line at runs of blanks and tabs.
     pub(crate) fn blanks(line: &'a [u8]) -> Self {
         Self { rest: line, separator: b' ', column: 0 }
     }
 
-    /// The next column's text; empty past the last.
+    /// Returns the next column's text; empty after the last column.
     pub(crate) fn text(&mut self) -> &'a [u8] {
         self.column += 1;
         if self.separator == b' ' {
@@ -96,26 +96,26 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The next column as an unsigned integer.
+    /// Parses the next column as an unsigned integer.
     pub(crate) fn number(&mut self, expected: &'static str) -> Result<u64, Flaw> {
         let text = self.text();
         integer(text).ok_or_else(|| self.flaw(expected, text))
     }
 
-    /// The next column as an unsigned 32-bit integer.
+    /// Parses the next column as an unsigned 32-bit integer.
     pub(crate) fn number_u32(&mut self, expected: &'static str) -> Result<u32, Flaw> {
         let text = self.text();
         integer(text).and_then(|n| n.try_into().ok()).ok_or_else(|| self.flaw(expected, text))
     }
 
-    /// The next column as a decimal number, times 10 to the power `scale` (further digits are
-    /// dropped).
+    /// Parses the next column as a decimal number, and multiplies it by 10 to the power `scale`;
+    /// further digits are dropped.
     pub(crate) fn decimal(&mut self, scale: u32, expected: &'static str) -> Result<u64, Flaw> {
         let text = self.text();
         decimal(text, scale).ok_or_else(|| self.flaw(expected, text))
     }
 
-    /// The next column as a place on a disk, counted in units of so many bytes; in bytes.
+    /// Parses the next column as a disk offset in units of `unit_bytes`; returns it in bytes.
     pub(crate) fn offset(&mut self, unit_bytes: u64, expected: &'static str) -> Result<u64, Flaw> {
         let text = self.text();
         integer(text)
@@ -123,8 +123,8 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| self.flaw(expected, text))
     }
 
-    /// The next column as the length of a block request, counted in units of so many bytes; in
-    /// bytes.
+    /// Parses the next column as the length of a block request in units of `unit_bytes`; returns it
+    /// in bytes.
     pub(crate) fn length(&mut self, unit_bytes: u64, expected: &'static str) -> Result<u64, Flaw> {
         let text = self.text();
         integer(text)
@@ -133,7 +133,7 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| self.flaw(expected, text))
     }
 
-    /// Refuses further columns.
+    /// Returns an error if the line has further columns.
     pub(crate) fn end(&mut self) -> Result<(), Flaw> {
         let rest = self.rest.trim_ascii();
         if rest.is_empty() {
@@ -143,21 +143,21 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A flaw of the column last taken.
+    /// Creates a flaw of the column parsed last.
     #[cold]
     pub(crate) fn flaw(&self, expected: &'static str, found: &[u8]) -> Flaw {
         Flaw::text(expected, self.column, found)
     }
 }
 
-/// A place on a disk in bytes, if a request of any length there stays within [`crate::request`]'s
-/// limits.
+/// Returns a disk offset in bytes; `None` if the longest request there would exceed the limits in
+/// [`crate::request`].
 pub(crate) fn offset_bytes(units: u64, unit_bytes: u64) -> Option<u64> {
     const OFFSET_BYTES_MAX: u64 = i64::MAX as u64 - BLOCK_REQUEST_BYTES_MAX;
     units.checked_mul(unit_bytes).filter(|&bytes| bytes <= OFFSET_BYTES_MAX)
 }
 
-/// An unsigned decimal integer and nothing else.
+/// Parses an unsigned decimal integer without any other characters.
 pub(crate) fn integer(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -184,7 +184,7 @@ pub(crate) fn integer(text: &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// An unsigned hexadecimal integer of at most so many digits, 16 or fewer.
+/// Parses an unsigned hexadecimal integer of at most `digits_max` digits, 16 or fewer.
 pub(crate) fn hexadecimal(text: &[u8], digits_max: usize) -> Option<u64> {
     if text.is_empty() || text.len() > digits_max {
         return None;
@@ -193,7 +193,8 @@ pub(crate) fn hexadecimal(text: &[u8], digits_max: usize) -> Option<u64> {
     text.iter().try_fold(0, |value, &b| Some(value << 4 | digit(b)?))
 }
 
-/// `text` times 10^`scale`, rounded down: `"1.25"` at scale 3 is 1250.
+/// Parses a decimal number and returns it times 10^`scale`, rounded down: `"1.25"` at scale 3 is
+/// 1250.
 pub(crate) fn decimal(text: &[u8], scale: u32) -> Option<u64> {
     let point = text.iter().position(|&b| b == b'.').unwrap_or(text.len());
     let (whole, fraction) = text.split_at(point);
@@ -212,8 +213,8 @@ pub(crate) fn decimal(text: &[u8], scale: u32) -> Option<u64> {
     Some(value)
 }
 
-/// A key from its text: the number it is, or else a 64-bit hash of its bytes that never changes
-/// between versions.
+/// Returns the key for a text: its value if it is a number, otherwise a 64-bit hash of its bytes
+/// that never changes between versions.
 pub(crate) fn key_of(text: &[u8]) -> u64 {
     let numeric = text == b"0" || text.first().is_some_and(|&first| first != b'0');
     match integer(text) {

@@ -1,15 +1,15 @@
-//! The requests of a trace to keep: by time, volume, operation and place on the disk.
+//! Filters of a trace's requests by time, volume, operation and offset.
 //!
-//! Written `time=1h..2h,volume=3,op=write,range=0..10GiB`. Volumes and operations may be repeated:
-//! a request of any of them is kept. Ranges include their start and not their end; either may be
-//! left out.
+//! A filter is written `time=1h..2h,volume=3,op=write,range=0..10GiB`. Volumes and operations may
+//! be repeated: a request that matches any of them is kept. Ranges include their start but not
+//! their end; either may be left out.
 
 use std::ops::Range;
 use std::str::FromStr;
 
 use crate::request::{Op, Request};
 
-/// The requests to keep.
+/// Conditions on the requests of a trace that are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     time_ns: Option<Range<u64>>,
@@ -18,20 +18,20 @@ pub struct Filter {
     ops: Vec<Op>,
 }
 
-/// Why a text is no filter.
+/// The error of a text that is not a valid filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterError {
-    /// Requests have nothing of this name.
+    /// No condition has this name.
     #[error("there is no {name:?} to filter by; there are time, volume, op and range")]
     Unknown {
-        /// The name.
+        /// Name that was given.
         name: String,
     },
-    /// A condition is not what it should be.
+    /// The value of a condition is invalid.
     #[error("{name}: expected {expected}, found {found:?}")]
     Value {
-        /// The name of the condition.
+        /// Name of the condition.
         name: &'static str,
         /// The expected value.
         expected: &'static str,
@@ -41,14 +41,14 @@ pub enum FilterError {
     /// A range is given more than once.
     #[error("{name} is given twice")]
     Twice {
-        /// The name of the condition.
+        /// Name of the condition.
         name: &'static str,
     },
 }
 
 impl Filter {
-    /// Returns the request if it is to be kept, with its time counted from the start of the kept
-    /// span.
+    /// Returns the request if the filter keeps it, with its time counted from the start of the kept
+    /// time range.
     #[inline]
     pub(crate) fn keep(&self, request: Request) -> Option<Request> {
         let time_ns = match &self.time_ns {
@@ -62,7 +62,7 @@ impl Filter {
         (in_range && of_volume && of_op).then_some(Request { time_ns, ..request })
     }
 
-    /// Returns whether the filter looks at places on disks, which keys do not have.
+    /// Returns whether the filter uses volumes or offsets, which traces of keys do not have.
     pub(crate) fn needs_disks(&self) -> bool {
         self.range.is_some() || !self.volumes.is_empty()
     }
@@ -114,7 +114,7 @@ impl FromStr for Filter {
 const TIMES: &str = "two times such as 90s..2h, with ns, us, ms, s, min, h or d";
 const PLACES: &str = "two places in bytes such as 512KiB..10GiB";
 
-/// Two numbers, of which the first is smaller, with `..` between them.
+/// Parses two numbers with `..` between them, the first below the second.
 fn span(text: &str, number: impl Fn(&str) -> Option<u64>) -> Option<Range<u64>> {
     let (start, end) = text.split_once("..")?;
     let start = if start.is_empty() { 0 } else { number(start.trim())? };
@@ -138,7 +138,7 @@ fn nanoseconds(text: &str) -> Option<u64> {
 
 const KIB: f64 = 1024.0;
 
-/// A letter alone is a power of two, as in other sizes of Floe.
+/// Units of bytes. A single letter is a power of two, as in other sizes of Floe.
 const BYTE_UNITS: [(&str, f64); 12] = [
     ("KiB", KIB),
     ("MiB", KIB * KIB),
@@ -158,7 +158,7 @@ fn bytes(text: &str) -> Option<u64> {
     text.parse().ok().or_else(|| scaled(text, &BYTE_UNITS))
 }
 
-/// A number with one of these units; 0 needs none.
+/// Parses a number with one of these units; 0 needs none.
 fn scaled(text: &str, units: &[(&str, f64)]) -> Option<u64> {
     if text == "0" {
         return Some(0);

@@ -1,5 +1,5 @@
-//! The registry of trace formats. Adding one whose lines are columns is a row in [`rows`], any
-//! other a file here; and a line in `formats!` below.
+//! The registry of trace formats. A new format whose lines are columns is a row in [`rows`]; any
+//! other needs a file here. Both need a line in `formats!` below.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,30 +15,32 @@ use rows::{Row, Table};
 
 /// A format's entry in the registry.
 pub(crate) struct Spec {
-    /// Its name on the command line.
+    /// Name of the format on the command line.
     pub(crate) name: &'static str,
-    /// The meaning of its keys and sizes.
+    /// Meaning of the format's keys and sizes.
     pub(crate) kind: Kind,
     /// Layout of a record, for the table of formats.
     pub(crate) layout: &'static str,
-    /// The publisher of such traces.
+    /// Publisher of traces in the format.
     pub(crate) origin: &'static str,
-    /// Parts of file names, in lower case, that break ties; so does the format's own name.
+    /// Parts of file names, in lower case, that break ties in detection, besides the format's own
+    /// name.
     pub(crate) names: &'static [&'static str],
-    /// The layouts of a line, for formats that are no more than columns. The others have the rest.
+    /// Layouts of a line, for formats made of columns only; other formats set the fields below
+    /// instead.
     rows: &'static [Row],
-    /// A further condition on a sample that fits the rows.
+    /// Additional condition on a sample that fits the rows.
     asks: Option<fn(&Sample<'_>) -> bool>,
-    /// Rates a sample.
+    /// Function that rates a sample.
     fit: fn(&Sample<'_>) -> Fit,
-    /// A decoder at the start of a trace.
+    /// Function that creates a decoder for the start of a trace.
     decoder: fn() -> Box<dyn Decode>,
-    /// A decoder that reads page numbers as disk I/O, where that makes sense.
+    /// Function that creates a decoder of page numbers as disk I/O, for formats that allow it.
     block_decoder: Option<fn() -> Box<dyn Decode>>,
 }
 
 impl Spec {
-    /// Defaults for the fields of a format.
+    /// Default values of a format's fields.
     const NONE: Self = Self {
         name: "",
         kind: Kind::Key,
@@ -52,7 +54,7 @@ impl Spec {
         block_decoder: None,
     };
 
-    /// A text format whose lines are columns.
+    /// Creates the entry of a text format whose lines are columns.
     const fn text(
         name: &'static str,
         kind: Kind,
@@ -64,18 +66,18 @@ impl Spec {
     }
 }
 
-/// Rates how well a sample fits a format.
+/// Rating of a sample by a format.
 #[derive(Debug)]
 pub(crate) struct Fit {
-    /// The score, from 0 (not at all) to 100.
+    /// Rating from 0 (no fit) to 100.
     pub(crate) score: u8,
-    /// Records before the one that breaks the format.
+    /// Valid records before the first that breaks the format.
     pub(crate) good: usize,
-    /// The first record that breaks it.
+    /// First record that breaks the format.
     pub(crate) broken: Option<Broken>,
 }
 
-/// A record that a format does not have.
+/// A record of a sample that violates a format.
 #[derive(Debug)]
 pub(crate) struct Broken {
     unit: &'static str,
@@ -137,15 +139,15 @@ formats! {
     rows: WIKIBENCH, WIKIPEDIA;
 }
 
-/// The format of generated traces; not in the registry, since no file has it.
+/// Format of generated traces. It is not in the registry, because no file has it.
 static GENERATED: Spec = Spec { name: "generated", layout: "none", origin: "floe", ..Spec::NONE };
 
-/// A trace format. Parses from its name, and prints as it.
+/// A trace format. It parses from its name and prints as its name.
 #[derive(Clone, Copy)]
 pub struct Format(&'static Spec);
 
 impl Format {
-    /// All formats.
+    /// Returns all registered formats.
     pub fn all() -> impl Iterator<Item = Self> {
         SPECS.iter().map(|spec| Self(spec))
     }
@@ -155,32 +157,33 @@ impl Format {
         Self(&GENERATED)
     }
 
-    /// The names of all formats, separated by commas.
+    /// Returns the names of all formats, separated by commas.
     pub fn names() -> String {
         SPECS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The name to give to `--format`.
+    /// Returns the name of the format, as in `--format`.
     pub fn name(&self) -> &'static str {
         self.0.name
     }
 
-    /// Returns the meaning of its keys and sizes, unless opened `as_blocks`.
+    /// Returns the meaning of the format's keys and sizes, unless a trace is opened `as_blocks`.
     pub fn kind(&self) -> Kind {
         self.0.kind
     }
 
-    /// Describes a record in a few words.
+    /// Returns a description of a record in a few words.
     pub fn layout(&self) -> &'static str {
         self.0.layout
     }
 
-    /// Returns the publisher of such traces.
+    /// Returns the publisher of traces in the format.
     pub fn origin(&self) -> &'static str {
         self.0.origin
     }
 
-    /// The format that a stream's first bytes name, which spares looking further.
+    /// Returns the format whose signature a stream starts with, which makes further detection
+    /// unnecessary.
     pub(crate) fn by_magic(bytes: &[u8]) -> Option<Self> {
         is_compact(bytes).then_some(Self(&self::binary::FLOE))
     }
@@ -193,12 +196,13 @@ impl Format {
         }
     }
 
-    /// Returns whether its records are binary.
+    /// Returns whether the format's records are binary.
     pub(crate) fn is_binary(self) -> bool {
         self.0.layout.starts_with("binary")
     }
 
-    /// Returns whether a file's name, in lower case, has a name of the format as a word of its own.
+    /// Returns whether a file's name, in lower case, contains a name of the format as a separate
+    /// word.
     pub(crate) fn knows_name(self, file: &str) -> bool {
         let is_edge = |other: Option<char>| !other.is_some_and(char::is_alphanumeric);
         let has = |part: &str| {
@@ -210,17 +214,18 @@ impl Format {
         self.0.names.iter().any(|part| has(part)) || has(&self.0.name.to_ascii_lowercase())
     }
 
-    /// The format whose columns have names.
+    /// Returns the format whose columns have names, `csv`.
     pub(crate) fn with_columns() -> Self {
         Self(&csv::CSV)
     }
 
-    /// A decoder that is told the names of the columns, if this format has any.
+    /// Creates a decoder with these column names; `None` if the format's columns have no names.
     pub(crate) fn decoder_of_columns(self, columns: &Columns) -> Option<Box<dyn Decode>> {
         (self == Self::with_columns()).then(|| csv::decoder(columns))
     }
 
-    /// A decoder, and the kind of trace it makes; `None` if it cannot make blocks.
+    /// Creates a decoder and returns it with the kind of its traces; `None` if `as_blocks` is set
+    /// and the format does not allow it.
     pub(crate) fn decoder(self, as_blocks: bool) -> Option<(Box<dyn Decode>, Kind)> {
         match self.0 {
             spec if !spec.rows.is_empty() => {
@@ -263,7 +268,7 @@ impl fmt::Debug for Format {
     }
 }
 
-/// The formats as a Markdown table, for the manual.
+/// Returns a Markdown table of all formats, for the manual.
 pub fn formats_table() -> String {
     let mut table = String::from("| format | kind | a record | traces |\n|---|---|---|---|\n");
     for spec in SPECS {
@@ -274,7 +279,7 @@ pub fn formats_table() -> String {
 }
 
 /// Rates how well a text sample fits `format`: 90 when every line does. A few bad lines are
-/// forgiven, so that a trace with one is recognised and its error tells where it is.
+/// tolerated, so that a trace with one is recognised and its error has a position.
 fn fit_lines(sample: &Sample<'_>, mut format: impl Line) -> Fit {
     if !sample.is_text() {
         return Fit::NONE;
@@ -326,12 +331,12 @@ fn fit_records(sample: &Sample<'_>, mut format: impl Record) -> Fit {
     Fit { score, good: before, broken }
 }
 
-/// Returns whether a line starts with a text, in upper or lower case.
+/// Returns whether a line starts with a text, ignoring case.
 fn starts_with(line: &[u8], start: &[u8]) -> bool {
     line.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start))
 }
 
-/// The beginnings of words for operations, in lower case.
+/// Beginnings of words for operations, in lower case.
 const WORDS: [(&[&str], Option<Op>); 4] = [
     // Before the others: some of these words begin as theirs do.
     (
@@ -395,7 +400,7 @@ const WORDS: [(&[&str], Option<Op>); 4] = [
     ),
 ];
 
-/// Commands of SCSI, in hexadecimal.
+/// SCSI command codes, in hexadecimal, by operation.
 const COMMANDS: [(&[&str], Option<Op>); 4] = [
     (&["8", "08", "28", "88", "a8"], Some(Op::Read)),
     (&["a", "0a", "2a", "8a", "aa", "2e", "8e", "ae", "41", "93", "3f", "3b"], Some(Op::Write)),
@@ -410,10 +415,10 @@ const COMMANDS: [(&[&str], Option<Op>); 4] = [
     ),
 ];
 
-/// Reads a word for an operation, in upper or lower case: `R`, `GET_LEASE`,
-/// `getChunkData.Permanent`; `W`, `SET`, `putChunk.Permanent`; `DEL`, `trim`; `FLUSH`; 0 for a read
-/// and 1 for a write; flags as of blktrace, such as `RS`; commands of SCSI, such as `2a`. `None` if
-/// it is none of them, `Some(None)` for an operation that moves no data.
+/// Parses a word for an operation, ignoring case: `R`, `GET_LEASE`, `getChunkData.Permanent`; `W`,
+/// `SET`, `putChunk.Permanent`; `DEL`, `trim`; `FLUSH`; 0 for a read and 1 for a write; flags as in
+/// blktrace, such as `RS`; SCSI commands, such as `2a`. `None` if the word is unknown, `Some(None)`
+/// for an operation that moves no data.
 #[expect(clippy::option_option, reason = "a request, none, or nonsense")]
 fn operation(text: &[u8]) -> Option<Option<Op>> {
     let command = if starts_with(text, b"0x") { &text[2..] } else { text };
@@ -436,8 +441,8 @@ fn look_up(words: &[(&[&str], Option<Op>)], is: impl Fn(&[u8]) -> bool) -> Optio
     words.iter().find(|(words, _)| words.iter().any(|word| is(word.as_bytes()))).map(|it| it.1)
 }
 
-/// Reads an RWBS field as of blktrace: an operation and flags. An F in front asks for a flush
-/// before, which alone is no request.
+/// Parses an RWBS field of blktrace: an operation and flags. An F in front requests a flush before;
+/// a flush alone is no request.
 #[expect(clippy::option_option, reason = "a request, none, or nonsense")]
 fn flags(rwbs: &[u8]) -> Option<Option<Op>> {
     if rwbs.is_empty() || !rwbs.iter().all(u8::is_ascii_alphabetic) {

@@ -1,11 +1,12 @@
-//! Traces that are computed: the registry of generators. Adding one is a file here and a line in
-//! `generators!` below.
+//! Generated traces, and the registry of generators. A new generator needs a file here and a line
+//! in `generators!` below.
 //!
-//! A generator says which key comes next, and which operation where it has an opinion.
-//! [`Generated`] makes requests of that: reads and writes by share, disk I/O where asked. The same
-//! text gives the same trace, on any machine and in any version.
+//! A generator chooses the next key, and some also choose the operation. [`Generated`] makes
+//! requests of that: reads and writes by share, and disk I/O on request. The same text gives the
+//! same trace, on any machine and in any version.
 //!
-//! Invariant: a generator's keys are below the span it declares, so that parts of a mix never meet.
+//! Invariant: a generator's keys are below the span it declares, so that the keys of a mix's parts
+//! do not overlap.
 
 mod loads;
 mod orders;
@@ -24,15 +25,15 @@ use crate::request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
 
 /// A generator's entry in the registry.
 pub(crate) struct Entry {
-    /// Its name on the command line.
+    /// Name of the generator on the command line.
     pub(crate) name: &'static str,
-    /// Describes its requests in a few words.
+    /// Description of its requests, in a few words.
     pub(crate) about: &'static str,
-    /// Its own parameters; all have `requests`, `seed` and `block`.
+    /// Parameters of this generator besides `requests`, `seed` and `block`, which all have.
     pub(crate) parameters: &'static [Parameter],
-    /// True if it chooses reads and writes itself, and so takes no `read`.
+    /// True if the generator chooses reads and writes itself, so that it has no parameter `read`.
     pub(crate) chooses_ops: bool,
-    /// The generator a spec describes.
+    /// Function that creates the generator from a spec.
     pub(crate) make: fn(&GeneratorSpec, Plan) -> Result<Made, SpecError>,
 }
 
@@ -54,25 +55,26 @@ generators! {
     loads::CHURN,
 }
 
-/// The plan that a generator draws from.
+/// Parameters that every generator is created with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
-    /// The most requests there will be.
+    /// Most requests that will be drawn.
     pub(crate) requests: u64,
 }
 
-/// A generator, and the first number above all of its keys.
+/// A generator, and the span of its keys: all keys are below that number.
 pub(crate) struct Made {
     pub(crate) span: u64,
     pub(crate) generator: Box<dyn Generate>,
 }
 
-/// A key, how many keys from there on, and what is done to them unless that is left to chance.
+/// A range of keys and the operation on them; without an operation it is drawn at random.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access {
     key: u64,
-    /// At least 1; disk I/O is as long, while in a trace of keys the first one stands for all.
+    /// Number of keys, at least 1. Disk I/O covers all of them; in a trace of keys the first one
+    /// stands for all.
     count: u64,
     op: Option<Op>,
 }
@@ -86,11 +88,11 @@ impl Access {
 
 /// An endless stream of accesses.
 pub(crate) trait Generate: Send {
-    /// The next one.
+    /// Returns the next access.
     fn next(&mut self) -> Access;
 
-    /// Adds the next `count` to a batch; here so that choosing the generator costs one indirect
-    /// call per batch.
+    /// Adds the next `count` accesses to a batch. A method of the trait, so that there is one
+    /// indirect call per batch.
     fn fill(&mut self, shape: &mut Shape, count: u64, batch: &mut Batch) {
         for _ in 0..count {
             let access = self.next();
@@ -99,10 +101,10 @@ pub(crate) trait Generate: Send {
     }
 }
 
-/// Turns accesses into requests.
+/// Turns accesses into requests: chooses reads and writes, times and sizes.
 pub(crate) struct Shape {
     block_bytes: Option<u64>,
-    /// Draws below it read; `None` when all do.
+    /// Threshold of random draws below which a request is a read; `None` when all are reads.
     read_until: Option<u64>,
     rng: Rng,
 }
@@ -126,7 +128,7 @@ impl Shape {
     }
 }
 
-/// A generated trace.
+/// A stream of generated requests.
 pub(crate) struct Generated {
     generator: Box<dyn Generate>,
     shape: Shape,
@@ -152,7 +154,7 @@ impl Generated {
         if self.shape.block_bytes.is_some() { Kind::Block } else { Kind::Key }
     }
 
-    /// Adds requests to an empty batch until it is full or the trace ends; how many.
+    /// Adds requests to an empty batch until it is full or the trace ends; returns their number.
     pub(crate) fn fill(&mut self, batch: &mut Batch) -> u64 {
         let count = self.left.min(batch.room() as u64);
         self.generator.fill(&mut self.shape, count, batch);
@@ -161,31 +163,31 @@ impl Generated {
     }
 }
 
-/// A generator as the registry knows it.
+/// Description of a registered generator.
 #[derive(Debug, Clone, Serialize)]
 pub struct GeneratorInfo {
-    /// Its name.
+    /// Name of the generator.
     pub generator: &'static str,
-    /// Describes its requests in a few words.
+    /// Description of its requests, in a few words.
     pub about: &'static str,
-    /// Its parameters.
+    /// Parameters that the generator accepts.
     pub parameters: Vec<ParameterInfo>,
 }
 
 /// A parameter of a generator.
 #[derive(Debug, Clone, Serialize)]
 pub struct ParameterInfo {
-    /// Its name.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// The default.
+    /// Default value, as a user would write it.
     pub default: &'static str,
-    /// The values it may have.
+    /// Description of the allowed values.
     pub expected: &'static str,
-    /// Its meaning.
+    /// Meaning of the parameter.
     pub about: &'static str,
 }
 
-/// All generators.
+/// Returns the descriptions of all generators.
 pub fn generators() -> impl Iterator<Item = GeneratorInfo> {
     let parameter = |parameter: &Parameter| ParameterInfo {
         name: parameter.name,
@@ -200,7 +202,7 @@ pub fn generators() -> impl Iterator<Item = GeneratorInfo> {
     })
 }
 
-/// Generators and their parameters as a Markdown table, for the manual.
+/// Returns a Markdown table of all generators and their parameters, for the manual.
 pub fn generators_table() -> String {
     let mut table =
         String::from("| generator | makes | parameters and their defaults |\n|---|---|---|\n");

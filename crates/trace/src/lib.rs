@@ -1,8 +1,8 @@
 //! Readers for public storage and cache traces, and generators of artificial ones.
 //!
 //! [`Trace::open`] recognises a file's format and compression from its content and then streams its
-//! [`Request`]s in constant memory, millions a second. [`Trace::open_source`] also takes generators
-//! in words, such as `zipf:keys=1000000,theta=0.9`. [`Info`] sums a trace up.
+//! [`Request`]s in constant memory, millions a second. [`Trace::open_source`] also accepts
+//! generators as text, such as `zipf:keys=1000000,theta=0.9`. [`Info`] sums a trace up.
 //!
 //! ```no_run
 //! use floe_trace::{OpenOptions, Trace};
@@ -16,10 +16,10 @@
 //! # Ok::<(), floe_trace::Error>(())
 //! ```
 //!
-//! How it is built: [`Trace`] owns a large buffer of decompressed bytes. A decoder of the trace's
+//! Implementation: [`Trace`] owns a large buffer of decompressed bytes. A decoder of the trace's
 //! format turns the front of the buffer into a batch of requests at a time, so that the choice of
-//! format costs one indirect call per batch rather than one per request. Formats sit in a registry,
-//! one file each; it drives detection, error messages and [`formats_table`].
+//! format costs one indirect call per batch rather than one per request. Formats are in a registry,
+//! which drives detection, error messages and [`formats_table`].
 
 mod compact;
 mod decode;

@@ -23,58 +23,58 @@ use crate::dense::{deleted, touches};
 use crate::request::{Kind, Request};
 use crate::reuse::LastTouches;
 
-/// Keys in a sample, unless told otherwise: four times as many as in the paper's evaluation, which
+/// Default number of keys in a sample: four times as many as in the paper's evaluation, which
 /// halves the error.
 const SAMPLE_KEYS: usize = 1 << 15;
 
-/// Parts of a sample, which tell its error.
+/// Number of groups of a sample, from whose differences the error is estimated.
 const GROUPS: usize = 8;
 
-/// Student's t for seven degrees of freedom: 95 % of estimates from eight groups are within it.
+/// Quantile of Student's t for seven degrees of freedom, for 95 % intervals from eight groups.
 const T_975: f64 = 2.364_624;
 
-/// Number of hashes.
+/// Number of possible hashes, 2^64.
 const HASHES: f64 = 18_446_744_073_709_551_616.0; // 2^64
 
-/// Counts for each factor of two of a distance: large distances are exact to 1/256.
+/// Counters for each factor of two of a distance: large distances are exact to 1/256.
 const COUNTS_PER_OCTAVE: usize = 256;
 
-/// Collects the miss ratios of LRU caches, in 10 MiB of memory.
+/// Measures the miss ratios of LRU caches of all sizes, in 10 MiB of memory.
 #[derive(Debug)]
 pub struct LruCurve {
     kind: Kind,
     sample_keys: usize,
-    /// Keys with this hash or a larger one are not sampled; `None` while all are.
+    /// Least hash that is not sampled; `None` while all keys are sampled.
     limit: Option<u64>,
-    /// The slot of each sampled key, by its hash.
+    /// Slot of each sampled key, by its hash.
     slots: HashMap<u64, u32, foldhash::fast::FixedState>,
-    /// The slots of keys that have left.
+    /// Slots of keys that have left the sample.
     free: Vec<u32>,
-    /// The sampled keys, the largest hash first.
+    /// Sampled keys, the largest hash first.
     largest: BinaryHeap<(u64, u32)>,
     whole: Part,
     groups: Vec<Part>,
     touches: f64,
 }
 
-/// One size of a [`LruCurve`].
+/// The miss ratio of an LRU cache of one size, from an [`LruCurve`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LruPoint {
-    /// Size of the cache: keys, or blocks of 4 KiB.
+    /// Size of the cache, in keys or in blocks of 4 KiB.
     pub size: u64,
     /// Share of touches that miss.
     pub miss_ratio: f64,
-    /// The error of `miss_ratio`: in 19 of 20 cases no larger. 0 if all keys were measured.
+    /// Half-width of the 95 % confidence interval of `miss_ratio`; 0 if all keys were measured.
     pub miss_ratio_ci95: f64,
 }
 
 impl LruCurve {
-    /// An empty curve for a trace of this kind.
+    /// Creates an empty curve for a trace of this kind.
     pub fn new(kind: Kind) -> Self {
         Self::with_sample(kind, SAMPLE_KEYS)
     }
 
-    /// Nothing yet, with at most so many keys in the sample; at least 64.
+    /// Creates an empty curve with at most `keys` keys in the sample, and no fewer than 64.
     pub fn with_sample(kind: Kind, keys: usize) -> Self {
         let sample_keys = keys.max(64);
         Self {
@@ -90,8 +90,8 @@ impl LruCurve {
         }
     }
 
-    /// Samples no more than the keys with a [hash] below a limit from now on. A limit above the
-    /// present one changes nothing.
+    /// Samples only keys with a [hash] below `limit` from now on. A limit above the present one
+    /// changes nothing.
     ///
     /// [hash]: crate::sample_hash
     pub fn limit_to(&mut self, limit: u64) {
@@ -104,13 +104,14 @@ impl LruCurve {
         self.limit = Some(limit);
     }
 
-    /// Keys with this [hash] or a larger one are not sampled; `None` while
-    /// all are.
+    /// Returns the least [hash] that is not sampled; `None` while all keys are sampled.
+    ///
+    /// [hash]: crate::sample_hash
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }
 
-    /// Adds a request. A deletion takes its keys out of all caches, and touches none.
+    /// Adds a request. A deletion removes its keys from all caches, and touches none.
     pub fn add(&mut self, request: &Request) {
         for (volume, key) in deleted(self.kind, request) {
             let hash = hash(volume, key);
@@ -125,28 +126,32 @@ impl LruCurve {
         }
     }
 
-    /// Adds the touch of a key by its [hash], if the key is sampled. One that
-    /// does not count changes the distances of others. Touches that count are to be told to
+    /// Adds a touch of the key with this [hash], if the key is sampled. A touch with `counts` false
+    /// only changes the distances of other keys. The caller reports all touches that count to
     /// [`add_touches`](Self::add_touches).
+    ///
+    /// [hash]: crate::sample_hash
     pub fn add_hashed(&mut self, hash: u64, counts: bool) {
         if self.limit.is_none_or(|limit| hash < limit) {
             self.touch(hash, counts);
         }
     }
 
-    /// Adds to the number of touches those of which the sampled ones are added by hashes.
+    /// Adds to the number of touches, for callers that add the sampled touches by
+    /// [`add_hashed`](Self::add_hashed).
     pub fn add_touches(&mut self, touches: u64) {
         self.touches += touches as f64;
     }
 
-    /// Makes all touches so far weigh less, so that the curve follows a load that changes.
+    /// Multiplies the weight of all touches so far by `to`, so that the curve follows a changing
+    /// load.
     pub fn fade(&mut self, to: f64) {
         self.touches *= to;
         self.whole.fade(to);
         self.groups.iter_mut().for_each(|group| group.fade(to));
     }
 
-    /// Bytes of memory taken, without what allocators add.
+    /// Returns the bytes of memory held, without the allocator's overhead.
     pub fn bytes(&self) -> usize {
         let parts = std::iter::once(&self.whole).chain(&self.groups);
         parts.map(Part::bytes).sum::<usize>()
@@ -154,22 +159,22 @@ impl LruCurve {
             + self.largest.capacity() * size_of::<(u64, u32)>()
     }
 
-    /// The share of keys that is in the sample now.
+    /// Returns the share of keys that are sampled now.
     pub fn sampled_share(&self) -> f64 {
         self.limit.map_or(1.0, |limit| (limit as f64 / HASHES).max(1.0 / HASHES))
     }
 
-    /// The number of different keys touched so far, estimated while not all are sampled.
+    /// Returns the number of distinct keys touched so far, estimated unless all are sampled.
     pub fn keys_seen(&self) -> u64 {
         (self.slots.len() as f64 / self.sampled_share()).round() as u64
     }
 
-    /// The number of touches so far.
+    /// Returns the number of touches so far.
     pub fn touches(&self) -> u64 {
         self.touches as u64
     }
 
-    /// Returns the miss ratio of a cache of a size, in keys or blocks of 4 KiB.
+    /// Returns the miss ratio of an LRU cache of `size` keys or blocks of 4 KiB.
     pub fn at(&self, size: u64) -> LruPoint {
         let touches = self.touches.max(1.0);
         let miss_ratio = self.whole.missed(size) / touches;
@@ -208,7 +213,7 @@ impl LruCurve {
         debug_assert!(self.slots.len() <= self.sample_keys);
     }
 
-    /// Takes the key with the largest hash out of the sample.
+    /// Removes the key with the largest hash from the sample.
     fn drop_largest(&mut self) {
         let Some((hash, slot)) = self.largest.pop() else { return };
         self.slots.remove(&hash);
@@ -219,20 +224,20 @@ impl LruCurve {
     }
 }
 
-/// The distances measured in a sample of keys.
+/// Reuse distances measured in a sample of keys.
 #[derive(Debug)]
 struct Part {
     order: LastTouches,
-    /// Distances up to this one have counts of their own.
+    /// Largest distance that has a counter of its own.
     exact_up_to: u64,
-    /// Touches of the whole trace that these distances stand for, by [`Part::place`].
+    /// Estimated touches of the whole trace at each distance, indexed by [`Part::place`].
     counts: Vec<f64>,
-    /// First touches of keys of the whole trace.
+    /// Estimated first touches of keys in the whole trace.
     first: f64,
 }
 
 impl Part {
-    /// No distances yet, of at most so many keys at a time.
+    /// Creates an empty part for at most `keys` keys at a time.
     fn new(keys: usize) -> Self {
         let exact_up_to = keys.next_power_of_two().max(COUNTS_PER_OCTAVE) as u64;
         // One slot more: a key comes in before another leaves.
@@ -240,7 +245,7 @@ impl Part {
         Self { order, exact_up_to, counts: Vec::new(), first: 0.0 }
     }
 
-    /// Notes a touch of a key, of which this part has a share.
+    /// Adds a touch of a key; `share` is the share of all keys that this part samples.
     fn touch(&mut self, slot: u32, share: f64, counts: bool) {
         let distance = self.order.touch(slot);
         if !counts {
@@ -268,8 +273,8 @@ impl Part {
         self.order.bytes() + self.counts.capacity() * size_of::<f64>()
     }
 
-    /// The place of a distance among the counts: its own at first, then shared with those that
-    /// have the same leading bits.
+    /// Returns the index of a distance's counter. Small distances have their own; larger ones with
+    /// the same leading bits share one.
     fn place(&self, distance: u64) -> usize {
         if distance < self.exact_up_to {
             return distance as usize;
@@ -281,19 +286,20 @@ impl Part {
             - COUNTS_PER_OCTAVE
     }
 
-    /// The touches of the whole trace that miss a cache of a size.
+    /// Returns the estimated touches of the whole trace that miss an LRU cache of `size`.
     fn missed(&self, size: u64) -> f64 {
         let far = self.counts.iter().skip(self.place(size) + 1);
         self.first + far.sum::<f64>()
     }
 }
 
-/// The group of a key: by the lowest bits, as the highest choose the sample.
+/// Returns the group of a key, from the lowest bits of its hash; the highest bits choose the
+/// sample.
 fn group(hash: u64) -> usize {
     (hash % GROUPS as u64) as usize
 }
 
-/// The hash of a volume's key, by which [`LruCurve`] chooses its sample.
+/// Returns the hash of a volume's key by which [`LruCurve`] chooses its sample.
 #[inline]
 pub fn hash(volume: u32, key: u64) -> u64 {
     mix(key ^ mix(u64::from(volume)))

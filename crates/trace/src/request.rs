@@ -1,16 +1,16 @@
 //! The requests of a trace.
 //!
-//! One plain struct serves every kind of trace, so that a simulator has one loop. [`Kind`] says how
-//! to read `key` and `bytes`.
+//! One plain struct serves every kind of trace, so that a simulator has one loop. [`Kind`] defines
+//! the meaning of `key` and `bytes`.
 //!
-//! Invariants every reader keeps: `time_ns` counts from the trace's first record and never wraps,
-//! though it may step back where the trace does; in block traces `bytes` is at most
+//! Every reader keeps these invariants. `time_ns` counts from the trace's first record and never
+//! wraps, though it may step back where the trace does. In block traces `bytes` is at most
 //! [`BLOCK_REQUEST_BYTES_MAX`] and `key + bytes` does not exceed `i64::MAX`.
 
 use serde::Serialize;
 
-/// The longest request a block trace may hold. Anything longer is a misread record: no device takes
-/// it.
+/// Longest request of a block trace, in bytes. A longer one is a misread record, because no device
+/// accepts it.
 pub const BLOCK_REQUEST_BYTES_MAX: u64 = 1 << 32;
 
 /// The meaning of the keys and sizes of a trace.
@@ -19,7 +19,7 @@ pub const BLOCK_REQUEST_BYTES_MAX: u64 = 1 << 32;
 pub enum Kind {
     /// Disk I/O: `key` is an offset in bytes on `volume`, `bytes` the length.
     Block,
-    /// Objects with sizes: `key` names the object, `bytes` is how much of it was asked for.
+    /// Objects with sizes: `key` identifies the object, `bytes` is how much of it was requested.
     Object,
     /// Keys only: `bytes` is 1, so that sizes count objects.
     Key,
@@ -29,11 +29,11 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
-    /// Fetch the data.
+    /// The data is fetched.
     Read,
-    /// Store the data.
+    /// The data is stored.
     Write,
-    /// Drop the data: delete a key, or discard (trim) a range of a disk.
+    /// The data is dropped: a key is deleted, or a range of a disk is discarded (trimmed).
     Delete,
 }
 
@@ -42,14 +42,14 @@ pub enum Op {
 pub struct Request {
     /// Nanoseconds since the trace's first record; 0 when the trace has no times.
     pub time_ns: u64,
-    /// Block traces: offset in bytes. Otherwise the key: the number in the trace, or a stable hash
-    /// of its text.
+    /// Offset in bytes, in block traces. Otherwise the key: the number in the trace, or a stable
+    /// hash of its text.
     pub key: u64,
-    /// Block traces: length in bytes. Objects: size in bytes. Keys: 1.
+    /// Length in bytes in block traces, size in bytes for objects, 1 for keys.
     pub bytes: u64,
-    /// The disk of a block trace as numbered in the trace, or in order of appearance where disks
-    /// have names; else 0.
+    /// Number of the disk in a block trace, as in the trace, or in order of appearance where disks
+    /// have names; 0 in other traces.
     pub volume: u32,
-    /// Read, write or delete.
+    /// Operation: read, write or delete.
     pub op: Op,
 }

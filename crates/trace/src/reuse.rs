@@ -13,11 +13,11 @@ use crate::dense::{DenseKeys, Numbering, deleted, touches};
 use crate::error::{Error, ErrorKind};
 use crate::request::{Kind, Request};
 
-/// Touches up to which distances are exact, unless told otherwise.
+/// Most touches for which distances are exact, by default.
 const EXACT_TOUCHES_MAX: u64 = 50_000_000;
-/// Parts of a sample, which tell its error.
+/// Number of groups of a sample, from whose differences the error is estimated.
 const GROUPS: usize = 8;
-/// Keys touched less often say nothing about an exponent.
+/// Least touches of a key that is used to fit the Zipf exponent.
 const TOUCHES_MIN: u32 = 5;
 
 /// Popularity and reuse of a trace's keys, or blocks of 4 KiB.
@@ -28,37 +28,37 @@ pub struct Reuse {
     /// Share of touches that go to the most popular 10 % of keys.
     pub top_10_percent_share: f64,
     /// Exponent of Zipf's law fitted to keys touched five times or more: least squares over the
-    /// logarithms of touches and rank, each factor of rank weighing the same. `None` if fewer than
-    /// ten keys are.
+    /// logarithms of touches and rank, each factor of rank weighing the same. `None` if there are
+    /// fewer than ten such keys.
     pub zipf_exponent: Option<f64>,
-    /// Share of keys that are touched once only.
+    /// Share of keys that are touched only once.
     pub one_hit_share: f64,
-    /// A tenth of reuses come at this distance or nearer; `None` if nothing is reused.
+    /// 10th percentile of the reuse distances; `None` if nothing is reused.
     pub reuse_p10: Option<u64>,
-    /// Half of reuses come at this distance or nearer.
+    /// Median of the reuse distances; `None` if nothing is reused.
     pub reuse_p50: Option<u64>,
-    /// Nine tenths of reuses come at this distance or nearer.
+    /// 90th percentile of the reuse distances; `None` if nothing is reused.
     pub reuse_p90: Option<u64>,
-    /// Share of keys whose distances were measured: 1 if all.
+    /// Share of keys whose distances were measured, from 0 to 1.
     pub reuse_sample: f64,
-    /// Relative standard error that sampling leaves in the median distance, from how far eight
-    /// parts of the sample differ; 0 if all keys were measured.
+    /// Relative standard error of the median distance due to sampling, estimated from eight groups
+    /// of the sample; 0 if all keys were measured.
     pub reuse_error: f64,
 }
 
-/// Collects touches: 4 bytes each.
+/// Collects the touches of a trace, at 4 bytes each, and computes popularity and reuse.
 #[derive(Debug)]
 pub struct ReuseStats {
     kind: Kind,
     numbering: Numbering,
     keys: Vec<u32>,
-    /// Deleted keys, and the number of touches before.
+    /// Deleted keys, each with the number of touches before its deletion.
     deletes: Vec<(usize, u32)>,
     exact_touches_max: u64,
 }
 
 impl ReuseStats {
-    /// Empty statistics for a trace of this kind.
+    /// Creates empty statistics for a trace of this kind.
     pub fn new(kind: Kind) -> Self {
         Self {
             kind,
@@ -69,12 +69,13 @@ impl ReuseStats {
         }
     }
 
-    /// Measures a sample of keys in traces with more touches than this; 50 million if not told.
+    /// Sets the number of touches above which only a sample of keys is measured; the default is 50
+    /// million.
     pub fn exact_up_to(self, touches: u64) -> Self {
         Self { exact_touches_max: touches.max(1), ..self }
     }
 
-    /// Adds a request. The first touch of a key after its deletion reuses nothing.
+    /// Adds a request. The first touch of a key after its deletion is no reuse.
     ///
     /// # Errors
     /// When more than 2³² − 2 keys are distinct.
@@ -90,7 +91,7 @@ impl ReuseStats {
         Ok(())
     }
 
-    /// Returns the sums.
+    /// Returns popularity and reuse of the collected touches.
     pub fn reuse(self) -> Reuse {
         let distinct = self.numbering.distinct();
         let dense = DenseKeys { keys: self.keys, distinct };
@@ -99,8 +100,8 @@ impl ReuseStats {
 }
 
 impl Reuse {
-    /// Popularity and reuse of keys; distances from a sample if there are more than
-    /// `exact_touches_max`.
+    /// Computes popularity and reuse of keys; distances come from a sample if there are more than
+    /// `exact_touches_max` touches.
     pub fn of(dense: &DenseKeys, exact_touches_max: u64) -> Self {
         Self::with_deletes(dense, &[], exact_touches_max)
     }
@@ -146,7 +147,7 @@ impl Reuse {
     }
 }
 
-/// Fits touches ∝ rank^-θ, with touches in falling order.
+/// Fits touches ∝ rank^-θ to counts in descending order, and returns θ.
 fn exponent(counts: &[u32]) -> Option<f64> {
     let popular = counts.partition_point(|&count| count >= TOUCHES_MIN);
     if popular < 10 {
@@ -164,16 +165,15 @@ fn exponent(counts: &[u32]) -> Option<f64> {
     Some(-(weights * xy_sum - x_sum * y_sum) / (weights * xx_sum - x_sum * x_sum))
 }
 
-/// The distance that a share of distances does not exceed.
+/// Returns the smallest distance that a given share of distances does not exceed.
 fn percentile(distances: &mut [u32], share: f64) -> Option<u32> {
     let at = (distances.len() as f64 * share).ceil() as usize;
     let index = at.checked_sub(1).filter(|&index| index < distances.len())?;
     Some(*distances.select_nth_unstable(index).1)
 }
 
-/// The standard error of the median, relative to it, from the medians of parts. Touches of a key
-/// stand or fall together, so that parts by key tell how much chance there is, and the number of
-/// touches does not.
+/// Returns the relative standard error of the median, from the medians of groups. Groups are
+/// divided by key, because the touches of one key are not independent.
 fn median_error(groups: [Vec<u32>; GROUPS]) -> f64 {
     let medians = groups.map(|mut group| f64::from(percentile(&mut group, 0.5).unwrap_or(0)));
     let mean = medians.iter().sum::<f64>() / GROUPS as f64;
@@ -182,7 +182,8 @@ fn median_error(groups: [Vec<u32>; GROUPS]) -> f64 {
     if mean > 0.0 { error / mean } else { 0.0 }
 }
 
-/// The reuse distances of a sample of keys, counted among the sample, in parts by key.
+/// Returns the reuse distances of a sample of keys, in groups by key. Distances are counted within
+/// the sample and not scaled up.
 fn distances(dense: &DenseKeys, deletes: &[(usize, u32)], sample: f64) -> [Vec<u32>; GROUPS] {
     let until = (sample * f64::from(u32::MAX)) as u32;
     let mut last = LastTouches::new(dense.distinct as usize);
@@ -209,40 +210,37 @@ fn mix(key: u32) -> u32 {
     mixed ^ mixed >> 16
 }
 
-/// Stand for a key at a place that is a hole, or was one.
+/// Placeholder for the key of a hole; `FILLED` marks a hole that was filled since.
 const HOLE: u32 = u32::MAX;
 const FILLED: u32 = u32::MAX - 1;
 
-/// When each key was last touched, and how many were touched since a time: a Fenwick tree over
-/// twice as many places as there are keys. When all are used, the touches that still count move to
-/// the front.
+/// The order of keys by last touch, in which reuse distances are counted.
 ///
-/// The order of last touches, in which reuse distances are counted.
+/// A Fenwick tree over twice as many places as there are keys counts the keys that were last
+/// touched after a place. Touch, drop and count take logarithmic time. When all places are used,
+/// the last touches move to the front.
 ///
-/// A Fenwick tree over places in the order of touches counts the keys that were last touched after
-/// a place. Touch, drop and count take logarithmic time.
-///
-/// A deleted key leaves a hole, which counts as a key: no cache that has evicted another key takes
-/// that back because of the room. The next key that comes to the front from behind the hole or from
-/// nowhere fills it, and leaves its own place as a hole.
+/// A deleted key leaves a hole, which counts as a key: a cache that has evicted another key does
+/// not get it back because of the free room. The next key that moves to the front from behind the
+/// hole, or is new, fills the hole, and leaves its own place as a hole.
 ///
 /// Invariant: a place counts 1 in the tree if it is that of its key's last touch or a hole, else 0,
 /// so that all places together count `live`.
 #[derive(Debug)]
 pub(crate) struct LastTouches {
-    /// The place of each key's last touch, counted from 1; 0 before the first.
+    /// Place of each key's last touch, counted from 1; 0 before the first.
     place: Vec<u32>,
-    /// The key at each place.
+    /// Key at each place.
     keys: Vec<u32>,
     tree: Vec<u32>,
-    /// The places of holes, the latest first.
+    /// Places of holes, the latest first.
     holes: BinaryHeap<u32>,
     used: usize,
     live: u32,
 }
 
 impl LastTouches {
-    /// Nothing touched yet, with room for so many keys.
+    /// Creates an order of `distinct` keys, none of them touched yet.
     pub(crate) fn new(distinct: usize) -> Self {
         let places = (2 * distinct).max(64) + 1;
         Self {
@@ -255,7 +253,8 @@ impl LastTouches {
         }
     }
 
-    /// Notes a touch. Returns the distinct keys touched since the key's last touch, with itself.
+    /// Moves a key to the front. Returns the number of distinct keys touched since its last touch,
+    /// itself included; `None` for the first touch.
     pub(crate) fn touch(&mut self, key: u32) -> Option<u32> {
         if self.used + 1 == self.tree.len() {
             self.compact();
@@ -280,7 +279,7 @@ impl LastTouches {
         distance
     }
 
-    /// Drops a key, as if it had never been touched.
+    /// Removes a key as if it had never been touched.
     pub(crate) fn forget(&mut self, key: u32) {
         let place = std::mem::take(&mut self.place[key as usize]) as usize;
         if place > 0 {
@@ -289,7 +288,7 @@ impl LastTouches {
         }
     }
 
-    /// Drops a key, which leaves a hole.
+    /// Removes a key and leaves a hole in its place.
     pub(crate) fn delete(&mut self, key: u32) {
         let place = std::mem::take(&mut self.place[key as usize]);
         if place > 0 {
@@ -298,7 +297,7 @@ impl LastTouches {
         }
     }
 
-    /// Bytes of memory taken.
+    /// Returns the bytes of memory held.
     pub(crate) fn bytes(&self) -> usize {
         let of_keys = self.place.capacity() + self.holes.capacity();
         4 * (of_keys + self.keys.capacity() + self.tree.capacity())

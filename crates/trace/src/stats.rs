@@ -1,4 +1,4 @@
-//! A trace summed up: what `floe trace info` prints.
+//! Summary statistics of a trace, as printed by `floe trace info`.
 //!
 //! Requests of block traces are counted by the blocks of 4 KiB they touch. The touched blocks are
 //! kept as one bit each, 64 neighbours (256 KiB of disk) to a word in a hash table, so that a
@@ -11,15 +11,15 @@ use crate::error::Error;
 use crate::request::{Kind, Op, Request};
 use crate::trace::Trace;
 
-/// The unit in which the footprint of a block trace is counted.
+/// Block size in which block traces are counted.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 
-/// A trace summed up.
+/// Summary statistics of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Info {
-    /// The path or name it was opened with.
+    /// Path or name with which the trace was opened.
     pub trace: String,
-    /// Its format.
+    /// Name of the trace's format.
     pub format: &'static str,
     /// The number of requests.
     pub requests: u64,
@@ -27,22 +27,22 @@ pub struct Info {
     pub reads: u64,
     /// The number of requests that write.
     pub writes: u64,
-    /// The number of requests that delete or discard. They touch nothing.
+    /// Number of requests that delete or discard; these touch no key.
     #[serde(skip_serializing_if = "is_zero")]
     pub deletes: u64,
-    /// The number of requests whose time is before that of the one they follow.
+    /// Number of requests whose time is before that of the preceding request.
     #[serde(skip_serializing_if = "is_zero")]
     pub backward_times: u64,
     /// Distinct blocks of 4 KiB of a block trace that are read or written; distinct keys otherwise.
     pub unique: u64,
-    /// Bytes in the distinct blocks, or in the distinct objects at the largest size each was seen
-    /// with; as many as keys where there are no sizes. Simulations take shares of it.
+    /// Bytes in the distinct blocks, or in the distinct objects at the largest size of each. Equals
+    /// the number of keys if the trace has no sizes. Simulations size caches as shares of it.
     pub footprint_bytes: u64,
-    /// Mean size of a read or write.
+    /// Mean size of a read or write, in bytes.
     pub mean_bytes: f64,
-    /// Time from the first record to the latest; 0 when the trace has no times.
+    /// Seconds from the first record to the latest; 0 when the trace has no times.
     pub seconds: f64,
-    /// The number of touches of blocks of 4 KiB, or of keys.
+    /// Number of touches of blocks of 4 KiB, or of keys.
     #[serde(skip)]
     pub touches: u64,
 }
@@ -64,13 +64,13 @@ impl Info {
         Ok(stats.info_of(trace))
     }
 
-    /// The share of touches that an infinite cache would hit.
+    /// Returns the share of touches that an infinite cache would hit.
     pub fn rereference_ratio(&self) -> f64 {
         if self.touches == 0 { 0.0 } else { 1.0 - self.unique as f64 / self.touches as f64 }
     }
 }
 
-/// Sums up requests one at a time.
+/// Collects the statistics of a trace, one request at a time.
 #[derive(Debug)]
 pub struct Stats {
     kind: Kind,
@@ -85,12 +85,12 @@ pub struct Stats {
     object_bytes: u64,
     before_ns: u64,
     last_ns: u64,
-    /// Blocks: a word of 64 blocks by volume and place. Otherwise: the size by key.
+    /// In block traces, bits of 64 blocks by volume and position; in others, the size of each key.
     seen: HashMap<(u32, u64), u64, foldhash::fast::FixedState>,
 }
 
 impl Stats {
-    /// Empty statistics for a trace of this kind.
+    /// Creates empty statistics for a trace of this kind.
     pub fn new(kind: Kind) -> Self {
         let seen = HashMap::with_hasher(foldhash::fast::FixedState::default());
         Self {
@@ -160,19 +160,19 @@ impl Stats {
         }
     }
 
-    /// Time from the first record to the latest.
+    /// Returns the nanoseconds from the first record to the latest.
     pub(crate) fn duration_ns(&self) -> u64 {
         self.last_ns
     }
 
-    /// Returns the statistics of a trace that was read to here.
+    /// Returns the statistics so far, with the name and counters of the trace they were read from.
     pub fn info_of(&self, trace: &Trace) -> Info {
         let info = self.info(trace.name(), trace.format().name());
         // Times before the first are 0, so that steps among them do not show in requests.
         Info { backward_times: info.backward_times.max(trace.backward_times()), ..info }
     }
 
-    /// Returns the statistics so far.
+    /// Returns the statistics so far, with this name and format.
     pub fn info(&self, trace: &str, format: &'static str) -> Info {
         let footprint_bytes =
             if self.kind == Kind::Block { self.unique * BLOCK_BYTES } else { self.object_bytes };

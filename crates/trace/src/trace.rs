@@ -1,4 +1,4 @@
-//! Opening a trace and streaming its requests.
+//! Opens traces and streams their requests.
 
 use std::fmt;
 use std::fs::File;
@@ -19,46 +19,46 @@ use crate::request::{Kind, Request};
 use crate::window::decompressed;
 use crate::window::{Counted, WINDOW_BYTES, Window};
 
-/// The name of standard input.
+/// Path that stands for standard input.
 pub(crate) const STANDARD_INPUT: &str = "-";
 
 /// The options for opening a trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// The format; recognised from content and name when not given.
+    /// Format of the trace; `None` recognises it from content and name.
     pub format: Option<Format>,
-    /// Count and pass over bad records instead of stopping at the first.
+    /// Counts and skips bad records instead of stopping at the first.
     pub skip_bad: bool,
-    /// Read a trace of page numbers as disk I/O: a line of an `arc` trace is then one read of
-    /// `count` sectors of 512 bytes rather than `count` keys. Other formats of keys refuse; block
-    /// traces are what they are anyway.
+    /// Reads a trace of page numbers as disk I/O: a line of an `arc` trace is then one read of
+    /// `count` sectors of 512 bytes rather than `count` keys. Other formats of keys refuse it;
+    /// block traces ignore it.
     pub as_blocks: bool,
-    /// The roles of the columns of a `csv` trace, where their names do not tell; implies that
+    /// Roles of the columns of a `csv` trace, where their names are not enough; implies that
     /// format.
     pub columns: Option<Columns>,
-    /// The requests to keep; all if not given.
+    /// Filter of the requests; `None` keeps all.
     pub filter: Option<Filter>,
 }
 
-/// The source of requests.
+/// The source of a trace's requests.
 enum Origin {
     File { window: Window, decoder: Box<dyn Decode> },
     Generator(Generated),
 }
 
-/// A stream of requests, in constant memory: a file, or a generator.
+/// A stream of requests from a file or a generator, in constant memory.
 ///
-/// An iterator: after an error it ends.
+/// As an iterator it ends after an error.
 pub struct Trace {
     name: String,
     format: Format,
     kind: Kind,
     origin: Origin,
     batch: Batch,
-    /// The run of the batch that comes next, and the used part of it.
+    /// Index of the next run in the batch; `step` counts its requests already returned.
     run: usize,
     step: u64,
-    /// An error that waits for the requests before it.
+    /// Error to return after the requests decoded before it.
     failed: Option<Error>,
     done: bool,
     filter: Option<Filter>,
@@ -66,16 +66,15 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Opens what a user calls a trace: a file, `-` for standard input, or a generator such as
+    /// Opens a trace as named by a user: a file, `-` for standard input, or a generator such as
     /// `zipf:keys=1000000,theta=0.9`.
     ///
-    /// A file comes before a generator of that name. [`generators_table`](crate::generators_table)
-    /// lists the
-    /// generators.
+    /// A file takes precedence over a generator of the same name.
+    /// [`generators_table`](crate::generators_table) lists the generators.
     ///
     /// # Errors
-    /// As [`Trace::open`] and [`Trace::generate`]; also when `as_blocks` is asked of a generator of
-    /// keys.
+    /// As [`Trace::open`] and [`Trace::generate`]; also when `as_blocks` is requested for a
+    /// generator of keys.
     pub fn open_source(text: &str, options: &OpenOptions) -> Result<Self, Error> {
         if text == STANDARD_INPUT {
             return Self::from_reader(text, io::stdin(), options);
@@ -91,7 +90,7 @@ impl Trace {
         trace.filtered(options)
     }
 
-    /// Keeps the requests that the options ask for.
+    /// Applies the filter of the options.
     fn filtered(self, options: &OpenOptions) -> Result<Self, Error> {
         let needs_disks = options.filter.as_ref().is_some_and(Filter::needs_disks);
         if needs_disks && self.kind != Kind::Block {
@@ -117,14 +116,14 @@ impl Trace {
     /// Opens a trace file, compressed or not.
     ///
     /// # Errors
-    /// When the file cannot be read, and when its format is neither given nor clear.
+    /// When the file cannot be read, and when its format is neither given nor recognised.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, Error> {
         let (name, file, total_bytes) = open_file(path.as_ref())?;
         Self::start(name, Box::new(file), Some(total_bytes), options)
     }
 
-    /// Reads a trace from anything that can be read, such as standard input. `name` appears in
-    /// errors, and helps to recognise the format as a file's name would.
+    /// Reads a trace from any reader, such as standard input. `name` appears in errors, and helps
+    /// to recognise the format like a file's name.
     ///
     /// # Errors
     /// As [`Trace::open`].
@@ -198,27 +197,27 @@ impl Trace {
         }
     }
 
-    /// The path or name it was opened with, or the generator in words.
+    /// Returns the path or name with which the trace was opened, or the text of the generator.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The format, recognised or given.
+    /// Returns the format, recognised or given.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// The meaning of keys and sizes.
+    /// Returns the meaning of the trace's keys and sizes.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Bad records passed over so far.
+    /// Returns the number of bad records skipped so far.
     pub fn skipped(&self) -> u64 {
         self.batch.skipped
     }
 
-    /// Records so far whose time is before that of the record they follow.
+    /// Returns the number of records so far whose time is before that of the preceding record.
     pub fn backward_times(&self) -> u64 {
         match &self.origin {
             Origin::File { decoder, .. } => decoder.clock().map_or(0, |clock| clock.steps_back),
@@ -226,23 +225,24 @@ impl Trace {
         }
     }
 
-    /// Bytes read so far from the file as it is, compressed or not; of a generator, requests made.
+    /// Returns the bytes of the file read so far, compressed if it is; for a generator, the
+    /// requests made.
     pub fn bytes_read(&self) -> u64 {
         self.progress.bytes_read()
     }
 
-    /// The file's size as it is, compressed or not; `None` for a stream. Of a generator, all of its
-    /// requests.
+    /// Returns the size of the file, compressed if it is; `None` for a stream. For a generator,
+    /// returns the number of all requests.
     pub fn total_bytes(&self) -> Option<u64> {
         self.progress.total_bytes()
     }
 
-    /// A handle to watch the reading from elsewhere.
+    /// Returns a handle that shows the progress of reading, for use by other threads.
     pub fn progress(&self) -> Progress {
         self.progress.clone()
     }
 
-    /// Decodes the next batch, if the current one is used up. False at the end.
+    /// Decodes the next batch if the current one is used up; returns false at the end.
     #[cold]
     fn refill(&mut self) -> bool {
         self.batch.runs.clear();
@@ -314,7 +314,7 @@ impl Trace {
         }
     }
 
-    /// Returns the next request, without the filter.
+    /// Returns the next request, before filtering.
     #[inline]
     fn advance(&mut self) -> Option<Result<Request, Error>> {
         if self.run == self.batch.runs.len() && !self.refill() {
@@ -344,7 +344,7 @@ impl fmt::Debug for Trace {
     }
 }
 
-/// A file by its name, and its size.
+/// Opens a file; returns its name, the file and its size.
 fn open_file(path: &Path) -> Result<(String, File, u64), Error> {
     let name = path.display().to_string();
     let open = || -> io::Result<_> {
@@ -361,7 +361,7 @@ fn open_file(path: &Path) -> Result<(String, File, u64), Error> {
     }
 }
 
-/// The decompressed bytes of a file, and its name.
+/// Opens a file; returns its name and a window over its decompressed bytes.
 pub(crate) fn open_window(path: &Path) -> Result<(String, Window), Error> {
     let (name, file, _) = open_file(path)?;
     match decompressed(Box::new(file)) {
@@ -370,7 +370,7 @@ pub(crate) fn open_window(path: &Path) -> Result<(String, Window), Error> {
     }
 }
 
-/// The progress of reading a trace.
+/// Handle that shows the progress of reading a trace.
 #[derive(Debug, Clone)]
 pub struct Progress {
     bytes_read: Arc<AtomicU64>,
@@ -378,13 +378,14 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Bytes read so far from the file as it is, compressed or not; of a generator, requests made.
+    /// Returns the bytes of the file read so far, compressed if it is; for a generator, the
+    /// requests made.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Relaxed)
     }
 
-    /// The file's size as it is, compressed or not; `None` for a stream. Of a generator, all of its
-    /// requests.
+    /// Returns the size of the file, compressed if it is; `None` for a stream. For a generator,
+    /// returns the number of all requests.
     pub fn total_bytes(&self) -> Option<u64> {
         self.total_bytes
     }

@@ -1,6 +1,6 @@
 //! A window that slides over the decompressed bytes of a trace.
 //!
-//! Invariant: `offset_bytes` is the place of the window's first byte in the decompressed stream.
+//! Invariant: `offset_bytes` is the position of the window's first byte in the decompressed stream.
 
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Read, Result};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use bzip2::bufread::BzDecoder;
 use flate2::bufread::GzDecoder;
 
-/// Room for decompressed bytes. A record longer than this cannot be read.
+/// Capacity of the window in decompressed bytes. A longer record cannot be read.
 pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 
-/// The window.
+/// A sliding window over the decompressed bytes of a trace.
 pub(crate) struct Window {
     reader: Box<dyn Read + Send>,
     buffer: Box<[u8]>,
@@ -24,18 +24,17 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// An empty window at the start of `reader`.
+    /// Creates an empty window at the start of `reader`.
     pub(crate) fn new(reader: Box<dyn Read + Send>) -> Self {
         let buffer = vec![0; WINDOW_BYTES].into_boxed_slice();
         Self { reader, buffer, start: 0, end: 0, offset_bytes: 0, ended: false }
     }
 
-    /// The bytes in the window.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// The offset of the window in the decompressed stream.
+    /// Returns the offset of the window in the decompressed stream.
     pub(crate) fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }
@@ -69,7 +68,7 @@ impl Window {
     }
 }
 
-/// Counts what is read from the file as it is on disk.
+/// A reader that counts the bytes read from the file, before decompression.
 pub(crate) struct Counted<R> {
     pub(crate) reader: R,
     pub(crate) bytes_read: Arc<AtomicU64>,
@@ -83,15 +82,16 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Bytes a decompressor takes from the file at once.
+/// Bytes that a decompressor reads from the file at once.
 const READ_BYTES: usize = 64 << 10;
-/// Bytes needed to tell the compressions apart.
+/// First bytes of a file needed to distinguish the compressions.
 const MAGIC_BYTES: usize = 10;
 
-/// Traces are often packed with `zstd --long=31`, which the decompressor refuses unless told.
+/// log2 of the largest zstd window accepted. Traces are often packed with `zstd --long=31`, which
+/// the decompressor refuses by default.
 const ZSTD_WINDOW_LOG_MAX: u32 = 31;
 
-/// Wraps `reader` in the decompressor its first bytes call for, if any.
+/// Wraps `reader` in the decompressor that its first bytes show, if any.
 pub(crate) fn decompressed(mut reader: Box<dyn Read + Send>) -> Result<Box<dyn Read + Send>> {
     let mut head = Vec::with_capacity(MAGIC_BYTES);
     reader.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut head)?;
@@ -109,11 +109,11 @@ pub(crate) fn decompressed(mut reader: Box<dyn Read + Send>) -> Result<Box<dyn R
     })
 }
 
-/// A decompressor of one member.
+/// A decompressor of one member of a compressed file.
 trait Member<R>: Read + Sized {
     fn start(reader: R) -> Result<Self>;
 
-    /// Returns what lies behind the member, whose end was read.
+    /// Returns the reader after the member, which must have been read to its end.
     fn rest(self) -> R;
 }
 
@@ -149,11 +149,11 @@ impl<R: BufRead> Member<R> for zstd::Decoder<'static, R> {
     }
 }
 
-/// Members one behind the other, and zeros between and behind them.
+/// Concatenated compressed members, with zeros allowed between and after them.
 enum Members<R, D> {
     Between(R),
     In(D),
-    /// At the end, or where a read failed.
+    /// The end of the file, or a failed read.
     End,
 }
 

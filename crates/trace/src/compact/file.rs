@@ -1,5 +1,5 @@
 //! Files in the compact form: written one request at a time, converted from other formats, and read
-//! as blocks of dense keys, ready to index with.
+//! as blocks of dense keys.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -20,24 +20,24 @@ use crate::window::{WINDOW_BYTES, Window};
 /// The options for writing a compact trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CompactOptions {
-    /// Compress at this level of zstd.
+    /// Compression level of zstd; `None` writes the file uncompressed.
     pub zstd_level: Option<i32>,
-    /// Store for each request when its key comes next; needs 8 bytes of memory a request. Not for
-    /// block traces.
+    /// Stores for each request the distance to its key's next request; needs 8 bytes of memory a
+    /// request. Not for block traces.
     pub next_accesses: bool,
 }
 
-/// Writes a compact trace. The file is none until [`CompactWriter::finish`] has put its header in
-/// place.
+/// Writes a compact trace. The file is not valid until [`CompactWriter::finish`] has written its
+/// header.
 pub struct CompactWriter<W: Write + Seek> {
     out: Out<W>,
-    /// The offset of the header.
+    /// Offset of the header in the output.
     header_at: u64,
     options: CompactOptions,
     kind: Kind,
     stats: Stats,
     numbering: Numbering,
-    /// All numbers, if next accesses are wanted.
+    /// Key numbers of all requests, collected if next accesses are to be stored.
     numbers: Vec<u32>,
     block: Columns,
     payload: Vec<u8>,
@@ -48,7 +48,7 @@ enum Out<W: Write> {
     Zstd(zstd::stream::write::Encoder<'static, W>),
 }
 
-/// The columns of the block at hand.
+/// Columns of the block that is being collected.
 #[derive(Default)]
 struct Columns {
     originals: Vec<u64>,
@@ -66,9 +66,9 @@ impl Columns {
     }
 }
 
-/// A frame of zstd that holds a header uncompressed, so that its place and size are known: magic, a
-/// descriptor that says "content of one byte's size, no window", that size, and the head of one
-/// last, raw block.
+/// Start of a zstd frame that holds the header uncompressed, so that the header has a known place
+/// and size. It consists of the magic, a descriptor for "content size in one byte, no window", that
+/// size, and the head of one last, raw block.
 const FRAME: [u8; 9] = [
     0x28,
     0xb5,
@@ -85,7 +85,7 @@ impl<W: Write + Seek> CompactWriter<W> {
     /// Starts a trace of this kind.
     ///
     /// # Errors
-    /// When the output cannot be written, or next accesses are asked of a block trace.
+    /// When the output cannot be written, or next accesses are requested for a block trace.
     pub fn new(mut out: W, kind: Kind, options: CompactOptions) -> io::Result<Self> {
         if options.next_accesses && kind == Kind::Block {
             let problem = "next accesses need keys, and a block trace has places on a disk";
@@ -148,7 +148,7 @@ impl<W: Write + Seek> CompactWriter<W> {
         Ok(u64::from(number))
     }
 
-    /// Writes what is left and puts the header in place; answers with it and the output.
+    /// Writes the remaining requests and the header; returns the header and the output.
     ///
     /// # Errors
     /// When the output cannot be written.
@@ -193,7 +193,7 @@ impl<W: Write + Seek> CompactWriter<W> {
         self.section(REQUESTS, count, new_keys)
     }
 
-    /// Distances rather than places: they are small. 0 stands for never.
+    /// Writes the next accesses as distances, which are small numbers; 0 stands for never.
     fn write_next_accesses(&mut self) -> io::Result<()> {
         let keys = std::mem::take(&mut self.numbers);
         let dense = DenseKeys { keys, distinct: self.numbering.distinct() };
@@ -213,7 +213,7 @@ impl<W: Write + Seek> CompactWriter<W> {
         Ok(())
     }
 
-    /// Writes the payload as a section and empties it.
+    /// Writes the collected payload as a section and clears it.
     fn section(&mut self, tag: u8, count: usize, new_keys: usize) -> io::Result<()> {
         let head = Section::head(tag, count, new_keys, &self.payload);
         for bytes in [&head[..], &self.payload] {
@@ -271,13 +271,13 @@ impl CompactTrace {
         Ok(Self { name, window, header, keys: Vec::new(), requests: 0, sections: 1, ended: false })
     }
 
-    /// Returns the header, which is read first.
+    /// Returns the header of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The next keys, some thousand at a time, each below the header's `distinct`; `None` at the
-    /// end.
+    /// Returns the next batch of some thousand keys, each below the header's `distinct`; `None` at
+    /// the end.
     ///
     /// # Errors
     /// When the file cannot be read, is damaged or ends early.
@@ -291,7 +291,7 @@ impl CompactTrace {
         Ok(Some(&self.keys))
     }
 
-    /// All keys.
+    /// Reads all keys of the trace.
     ///
     /// # Errors
     /// As [`CompactTrace::next_keys`].
@@ -299,8 +299,8 @@ impl CompactTrace {
         Ok(self.into_parts(false)?.0)
     }
 
-    /// All keys, and for each the index of its next access, [`NEVER`] if there is none: stored
-    /// ones, or computed.
+    /// Reads all keys and, for each request, the index of the next request for its key, or
+    /// [`NEVER`]. Next accesses that the file does not store are computed.
     ///
     /// # Errors
     /// As [`CompactTrace::next_keys`]; and when there are 2³² − 1 requests or more.
@@ -332,7 +332,7 @@ impl CompactTrace {
         ))
     }
 
-    /// Reads one section. False at the end.
+    /// Reads one section; returns false at the end.
     fn section(&mut self, next: &mut Option<Vec<u32>>) -> Result<bool, Error> {
         if self.ended {
             return Ok(false);
@@ -377,7 +377,7 @@ impl CompactTrace {
     }
 }
 
-/// Takes in a section; whether it was the end.
+/// Decodes a section; returns whether it was the end of the trace.
 fn take(
     section: &Section<'_>,
     header: &Header,
@@ -432,11 +432,12 @@ impl std::fmt::Debug for CompactTrace {
     }
 }
 
-/// Requests between two calls of `watch`.
+/// Requests between two calls of `watch` in [`convert`].
 const WATCH_EVERY: u64 = 1 << 16;
 
-/// Writes a trace to `path` in the compact form. The file appears when it is whole, so that it may
-/// replace the one the trace is read from. `watch` is called now and then, for a progress bar.
+/// Writes a trace to `path` in the compact form. The file appears only when it is complete, so it
+/// may replace the file that the trace is read from. `watch` is called at intervals, for a progress
+/// bar.
 ///
 /// # Errors
 /// The first error of the trace, and when the file cannot be written.
@@ -472,7 +473,8 @@ pub fn convert(
 }
 
 impl DenseKeys {
-    /// Opens a file or generator and reads all of it, the compact form by its fast way.
+    /// Opens a file or generator and reads all its keys. The compact form is read without decoding
+    /// whole requests.
     ///
     /// # Errors
     /// As [`Trace::open_source`] and [`DenseKeys::read`].

@@ -51,12 +51,11 @@ keys!(
 keys!(LE32, "le32", u32, from_le_bytes, "binary: u32, little-endian", "your own", &[]);
 keys!(LE64, "le64", u64, from_le_bytes, "binary: u64, little-endian", "your own", &[]);
 
-/// Records of `N` bytes and how to turn one into a key.
-///
 /// Keys as binary integers and nothing else: 32 or 64 bits, either byte order.
 ///
-/// cache2k's traces are big-endian 32-bit, Corda's big-endian 64-bit. Any bytes could be integers,
-/// so that content never tells: only a file's name does.
+/// A record has `N` bytes, and the function turns it into a key. cache2k's traces are big-endian
+/// 32-bit, Corda's big-endian 64-bit. Any bytes could be integers, so only a file's name shows this
+/// format.
 struct Keys<const N: usize, F>(F)
 where
     F: Fn(&[u8; N]) -> u64;
@@ -97,8 +96,8 @@ pub(super) static ORACLE_GENERAL: Spec = Spec {
 /// libCacheSim's oracleGeneral: packed little-endian records of 24 bytes.
 ///
 /// u32 time in s, u64 object, u32 bytes, i64 number of the request that uses the object next (-1 or
-/// the largest number: none). Objects without size are passed over, as libCacheSim does. The next
-/// use is not passed on yet.
+/// the largest number: none). Objects without size are skipped, as in libCacheSim. The next use is
+/// ignored.
 struct OracleGeneral {
     clock: Clock,
 }
@@ -139,9 +138,9 @@ impl Record for OracleGeneral {
     }
 }
 
-/// Nothing in a record marks it, but the next use of each lies ahead, and most objects have a size.
-/// The bound on the next use keeps integers of 32 bits out, the size those of 64. Times may step
-/// back now and then.
+/// Rates a sample of oracleGeneral. Records have no signature, but the next use of each lies ahead,
+/// and most objects have a size. The check of the next use excludes integers of 32 bits, that of
+/// the size those of 64. Times may step back occasionally.
 fn fit(sample: &Sample<'_>) -> Fit {
     let (records, rest) = sample.bytes.as_chunks::<RECORD_BYTES>();
     if sample.is_text()
@@ -186,7 +185,7 @@ pub(super) static VSCSI: Spec = Spec {
 /// version, u64 first sector, u64 time in µs. Version 2, 40 bytes: u16 command, u16 version, u32
 /// serial number, u32 bytes, u32 scatter-gather entries, u64 first sector, u64 time in µs, u64
 /// response time. The version's upper byte is 1 or 2. Commands that neither read nor write are
-/// passed over.
+/// skipped.
 struct Vscsi {
     version: Option<Version>,
     clock: Clock,
@@ -206,7 +205,7 @@ impl Version {
         }
     }
 
-    /// The offset of the command; the version follows it.
+    /// Returns the offset of the command in a record; the version follows it.
     fn command_at(self) -> usize {
         match self {
             Self::V1 => 12,

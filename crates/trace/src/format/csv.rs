@@ -1,15 +1,15 @@
-//! Any table with a header: columns are found by name, separated by commas, semicolons or tabs.
+//! Tables with a header: columns are found by name, separated by commas, semicolons or tabs.
 //!
-//! Names are compared without regard to case and to anything but letters and digits, and a unit may
-//! follow: `time_us`, `Offset (bytes)`. [`aliases`] and [`sector_aliases`] list them,
-//! docs/trace-format.md tells users. A key makes a trace of objects, or of keys where there is no
-//! size; an offset and a size make disk I/O. Where a header has both, the key wins, unless it is
-//! only called `id`. [`Columns`] says what the header does not, and with numbers for names takes
-//! the place of a header. Comments may come first, and a header may be one.
+//! Names are compared by their letters and digits, ignoring case, and a unit may follow: `time_us`,
+//! `Offset (bytes)`. [`aliases`] and [`sector_aliases`] list them; docs/trace-format.md documents
+//! them for users. A table with a key is a trace of objects, or of keys if it has no size; one with
+//! an offset and a size is disk I/O. Where a header has both, the key wins, unless it is only
+//! called `id`. [`Columns`] supplies what the header lacks, and with column numbers replaces it.
+//! Comments may come first, and a header may be a comment.
 //!
-//! Times without a unit are seconds, or what the first of them must be to lie in this century
-//! ([`TimeUnit::likely`]). A volume is numbered in order of appearance, and only disk I/O has any.
-//! Quotes around a field are taken off, and may hold the separator.
+//! Times without a unit are seconds, unless the first of them lies in this century only in a
+//! smaller unit ([`TimeUnit::likely`]). Volumes are numbered in order of appearance, in disk I/O
+//! only. Quotes around a field are removed, and may enclose the separator.
 
 use std::str::FromStr;
 
@@ -32,7 +32,7 @@ pub(super) static CSV: Spec = Spec {
     ..Spec::NONE
 };
 
-/// A decoder for a table whose header does not say everything.
+/// Creates a decoder for a table whose columns are described by `columns` besides its header.
 pub(super) fn decoder(columns: &Columns) -> Box<dyn Decode> {
     Box::new(Lines::new(Csv::new(columns.clone())))
 }
@@ -43,10 +43,10 @@ const HEADER: &str = "a header that names a key, or an offset and a size (--colu
 struct Csv {
     told: Columns,
     layout: Option<Layout>,
-    /// The kind that the stream's first bytes gave, which the header must keep.
+    /// Kind that the stream's first bytes showed; the header must agree.
     kind: Option<Kind>,
     has_requests: bool,
-    /// True before a title, and behind a header of columns named by numbers.
+    /// True before a title line, and after a header if the columns are given by numbers.
     is_titled: bool,
     is_headed: bool,
     time_unit: Option<TimeUnit>,
@@ -54,24 +54,24 @@ struct Csv {
     volumes: Volumes,
 }
 
-/// The layout that a header gives.
+/// The layout of a table's columns, from its header.
 struct Layout {
-    /// Empty where numbers name the columns.
+    /// Header line; empty if the columns are given by numbers.
     header: Vec<u8>,
     separator: u8,
     kind: Kind,
-    /// Role of each column, as an index into `ROLES`, or behind them where it has none.
+    /// Role of each column, as an index into `ROLES`; a larger number if it has none.
     roles: Vec<u8>,
-    /// Column of each role, counted from 1.
+    /// Column of each role, from 1.
     places: [u32; ROLES.len()],
     time_unit: Option<TimeUnit>,
     offset_unit_bytes: u64,
     size_unit_bytes: u64,
-    /// True if 1 is a read among operations that are numbers, as in `is_read`.
+    /// True if numeric operations mean 1 for a read, as in a column `is_read`.
     one_reads: bool,
 }
 
-/// A name without case and decoration.
+/// Returns a name in lower case, with only its letters and digits.
 fn plain_name(name: &[u8]) -> Vec<u8> {
     name.iter()
         .filter(|b| b.is_ascii_alphanumeric() || !b.is_ascii())
@@ -79,10 +79,10 @@ fn plain_name(name: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// A column of operations of which 1 reads.
+/// Name of an operation column in which 1 is a read.
 const ONE_READS: &str = "isread";
 
-/// Names of columns without a unit, the surest first.
+/// Returns the known names of a role's column without a unit, the surest first.
 fn aliases(role: Role) -> &'static [&'static str] {
     match role {
         Role::Time => &[
@@ -154,7 +154,7 @@ fn aliases(role: Role) -> &'static [&'static str] {
     }
 }
 
-/// Names of columns that count sectors.
+/// Returns the known names of a role's column that counts sectors.
 fn sector_aliases(role: Role) -> &'static [&'static str] {
     match role {
         Role::Offset => &["lba", "lbn", "sector", "startsector", "startlba"],
@@ -168,7 +168,7 @@ struct Place {
     at: usize,
     unit_bytes: u64,
     time_unit: Option<TimeUnit>,
-    /// The last resort of the aliases.
+    /// True if the name is the least sure of its role's known names.
     weak: bool,
 }
 
@@ -232,7 +232,7 @@ impl Layout {
         })
     }
 
-    /// Returns the number of roles that are filled.
+    /// Returns the number of roles that have a column.
     fn filled(&self) -> usize {
         self.places.iter().filter(|&&place| place > 0).count()
     }
@@ -277,7 +277,8 @@ fn find(role: Role, names: &[&[u8]], plain: &[Vec<u8>], told: &Columns) -> Optio
     Some(place(at, SECTOR_BYTES))
 }
 
-/// The separator of a line: the most frequent of tabs, semicolons and commas, or blanks.
+/// Returns the separator of a line: the most frequent of tabs, semicolons and commas, or else
+/// blanks.
 fn separator(text: &[u8]) -> u8 {
     let count = |separator: u8| text.iter().filter(|&&b| b == separator).count();
     let best = [b'\t', b';', b','].into_iter().max_by_key(|&separator| count(separator));
@@ -327,7 +328,7 @@ impl Csv {
         }
     }
 
-    /// Reads a line; `None` if it moves no data.
+    /// Parses a line; `None` if it moves no data.
     fn request(&mut self, line: &[u8]) -> Result<Option<Request>, Flaw> {
         let Some(layout) = &self.layout else { return Err(Flaw::text(HEADER, 0, line)) };
         let mut texts = [&b""[..]; ROLES.len() + 1];
@@ -399,7 +400,7 @@ impl Csv {
 }
 
 impl Csv {
-    /// Takes in the layout of a header.
+    /// Adopts the layout of a header line; returns false if the line is not a header.
     fn learn(&mut self, line: &[u8]) -> bool {
         let layout = Layout::of(line, &self.told)
             .filter(|layout| *self.kind.get_or_insert(layout.kind) == layout.kind);
@@ -408,7 +409,7 @@ impl Csv {
         is_header
     }
 
-    /// Looks at a stream's start: its kind, and whether it begins with a title.
+    /// Examines the start of a stream for its kind, and for a title line.
     fn look_ahead(&mut self, head: &[u8]) {
         let layout = headers(head).find_map(|line| Layout::of(line, &self.told));
         self.kind = layout.map(|layout| layout.kind);
@@ -432,9 +433,9 @@ impl Line for Csv {
         Ok(())
     }
 
-    /// A title counts, and where numbers name the columns one line before the first request that is
-    /// none. A header that is a comment may be followed by one that is not. Where a header is
-    /// repeated, it is known by being the same.
+    /// Returns whether a line is a header or a title. If columns are given by numbers, one line
+    /// before the first request may be a header. A header in a comment may be followed by one that
+    /// is not a comment. A repeated header is recognised because it is equal to the first.
     fn header(&mut self, line: &[u8]) -> bool {
         if self.has_requests {
             return false;
@@ -460,7 +461,7 @@ impl Line for Csv {
     }
 }
 
-/// The lines of a stream's start that may be headers, those that are no comments first.
+/// Returns the lines at the start of a stream that may be headers; comments come last.
 fn headers(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let lines = || head.split(|&b| b == b'\n').map(|line| without_mark(line.trim_ascii()));
     let is_comment = |line: &&[u8]| line.starts_with(b"#");
@@ -469,8 +470,8 @@ fn headers(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines().skip(first.unwrap_or(0)).filter(move |line| !is_comment(line)).chain(comments)
 }
 
-/// Less sure than a format that knows the very header; and a header must fill two roles, since a
-/// single word may be a key. It is a comment at the start, or the first line or the second.
+/// Rates a sample, lower than a format that knows its exact header. A header must fill two roles,
+/// because a single word may be a key. It is a comment at the start, or the first or second line.
 fn fit(sample: &Sample<'_>) -> Fit {
     let mut format = Csv::new(Columns::default());
     let is_comment = |line: &[u8]| line.starts_with(b"#");
@@ -500,7 +501,7 @@ pub(crate) enum Role {
     Volume,
 }
 
-/// All roles, each at the index that it is as a number.
+/// All roles, each at the index that equals its number.
 pub(crate) const ROLES: [Role; 6] =
     [Role::Time, Role::Key, Role::Offset, Role::Size, Role::Op, Role::Volume];
 
@@ -516,7 +517,7 @@ pub(crate) enum TimeUnit {
     S,
     Ms,
     Us,
-    /// 100 ns, as Windows does.
+    /// 100 ns, the unit of Windows file times.
     FileTime,
     Ns,
 }
@@ -530,7 +531,7 @@ impl TimeUnit {
         ("ns", Self::Ns),
     ];
 
-    /// Decimal digits from this unit down to a nanosecond.
+    /// Returns the decimal digits from this unit down to a nanosecond.
     pub(crate) fn digits(self) -> u32 {
         match self {
             Self::S => 9,
@@ -541,8 +542,8 @@ impl TimeUnit {
         }
     }
 
-    /// The unit in which a time since 1970 (or 1601, on Windows) has so many digits; seconds where
-    /// it has fewer.
+    /// Returns the unit in which a present time since 1970 (or 1601, on Windows) has as many digits
+    /// as `text`; seconds if it has fewer.
     pub(crate) fn likely(text: &[u8]) -> Self {
         match text.iter().take_while(|b| b.is_ascii_digit()).count() {
             19.. => Self::Ns,
@@ -554,13 +555,12 @@ impl TimeUnit {
     }
 }
 
-/// Names of a table's columns, and their units, where its header does not tell by itself.
+/// Names and units of a table's columns, where its header is not enough.
 ///
 /// Parses from pairs such as `time=when,time-unit=ms,key=obj,size=kb,size-unit=1024`. Roles are
-/// `time`, `key`, `offset`, `size`, `op` and `volume`, each with the name of a column in the
-/// header, or all with numbers of columns from 1, which needs none; `time-unit` is `s`, `ms`, `us`,
-/// `100ns` or `ns`, and `offset-unit` and `size-unit` are
-/// bytes.
+/// `time`, `key`, `offset`, `size`, `op` and `volume`. Each names a column of the header, or all
+/// give column numbers from 1, which need no header. `time-unit` is `s`, `ms`, `us`, `100ns` or
+/// `ns`; `offset-unit` and `size-unit` are in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Columns {
     names: [Option<String>; ROLES.len()],
@@ -569,27 +569,27 @@ pub struct Columns {
     pub(crate) size_unit_bytes: Option<u64>,
 }
 
-/// Why a text names no columns.
+/// The error of a text that does not name columns.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ColumnsError {
-    /// There is nothing of this name to set.
+    /// No setting has this name.
     #[error("there is no {name:?} to set; there are {SETTINGS}")]
     Unknown {
-        /// The name of the setting.
+        /// Name that was given.
         name: String,
     },
-    /// A setting is not what it should be.
+    /// The value of a setting is invalid.
     #[error("{name}: expected {expected}, found {found:?}")]
     Value {
-        /// The setting.
+        /// Name of the setting.
         name: String,
         /// The expected value.
         expected: &'static str,
         /// The value that was found.
         found: String,
     },
-    /// A table is read as objects or as disk I/O.
+    /// Both a key and an offset are given, but a table is either objects or disk I/O.
     #[error("key and offset exclude each other: a key makes objects, an offset disk I/O")]
     KeyAndOffset,
 }
@@ -601,12 +601,12 @@ impl Columns {
         self.names[role as usize].as_deref()
     }
 
-    /// The number of a role's column, counted from 1, where its name is one.
+    /// Returns the number of a role's column, from 1, if the column is given by its number.
     pub(crate) fn number(&self, role: Role) -> Option<usize> {
         self.name(role).and_then(|name| name.parse().ok()).filter(|&number| number > 0)
     }
 
-    /// Returns whether all columns are named by their numbers, so that no header is needed.
+    /// Returns whether all columns are given by numbers, so that no header is needed.
     pub(crate) fn are_numbers(&self) -> bool {
         let mut named = ROLES.into_iter().filter(|&role| self.name(role).is_some()).peekable();
         named.peek().is_some() && named.all(|role| self.number(role).is_some())

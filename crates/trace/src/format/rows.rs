@@ -28,15 +28,15 @@ use crate::request::{Kind, Op, Request};
 use Column::*;
 use Separator::{Blanks, Comma};
 
-/// The layout of a line.
+/// The layout of a line: its columns and their separator.
 pub(super) struct Row {
     separator: Separator,
-    /// Nanoseconds in a unit of times without a point.
+    /// Nanoseconds in a unit of times without a decimal point.
     tick_ns: u64,
     columns: &'static [Column],
-    /// True if anything may follow the columns.
+    /// True if further text may follow the columns.
     is_open: bool,
-    /// The start of a header.
+    /// Start of a header line, if the format has one.
     header: &'static str,
 }
 
@@ -47,43 +47,42 @@ enum Separator {
     Blanks,
 }
 
-/// A column and, where it can be wrong, what it should be.
+/// A column and, where it can be invalid, its expected value for error messages.
 #[derive(Clone, Copy)]
 enum Column {
-    /// A whole number of ticks.
+    /// A time as a whole number of ticks.
     Time(&'static str),
-    /// A time with so many digits from its unit down to a nanosecond.
+    /// A decimal time; the number is the digits from its unit down to a nanosecond.
     Decimal(u32, &'static str),
-    /// A decimal time that must have a point.
+    /// A decimal time that must have a decimal point.
     Pointed(u32, &'static str),
     /// The number of a disk.
     Disk(&'static str),
-    /// A name or a number that goes before the number of a disk, and that number.
+    /// A host's name; with `Part`, the number of a disk. `Major` is a number in place of the name.
     Host,
     Major(&'static str),
     Part(&'static str),
-    /// A place on a disk and a length, in units of so many bytes.
+    /// A disk offset in units of this many bytes; `Length` is a length in such units.
     Offset(u64, &'static str),
     Length(u64, &'static str),
-    /// Any text, a number, 64 bits in hexadecimal.
+    /// A key as any text; `Id` is a key as a number, `HexKey` one as 64 bits in hexadecimal.
     Key,
     Id(&'static str),
     HexKey(&'static str),
     KeyBytes(&'static str),
     Bytes(&'static str),
     Bytes32(&'static str),
-    /// A size, if the line goes on.
+    /// An optional size at the end of the line.
     BytesIfAny(&'static str),
-    /// One of these words.
+    /// An operation, as one of these words.
     Ops(&'static [(&'static str, Op)], &'static str),
-    /// One of these words, or nothing: then the line moves no data.
+    /// An operation as one of these words, or nothing if the line moves no data.
     OpsIfAny(&'static [(&'static str, Op)], &'static str),
-    /// A word for an operation behind `REST.`.
+    /// An operation as a word after `REST.`.
     Rest(&'static str),
-    /// Hexadecimal flags, of which bit 0 says that it reads.
+    /// Hexadecimal flags; bit 0 is set for a read.
     Flags(&'static str),
-    /// Passed over: any text, a number, a decimal number or nothing, letters, a number with a
-    /// fraction.
+    /// An ignored column of any text; the variants below are ignored columns whose form is checked.
     Any,
     Number(&'static str),
     DecimalIfAny(&'static str),
@@ -103,12 +102,12 @@ const fn row(separator: Separator, tick_ns: u64, columns: &'static [Column]) -> 
     Row { separator, tick_ns, columns, is_open: false, header: "" }
 }
 
-/// A row whose header starts so.
+/// Returns the row with this start of a header line.
 const fn headed(header: &'static str, row: Row) -> Row {
     Row { header, ..row }
 }
 
-/// A row with anything behind its columns.
+/// Returns the row with further text allowed after its columns.
 const fn open(row: Row) -> Row {
     Row { is_open: true, ..row }
 }
@@ -409,7 +408,7 @@ fn times_have_a_point(sample: &Sample<'_>) -> bool {
     sample.lines().any(|line| Fields::blanks(line.text).text().contains(&b'.'))
 }
 
-/// Reads the lines of a format that has one row or several, of which a trace has one.
+/// Decoder of a format with one or several rows, of which each trace uses one.
 pub(super) struct Table {
     rows: &'static [Row],
     clock: Clock,

@@ -1,5 +1,5 @@
-//! Text formats that are more than rows of columns: plain keys, the ARC paper, memory addresses,
-//! fio, SRT, blkparse and CacheLib.
+//! Text formats with more structure than columns: plain keys, the ARC paper, memory addresses, fio,
+//! SRT, blkparse and CacheLib.
 
 use super::{Fit, Spec, fit_lines, flags, operation, starts_with};
 use crate::decode::{
@@ -22,8 +22,8 @@ pub(super) static PLAIN: Spec = Spec {
 
 /// One key per line, as in the traces of the LIRS paper (Jiang & Zhang, SIGMETRICS '02).
 ///
-/// Numbers are taken as they are, anything else is hashed. Blank lines, and `*`, which separates
-/// phases, are no requests.
+/// Numbers are keys themselves; any other text is hashed. Blank lines, and `*`, which separates
+/// phases, are skipped.
 pub(super) struct Plain;
 
 impl Line for Plain {
@@ -36,8 +36,8 @@ impl Line for Plain {
     }
 }
 
-/// Any line is a key when asked for, but unasked only single words are taken for keys, so that a
-/// table of an unknown format is not.
+/// Rates a sample of plain keys. Only single words are recognised as keys, so that a table of an
+/// unknown format is not; if the format is given, any line is a key.
 fn fit_plain(sample: &Sample<'_>) -> Fit {
     let single =
         |line: &[u8]| !line.iter().any(|&b| matches!(b, b' ' | b'\t' | b',' | b';' | b'|'));
@@ -58,9 +58,9 @@ pub(super) static ARC: Spec = Spec {
 
 /// The traces of the ARC paper (Megiddo & Modha, FAST '03): text, four integers a line.
 ///
-/// `first page, count, ignored, request number`. A line stands for `count` consecutive pages of 512
-/// bytes: by default that many requests for keys, as the paper counts them; opened `as_blocks`, one
-/// read of `count` sectors.
+/// The columns are `first page, count, ignored, request number`. A line stands for `count`
+/// consecutive pages of 512 bytes. By default it is that many requests for keys, as the paper
+/// counts them; opened `as_blocks`, one read of `count` sectors.
 struct Arc<const AS_BLOCKS: bool>;
 
 impl<const AS_BLOCKS: bool> Line for Arc<AS_BLOCKS> {
@@ -95,7 +95,7 @@ pub(super) static ADDRESS: Spec = Spec {
     ..Spec::NONE
 };
 
-/// Addresses in memory, a line each, as tools that watch programs write them.
+/// Memory addresses, one a line, as written by tools that trace programs.
 ///
 /// | tool | a line |
 /// |---|---|
@@ -104,7 +104,7 @@ pub(super) static ADDRESS: Spec = Spec {
 /// | Dinero | `0 7fffed80`: 0 reads, 1 writes, 2 fetches an instruction |
 /// | Pin's pinatrace | `0x7f1c: R 0x7ffe10`: instruction, read or write, address |
 ///
-/// Each address is a key. Lines of Valgrind's own, which begin with `==`, are passed over.
+/// Each address is a key. Valgrind's own lines, which begin with `==`, are skipped.
 struct Address;
 
 impl Line for Address {
@@ -132,7 +132,8 @@ impl Line for Address {
     }
 }
 
-/// Digits alone may as well be other numbers.
+/// Rates a sample of addresses. A sample of decimal digits alone does not fit, because they may be
+/// other numbers.
 fn fit_address(sample: &Sample<'_>) -> Fit {
     let is_letter = |line: &[u8]| !line[0].is_ascii_digit();
     let shows = |line: &[u8]| is_letter(line) || line.iter().any(|b| b"abcdef".contains(b));
@@ -152,12 +153,12 @@ pub(super) static FIO: Spec = Spec {
 
 /// The logs of fio's `write_iolog`, versions 2 and 3; see "Trace file format" in fio(1).
 ///
-/// The first line says the version. Others are `[time] file action [offset bytes]`, separated by
+/// The first line has the version. The others are `[time] file action [offset bytes]`, separated by
 /// blanks; version 3 has times in µs, and in version 2 `wait` lets time pass. Files are volumes,
-/// numbered in order of appearance. Actions that move no data are passed over.
+/// numbered in order of appearance. Actions that move no data are skipped.
 struct Fio {
     version: Option<u8>,
-    /// The time that passed by waiting.
+    /// Total time of all `wait` actions so far, in microseconds.
     waited_us: u64,
     clock: Clock,
     volumes: Volumes,
@@ -221,10 +222,10 @@ const FIO_HEADER: &str = "`fio version 2 iolog` or 3";
 
 const MAGIC: &[u8] = b"$$TR_IOREC";
 const HEADER_END: u8 = 0x0c;
-/// Longer headers, and longer records, are none.
+/// Longest header or record that is accepted, in bytes.
 const HEADER_BYTES_MAX: usize = 64 << 10;
 const RECORD_BYTES_MAX: usize = 4096;
-/// The words up to the flags.
+/// Least size of a record: the words up to the flags.
 const RECORD_BYTES_MIN: usize = 48;
 
 pub(super) static SRT: Spec = Spec {
@@ -243,13 +244,13 @@ pub(super) static SRT: Spec = Spec {
 
 /// SRT, the format of Hewlett-Packard's disk traces (Ruemmler & Wilkes, USENIX Winter '93): binary.
 ///
-/// A text header that ends with a form feed (0x0C), then records of big-endian 32-bit words: record
+/// A text header ends with a form feed (0x0C). Records of big-endian 32-bit words follow: record
 /// bytes, id, seconds, microseconds, start, stop, bytes, first sector, device, driver type,
-/// cylinder, flags (bit 0: read), and more. The device number stands above the lowest 8 bits, which
+/// cylinder, flags (bit 0: read), and more. The device number is above the lowest 8 bits, which
 /// name a partition; sectors count from the device's start and have 512 bytes.
 struct Srt {
     in_header: bool,
-    /// Without a record's length there is no telling where the next one starts.
+    /// True after a record with a bad length, because the start of the next record is then unknown.
     lost: bool,
     clock: Clock,
 }
@@ -335,7 +336,7 @@ pub(super) static ISSUED: Spec = Spec {
     ..Spec::NONE
 };
 
-/// The first words of the lines of the summary.
+/// First words of the lines of blkparse's summary.
 const SUMMARY: [&str; 9] = [
     "CPU",
     "Reads ",
@@ -348,18 +349,19 @@ const SUMMARY: [&str; 9] = [
     "Events (",
 ];
 
-/// The default text output of `blkparse`, which prints what Linux's `blktrace` recorded; see
+/// The default text output of `blkparse`, which prints a recording of Linux's `blktrace`; see
 /// blkparse(1).
 ///
-/// `major,minor cpu sequence time (s) pid action RWBS sector + sectors [process]`, separated by
-/// blanks. One request passes through many actions, so one of them counts: `blkparse` takes those
-/// queued (`Q`), what a cache above the disk would see; a recording without them reads as
-/// `blkparse-issued`, which takes those issued to the driver (`D`). Other actions, the summary at
-/// the end, and requests without data (a flush, a command of the driver's own) are passed over. In
-/// RWBS, `R` reads, `W` writes and `D` discards, which is a deletion; the flags around them do
-/// not matter. A disk is a volume, numbered in order of appearance.
+/// The columns are `major,minor cpu sequence time (s) pid action RWBS sector + sectors [process]`,
+/// separated by blanks. One request passes through many actions, of which one kind is counted. The
+/// format `blkparse` counts queued requests (`Q`), which a cache above the disk would see. A
+/// recording without them reads as `blkparse-issued`, which counts those issued to the driver
+/// (`D`). Other actions, the summary at the end, and requests without data (a flush, a command of
+/// the driver's own) are skipped. In RWBS, `R` reads, `W` writes and `D` discards, which is a
+/// deletion; the flags around them do not matter. A disk is a volume, numbered in order of
+/// appearance.
 struct Blkparse {
-    /// The action that counts.
+    /// Action whose requests are counted.
     action: u8,
     clock: Clock,
     volumes: Volumes,
@@ -464,23 +466,23 @@ const CACHELIB_HEADER: &str = "a header with the columns of a kv, cdn or tectoni
 /// | tectonic | `op_time` | `block_id` | `io_size` | `op_name` |
 ///
 /// A line of a kv trace is as many requests as its `op_count`, which sums up repetitions within a
-/// second. A read whose value has size 0 missed, and tells no size.
+/// second. A read whose value has size 0 was a miss, so its size is unknown.
 struct CacheLib {
     clock: Clock,
     columns: Option<CacheLibColumns>,
 }
 
-/// The positions of the columns, from 0.
+/// Indexes of the columns, from 0.
 #[derive(Clone, Copy)]
 struct CacheLibColumns {
     time: Option<usize>,
     key: usize,
     bytes: usize,
-    /// Stands in for a size of -1.
+    /// Column whose size is used where the size is -1.
     else_bytes: Option<usize>,
     key_bytes: Option<usize>,
     op: Option<usize>,
-    /// The number of requests that a line stands for.
+    /// Column with the number of requests that a line stands for.
     repeats: Option<usize>,
     count: usize,
 }
@@ -560,7 +562,7 @@ impl Line for CacheLib {
     }
 }
 
-/// The header says it all.
+/// Rates a sample of CacheLib traces by its header alone.
 fn fit_cachelib(sample: &Sample<'_>) -> Fit {
     let known = sample.lines().next().is_some_and(|line| CacheLibColumns::of(line.text).is_some());
     fit_lines(sample, CacheLib::new()).only_if(known)

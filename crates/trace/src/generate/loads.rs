@@ -1,5 +1,5 @@
-//! Generators that imitate programs: YCSB, file servers under SPEC SFS, and a file system that
-//! moves what it writes.
+//! Generators that imitate programs: YCSB, file servers under SPEC SFS, and a copy-on-write storage
+//! engine.
 
 use std::collections::HashMap;
 
@@ -55,11 +55,11 @@ enum Operation {
     ReadModifyWrite,
 }
 
-/// The rest of the current operation.
+/// The part of the current operation that is still to be generated.
 enum Rest {
     Nothing,
     Write(u64),
-    /// Reads of keys from one up to another.
+    /// Reads of keys from the first number up to, but not including, the second.
     Scan(u64, u64),
 }
 
@@ -76,16 +76,16 @@ enum Rest {
 ///
 /// An update or insert is a write; a scan is a read of each of its keys; read-modify-write is a
 /// read and a write of one key. Zipfian keys are scattered as in the paper, but one to one, where
-/// its generator hashes and lets keys collide. While keys are added, ranks are drawn from the law
-/// over all that could ever be and drawn again until the key exists, which is the law over those
-/// that do.
+/// its generator hashes and lets keys collide. While keys are added, ranks are drawn over all keys
+/// that may ever exist, and drawn again until the key exists. The result is Zipf's law over the
+/// existing keys.
 struct Ycsb {
     rng: Rng,
     ranks: Ranks,
     scatter: Scatter,
-    /// Keys at the start; those added later are not scattered.
+    /// Number of keys at the start; keys added later are not scattered.
     loaded: u64,
-    /// Keys now.
+    /// Number of keys that exist now.
     keys: u64,
     main: Operation,
     other: Operation,
@@ -154,13 +154,13 @@ impl Generate for Ycsb {
     }
 }
 
-/// Exponents of the popularity of places.
+/// Zipf exponent of the popularity of places in `dbtable`; the next constant is that of `swbuild`.
 const DBTABLE_THETA: f64 = 0.6;
 const SWBUILD_THETA: f64 = 0.99;
-/// Share of the requests that go to the few popular places, and one place in how many these are.
+/// Share of the requests that go to the few popular places; `HOT_PLACES` gives their number.
 const HOT_REQUESTS: f64 = 0.9;
 const HOT_PLACES: u64 = 100;
-/// Share of VDA's requests that begin where the last one did.
+/// Share of VDA's requests that begin at the start of the last one.
 const VDA_AGAIN: f64 = 0.5;
 
 pub(super) static SFS: Entry = Entry {
@@ -216,10 +216,10 @@ pub(super) static SFS: Entry = Entry {
     },
 };
 
-/// The choice of the next place.
+/// The rule by which the next place is chosen.
 enum Place {
     Popular(Ranks, Scatter),
-    /// So many from the first on, which wraps around, and sometimes any.
+    /// A few places in a circle from the first on, and sometimes any place.
     Few {
         first: u64,
         count: u64,
@@ -231,8 +231,8 @@ enum Place {
     },
 }
 
-/// File servers under the loads that SPEC SFS 2014 gives them, and a web search, as FussyCache
-/// measured with them (table I and figures 3 to 6).
+/// File servers under the loads of SPEC SFS 2014, and a web search, as in the measurements of
+/// FussyCache (table I and figures 3 to 6).
 ///
 /// | | reads | mean request | where |
 /// |---|---|---|---|
@@ -242,17 +242,17 @@ enum Place {
 /// | vda | none | 457 KiB | from the last start again, or one behind the other |
 /// | websearch | all | 8 KiB | as dblog |
 ///
-/// Shares and sizes are the paper's. How popular places are it only draws, and that VDA is inclined
-/// to begin at the same block again with another size it only says; that a hundredth of the places
-/// takes nine requests of ten, that every other request of VDA begins where the last one did, and
-/// the exponents are chosen here. A key is a block of 4 KiB:
-/// `block=4KiB` makes disk I/O with those sizes. Places are extents as long as the longest request;
-/// requests begin where extents do.
+/// Shares and sizes are the paper's. The popularity of places is only drawn there, and the paper
+/// only says that VDA tends to begin at the same block again with another size. Three choices are
+/// made here: a hundredth of the places takes nine requests of ten, every other request of VDA
+/// begins where the last one did, and the exponents. A key is a block of 4 KiB: `block=4KiB` makes
+/// disk I/O with those sizes. Places are extents as long as the longest request; requests begin at
+/// the start of an extent.
 struct Sfs {
     rng: Rng,
     place: Place,
     keys: u64,
-    /// Keys of a place, and how many places there are.
+    /// Number of keys in a place; `places` is the number of places.
     extent: u64,
     places: u64,
     half_blocks: u64,
@@ -337,26 +337,26 @@ pub(super) static CHURN: Entry = Entry {
 };
 
 /// Copy-on-write churn: updated pages move to free blocks, and the blocks that they leave are
-/// trimmed and used again.
+/// trimmed and reused.
 ///
-/// The habit of storage engines that never overwrite a live block, such as WiredTiger. Pages follow
-/// Zipf's law, and keys are blocks. A read asks for the block of its page, an update writes the
-/// page to the lowest free block. When no block is free, a checkpoint frees all that were left
-/// since the last one: each is trimmed (`trim=yes`), or just used again (`trim=no`), so that its
-/// next write overwrites data that no page needs.
+/// Storage engines that never overwrite a live block, such as WiredTiger, behave like this. Pages
+/// follow Zipf's law, and keys are blocks. A read requests the block of its page; an update writes
+/// the page to the lowest free block. When no block is free, a checkpoint frees all blocks left
+/// since the last one. Each is trimmed (`trim=yes`), or just reused (`trim=no`), so that its next
+/// write overwrites data that no page needs.
 struct Churn {
     rng: Rng,
     ranks: Ranks,
     scatter: Scatter,
-    /// Draws below it read; `None` when all do.
+    /// Threshold of random draws below which a request is a read; `None` when all are reads.
     read_until: Option<u64>,
     trims: bool,
-    /// The block of each page that is not in the block of its own number.
+    /// Block of each page that is not in the block of its own number.
     moved: HashMap<u64, u64>,
-    /// The first block that was never used, and the end of all.
+    /// First block that was never used; `span` is the number of all blocks.
     fresh: u64,
     span: u64,
-    /// Blocks to be used again, the lowest last.
+    /// Free blocks that were used before, the lowest last.
     free: Vec<u64>,
     /// Blocks left since the last checkpoint.
     left: Vec<u64>,
@@ -374,7 +374,7 @@ impl Churn {
         }
     }
 
-    /// Takes the lowest free block, of which there is one.
+    /// Removes the lowest free block and returns it. One must be free.
     fn take(&mut self) -> u64 {
         self.free.pop().unwrap_or_else(|| {
             self.fresh += 1;

@@ -15,9 +15,8 @@ pub(super) static LOOP: Entry = Entry {
     },
 };
 
-/// 0, 1, … and again from 0.
-///
-/// `loop`: keys in order, over and over. LRU and FIFO hit nothing until the cache holds all of it.
+/// Loop (`loop`): keys 0, 1, … in order, over and over. LRU and FIFO have no hits until the cache
+/// holds all keys.
 pub(super) struct Cycle {
     next: u64,
     keys: u64,
@@ -79,11 +78,11 @@ pub(super) static SCAN: Entry = Entry {
     },
 };
 
-/// Popular keys, and now and then a scan over many others: a backup, a table read from end to end.
+/// Popular keys with occasional scans over many others: a backup, or a table read from end to end.
 ///
-/// Tests whether a policy lets keys that come once push out those that come often. Keys `0..keys`
-/// follow Zipf's law; after every `every` such requests come `length` keys in order from the range
-/// above them, which starts again when all `scanned` have been read.
+/// It tests whether a policy lets keys that are used once evict popular keys. Keys `0..keys` follow
+/// Zipf's law; after every `every` such requests come `length` keys in order from the range above
+/// them, which starts again when all `scanned` have been read.
 struct Scan {
     rng: Rng,
     ranks: Ranks,
@@ -91,7 +90,7 @@ struct Scan {
     every: u64,
     length: u64,
     scanned: Cycle,
-    /// Place in the period of `every` popular keys and a scan.
+    /// Position in the period of `every` popular keys and a scan.
     at: u64,
 }
 
@@ -133,7 +132,7 @@ pub(super) static MIX: Entry = Entry {
     },
 };
 
-/// Several generators in one trace, each with its own range of keys, taking turns at random by
+/// Several generators in one trace, each with its own range of keys, interleaved at random by
 /// weight.
 struct Mix {
     rng: Rng,
@@ -141,9 +140,10 @@ struct Mix {
 }
 
 struct Part {
-    /// Its turn comes when a draw falls below this, and not below that of the part before.
+    /// Upper limit of the random draws that choose this part; the lower one is the limit of the
+    /// part before.
     until: u64,
-    /// The first of its keys.
+    /// First key of the part's range.
     first: u64,
     generator: Box<dyn Generate>,
 }

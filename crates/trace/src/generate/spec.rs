@@ -1,21 +1,23 @@
-//! Generators in words: `name:parameter=value,…`, wherever a trace's path may stand.
+//! Texts that describe generators: `name:parameter=value,…`, valid wherever a trace's path is.
 //!
-//! A mix takes its parts behind plus signs, each with a `weight`, and gives them its requests and
-//! seed: `mix:requests=9000+zipf:keys=100,weight=2+loop:keys=50`. Every parameter has a default.
+//! A mix is followed by its parts, each after a plus sign and with a `weight`; it passes them its
+//! requests and seed: `mix:requests=9000+zipf:keys=100,weight=2+loop:keys=50`. Every parameter has
+//! a default.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::{ENTRIES, Entry, Made, Plan};
 
-/// The generator that has parts.
+/// Name of the generator that has parts.
 pub(super) const MIX: &str = "mix";
-/// The generator whose requests have sizes of their own.
+/// Name of the generator whose requests have sizes of their own.
 pub(super) const SFS: &str = "sfs";
-/// The size of the block that a key of [`SFS`] names.
+/// Size of the block that a key of [`SFS`] stands for.
 pub(super) const SFS_BLOCK_BYTES: u64 = 4096;
 
-/// A generated trace in words. Parses from `zipf:keys=1000,theta=0.9` and prints as what was given.
+/// The description of a generated trace. It parses from text such as `zipf:keys=1000,theta=0.9` and
+/// prints the parameters that were given.
 ///
 /// ```
 /// use floe_trace::{GeneratorSpec, Trace};
@@ -27,13 +29,13 @@ pub(super) const SFS_BLOCK_BYTES: u64 = 4096;
 #[derive(Clone)]
 pub struct GeneratorSpec {
     entry: &'static Entry,
-    /// The given values, in the order of the registry.
+    /// Parameters that were given, in the order of the registry.
     given: Vec<(&'static Parameter, Value)>,
     parts: Vec<GeneratorSpec>,
     is_part: bool,
 }
 
-/// All parameters of a generator, or those it takes as part of a mix.
+/// Returns all parameters of a generator, or those it accepts as part of a mix.
 pub(super) fn parameters_of(
     entry: &'static Entry,
     is_part: bool,
@@ -46,18 +48,18 @@ pub(super) fn parameters_of(
 }
 
 impl GeneratorSpec {
-    /// The generator's name.
+    /// Returns the generator's name.
     pub fn name(&self) -> &'static str {
         self.entry.name
     }
 
-    /// Returns the number of requests it makes.
+    /// Returns the number of requests that the trace has.
     pub fn requests(&self) -> u64 {
         self.whole("requests")
     }
 
-    /// Returns whether `text` starts as a spec does: with a word and a colon, or with the name of a
-    /// generator.
+    /// Returns whether `text` starts like a generator: with a word and a colon, or with the name of
+    /// a generator.
     pub(crate) fn looks_like(text: &str) -> bool {
         let name = text.split([':', '+']).next().unwrap_or(text);
         let is_word = name.len() > 1
@@ -119,7 +121,7 @@ impl GeneratorSpec {
         }
     }
 
-    /// Returns the given value, or the default.
+    /// Returns the value of a parameter: the given one, or the default.
     fn value(&self, name: &str) -> Option<Value> {
         let given = self
             .given
@@ -133,7 +135,7 @@ impl GeneratorSpec {
         })
     }
 
-    /// One generator without parts.
+    /// Parses one generator without parts.
     fn parse(text: &str, is_part: bool) -> Result<Self, SpecError> {
         let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
         let entry = find(name).ok_or_else(|| SpecError::UnknownGenerator {
@@ -230,14 +232,14 @@ impl PartialEq for GeneratorSpec {
     }
 }
 
-/// The most keys or requests: sums and products of a few stay far from overflow.
+/// Largest number of keys or requests; sums and products of a few stay far from overflow.
 const WHOLE_MAX: u64 = 1 << 48;
 
-/// A parameter as a generator declares it.
+/// A parameter of a generator, as declared in the registry.
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
     pub(crate) of: Type,
-    /// As a user would write it.
+    /// Default value, as a user would write it.
     pub(crate) default: &'static str,
     pub(crate) about: &'static str,
 }
@@ -281,7 +283,7 @@ pub(super) const WEIGHT: Parameter = Parameter {
     about: "how often this part's turn comes",
 };
 
-/// Parameters that a part of a mix takes besides its generator's own.
+/// Parameters that a part of a mix accepts besides its generator's own.
 pub(super) const OF_PARTS: &[Parameter] = &[WEIGHT];
 
 /// The types of parameters.
@@ -357,7 +359,7 @@ impl Type {
     }
 }
 
-/// Digits, and underscores between them.
+/// Parses a whole number: digits, and underscores between them.
 fn whole(text: &str) -> Option<u64> {
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
         return None;
@@ -403,50 +405,50 @@ pub enum SpecError {
     /// No generator has this name.
     #[error("no generator is called {name:?}; there are {generators}")]
     UnknownGenerator {
-        /// The name that was asked for.
+        /// Name that was given.
         name: String,
-        /// All generators, separated by commas.
+        /// Names of all generators, separated by commas.
         generators: String,
     },
     /// The generator has no such parameter.
     #[error("{generator} has no parameter {name:?}; it has {parameters}")]
     UnknownParameter {
-        /// The generator.
+        /// Name of the generator.
         generator: &'static str,
-        /// The parameter that was given.
+        /// Parameter name that was given.
         name: String,
-        /// Its parameters, separated by commas.
+        /// Parameters of the generator, separated by commas.
         parameters: String,
     },
-    /// A parameter is not what it should be.
+    /// The value of a parameter is invalid.
     #[error("{parameter}: expected {expected}, found {found:?}")]
     Value {
-        /// The parameter.
+        /// Name of the parameter.
         parameter: &'static str,
         /// The expected value.
         expected: &'static str,
         /// The value that was found.
         found: String,
     },
-    /// A parameter is there twice.
+    /// A parameter is given twice.
     #[error("{parameter} is given twice")]
     Twice {
-        /// The parameter.
+        /// Name of the parameter.
         parameter: &'static str,
     },
-    /// Only a mix has parts.
+    /// Parts were given to a generator other than a mix.
     #[error("{generator} takes no parts; a mix does: mix:requests=9000+zipf:keys=100+loop:keys=50")]
     Parts {
-        /// The generator.
+        /// Name of the generator.
         generator: &'static str,
     },
-    /// A mix of nothing.
+    /// A mix has no parts.
     #[error("mix needs parts, as in mix:requests=9000+zipf:keys=100+loop:keys=50")]
     NoParts,
-    /// A mix in a mix.
+    /// A mix is a part of another mix.
     #[error("a mix cannot be part of a mix; give its parts")]
     Nested,
-    /// The last block would lie behind the end of any disk.
+    /// The keys, as blocks, do not fit on any disk.
     #[error("{keys} keys of this block size do not fit on a disk")]
     TooFar {
         /// The number of keys.

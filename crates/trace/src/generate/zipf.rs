@@ -1,5 +1,5 @@
-//! Generators that draw keys at random, and what they draw from: random numbers whose streams never
-//! change, and Zipf's law.
+//! Generators that draw keys at random, and the basis of all random generators: reproducible random
+//! numbers, and Zipf's law.
 
 use super::spec::{KEYS, Parameter, THETA, Type};
 use super::{Access, Entry, Generate, Made};
@@ -41,18 +41,17 @@ impl Generate for Zipf {
     }
 }
 
-/// Ranks with a cell of their own.
+/// Number of first ranks that have a cell each.
 const ALONE: u64 = 1024;
-/// A wider cell is at most this part of its first rank wide.
+/// Largest width of a shared cell, as a divisor of its first rank.
 const PART: u64 = 64;
 
-/// Draws ranks, counted from 0.
+/// Draws ranks, counted from 0, by Zipf's law: the key of rank r is requested in proportion to
+/// r^-θ.
 ///
-/// Zipf's law: the key of rank r is asked for in proportion to r^-θ.
-///
-/// Ranks are cut into cells: the first thousand stand alone, the others share cells 1/64 as wide as
-/// their first rank. A cell is drawn from an alias table (Vose, 1991) in proportion to its width
-/// times its first rank's weight, a rank uniformly from the cell, and it is kept with the
+/// Ranks are cut into cells: the first thousand have a cell each, the others share cells 1/64 as
+/// wide as their first rank. A cell is drawn from an alias table (Vose, 1991) in proportion to its
+/// width times its first rank's weight. A rank is drawn uniformly from the cell, and kept with the
 /// probability that corrects the difference. That follows the law exactly for any θ ≥ 0, takes a
 /// few nanoseconds, and needs a table of some thousand cells for any number of keys. Nearly all
 /// draws are kept without computing a power.
@@ -60,22 +59,22 @@ const PART: u64 = 64;
 pub(super) struct Ranks {
     cells: Vec<Cell>,
     theta: f64,
-    /// Every rank is at least this likely to be kept.
+    /// Lower bound of the probability that a drawn rank is kept.
     kept_share: f64,
 }
 
 #[derive(Debug, Clone)]
 struct Cell {
-    /// Draws that fall below this stay here, the others go to `alias`.
+    /// Threshold of random draws below which this cell is chosen; other draws choose `alias`.
     stay: u64,
     alias: u32,
-    /// The first rank, counted from 1.
+    /// First rank of the cell, counted from 1.
     first: u64,
     width: u64,
 }
 
 impl Ranks {
-    /// The law of θ over `keys` ranks.
+    /// Creates Zipf's law with exponent `theta` over `keys` ranks.
     pub(super) fn new(keys: u64, theta: f64) -> Self {
         let mut cells = Vec::new();
         let mut first = 1;
@@ -91,7 +90,7 @@ impl Ranks {
         Self { cells, theta, kept_share }
     }
 
-    /// The next rank.
+    /// Draws a rank.
     #[inline]
     pub(super) fn draw(&self, rng: &mut Rng) -> u64 {
         loop {
@@ -113,7 +112,7 @@ impl Ranks {
     }
 }
 
-/// Vose's alias method: shares the draws out so that cell i gets `weights[i]` of their sum.
+/// Fills the alias table by Vose's method, so that cell i is drawn in proportion to `weights[i]`.
 fn alias(cells: &mut [Cell], weights: &[f64]) {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     let mut shares: Vec<f64> = weights.iter().map(|weight| weight * scale).collect();
@@ -134,8 +133,9 @@ fn alias(cells: &mut [Cell], weights: &[f64]) {
     }
 }
 
-/// Sends ranks to keys so that neighbours in rank lie far apart: rank times a number close to the
-/// golden section of `keys`, modulo `keys`. One to one, because the two have no common divisor.
+/// Maps ranks to keys one to one so that neighbouring ranks lie far apart. The key is the rank
+/// times a factor modulo `keys`; the factor is close to the golden section of `keys` and has no
+/// common divisor with it.
 #[derive(Debug, Clone)]
 pub(super) struct Scatter {
     keys: u64,
@@ -162,12 +162,9 @@ fn divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-/// A stream of random numbers.
+/// A reproducible random generator: xoshiro256++ (Blackman and Vigna, 2018), seeded by SplitMix64.
 ///
-/// Random numbers whose streams never change: xoshiro256++ (Blackman and Vigna, 2018), seeded by
-/// SplitMix64.
-///
-/// Written out here because a trace named by a seed must be the same trace after every update of
+/// It is implemented here because a trace named by a seed must stay the same after every update of
 /// every dependency.
 #[derive(Debug, Clone)]
 pub(super) struct Rng {
@@ -175,13 +172,13 @@ pub(super) struct Rng {
 }
 
 impl Rng {
-    /// The stream of this seed.
+    /// Creates the generator for a seed.
     pub(super) fn new(seed: u64) -> Self {
         let mut state = seed;
         Self { state: [(); 4].map(|()| split_mix(&mut state)) }
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     #[inline]
     pub(super) fn next(&mut self) -> u64 {
         let [a, b, c, d] = &mut self.state;
@@ -196,7 +193,7 @@ impl Rng {
         result
     }
 
-    /// A whole number below `end`, each equally likely (Lemire, 2019).
+    /// Returns a whole number below `end`, each equally likely (Lemire, 2019).
     #[inline]
     pub(super) fn below(&mut self, end: u64) -> u64 {
         let mut product = u128::from(self.next()) * u128::from(end);
@@ -209,8 +206,9 @@ impl Rng {
         (product >> 64) as u64
     }
 
-    /// A whole number below `end`, and where in its share of the draw it fell: 64 more bits, for a
-    /// second decision. Off from uniform by less than `end` in 2⁶⁴.
+    /// Returns a whole number below `end`, and 64 more random bits for a second decision. They are
+    /// the fraction that the reduction to `end` leaves. The error from uniform is below `end` in
+    /// 2⁶⁴.
     #[inline]
     pub(super) fn place(&mut self, end: u64) -> (u64, u64) {
         let product = u128::from(self.next()) * u128::from(end);
@@ -218,7 +216,7 @@ impl Rng {
     }
 }
 
-/// A seed for the `index`-th part of whatever has this seed.
+/// Derives the seed of the `index`-th part from the seed of the whole.
 pub(super) fn derived(seed: u64, index: u64) -> u64 {
     let mut state = seed ^ index.wrapping_mul(0xa076_1d64_78bd_642f);
     split_mix(&mut state)
@@ -232,8 +230,8 @@ fn split_mix(state: &mut u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// A share between 0 and 1 as a threshold: `rng.next() < threshold(share)` holds for that share of
-/// draws.
+/// Returns the threshold for a share between 0 and 1: `rng.next() < threshold(share)` holds for
+/// that share of draws.
 pub(super) fn threshold(share: f64) -> u64 {
     (share * 18_446_744_073_709_551_616.0) as u64
 }
@@ -249,8 +247,7 @@ pub(super) static UNIFORM: Entry = Entry {
     },
 };
 
-/// Every key equally likely: nothing to learn, the hit ratio of any policy is the share of keys it
-/// holds.
+/// Every key equally likely: the hit ratio of any policy is the share of keys that the cache holds.
 struct Uniform {
     rng: Rng,
     keys: u64,
@@ -298,19 +295,19 @@ pub(super) static DRIFT: Entry = Entry {
     },
 };
 
-/// Zipf's law over a moving crowd: every so many requests, each key takes over the rank of a key
+/// Zipf's law with changing popularity: at fixed intervals, each key takes over the rank of a key
 /// further down.
 ///
-/// Tests how fast a policy forgets: counts of the past mislead it, recency does not.
+/// It tests how fast a policy forgets: counts of the past mislead it, recency does not.
 struct Drift {
     rng: Rng,
     ranks: Ranks,
     keys: u64,
     shift: u64,
     every: u64,
-    /// The key of the first rank.
+    /// Key that has the first rank now.
     start: u64,
-    /// Requests until the next move.
+    /// Requests until the next change of ranks.
     left: u64,
 }
 
@@ -331,7 +328,8 @@ impl Generate for Drift {
 mod tests {
     use super::*;
 
-    /// The chi-square statistic of draws against the law, in standard deviations from its mean.
+    /// Returns the chi-square statistic of draws against the law, in standard deviations from its
+    /// mean.
     fn deviation(keys: u64, theta: f64, seed: u64) -> f64 {
         const DRAWS: u64 = 2_000_000;
         let (ranks, mut rng) = (Ranks::new(keys, theta), Rng::new(seed));
