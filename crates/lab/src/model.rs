@@ -45,7 +45,7 @@ pub struct Identity {
     /// Share of hits on frozen entries; `None` without freezing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frozen: Option<f64>,
-    /// Share of hits that write their mark; `None` where none do.
+    /// Share of marking hits that write their mark, because it was not set; `None` where none do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub written: Option<f64>,
     /// Requests in flight; `None` in an open loop.
@@ -94,7 +94,7 @@ pub enum Answer {
         #[serde(skip_serializing_if = "Option::is_none")]
         sim_ci95: Option<f64>,
     },
-    /// Response time of an open loop.
+    /// Saturation rate and response time of an open loop.
     Open {
         /// Arrival rate above which the queue grows without limit; `None` if no rate does that.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -52,8 +52,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Creates a load from a trace. With `writes`, that share of the operations, drawn at random,
-    /// writes; otherwise those that write in the trace.
+    /// Creates a load from a trace. With `writes`, that share of the operations are writes, drawn
+    /// at random; otherwise the trace's own writes.
     ///
     /// # Errors
     /// When the trace has more than 2³¹ keys.

@@ -244,12 +244,12 @@ impl Watch {
         self.has_concluded = later.has_concluded;
     }
 
-    /// Returns the share of hits on frozen entries while operations counted.
+    /// Returns the share of hits that were on frozen entries, in the counted parts of the runs.
     pub fn frozen_share(&self) -> f64 {
         self.measured_hits.1 as f64 / self.measured_hits.0.max(1) as f64
     }
 
-    /// Returns the mean share of frozen entries while operations counted.
+    /// Returns the mean share of entries that were frozen, in the counted parts of the runs.
     pub fn frozen_ratio(&self) -> f64 {
         self.measured_ratio.0 / self.measured_ratio.1.max(1) as f64
     }

@@ -64,7 +64,7 @@ pub enum TestBedError {
     /// The device is too small for a measurement.
     #[error("only {bytes} bytes of {spec} can be used; a measurement takes {wanted} at least")]
     Small {
-        /// The device.
+        /// The device, as named on the command line.
         spec: String,
         /// Usable bytes of the device.
         bytes: u64,
@@ -87,7 +87,7 @@ pub enum TestBedError {
     Io {
         /// The operation that failed.
         doing: &'static str,
-        /// The device.
+        /// The device, as named on the command line.
         spec: String,
         /// The error of the operating system.
         source: io::Error,

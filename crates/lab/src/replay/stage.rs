@@ -134,7 +134,7 @@ pub enum StageError {
     /// No address space for the bytes of a simulated device.
     #[error("no memory for the {size} bytes of {spec}, which verification needs: {source}")]
     Memory {
-        /// The device.
+        /// The device, as named in the settings.
         spec: String,
         /// Size of the device in bytes.
         size: u64,

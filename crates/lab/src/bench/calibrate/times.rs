@@ -304,7 +304,7 @@ pub(super) struct Meeting {
 /// growing numbers of threads. No time is below `least_us`, or above a request's time in its run.
 ///
 /// # Errors
-/// A time is not valid in the model.
+/// A time is negative or not a number, so that the model refuses it.
 pub(super) fn visit(
     apart: &Meeting,
     together: &[Meeting],
@@ -339,7 +339,7 @@ fn contended(alone_us: f64, together: &[Meeting], least_us: f64) -> Result<Time,
 /// run, several threads visit the list with a share of their requests.
 ///
 /// # Errors
-/// A time is not valid in the model.
+/// A time is negative or not a number, so that the model refuses it.
 pub(super) fn computing(
     visit: &Time,
     share: f64,
