@@ -1,23 +1,24 @@
-//! The admission of each shard, where the cache has one, and what it is told.
+//! The admission of each shard, where the cache has one, and the events that it receives.
 //!
-//! Inserting a key that is absent is an *offer*. The shard's admission decides about it under the
+//! The insertion of an absent key is an *offer*. The shard's admission decides about it under the
 //! lock that the insertion has taken anyway (`Owner::offer`); a rejected entry never gets a place.
-//! Each shard has an admission of its own, which shares nothing with the others and knows that it
-//! is one of so many ([`Admission::split`]).
+//! Each shard has its own admission, which shares nothing with the others and knows the number of
+//! shards ([`Admission::split`]).
 //!
-//! The owner tells the admission:
+//! The admission receives:
 //!
 //! - at once, under the lock: offers with their victims, evictions, and replacements of entries;
 //! - hits at once, where they take that lock anyway: in an LRU-like order, with each promotion.
-//!   Hits of a FIFO-like policy, and those on frozen entries, write nothing that is shared, and no
-//!   admission hears of them one by one;
+//!   Hits of a FIFO-like policy, and those on frozen entries, write nothing that is shared, and are
+//!   not reported one by one;
 //! - counts, in a window that ends with every [`WINDOW_OFFERS`]th offer of the shard. Threads count
-//!   lookups and hits in their records, and the shard takes its part as if keys fell evenly. So a
-//!   hit does no work for the admission, and the parts add up. A lookup of a value says nothing of
-//!   its weight, so the average weight of entries counts there. Removals write nothing.
+//!   lookups and hits in their records, and the shard takes its part as if keys were spread evenly.
+//!   So a hit does no work for the admission, and the parts add up. The weight of a missed value is
+//!   unknown, so lookups count with the average weight of entries. Removals count with no bytes
+//!   written.
 //!
-//! Nothing is fetched for an admission, and blocks have no position: those that need either are
-//! refused when the cache is built.
+//! A cache in memory fetches nothing for an admission, and its keys have no position: admissions
+//! that need either are refused when the cache is built.
 
 use floe_policy::admission::{
     Admission, AdmissionFactory, Needs, Orders, Room, Traffic, Verdict, Victim, Window,
@@ -31,18 +32,18 @@ use crate::records::Counted;
 use crate::stats::ShardCounts;
 use crate::sync::Arc;
 
-/// Offers between two windows.
+/// Offers to a shard in one window of counts.
 pub(crate) const WINDOW_OFFERS: u64 = 100;
 
-/// An admission as it was given: each shard gets its own from it.
+/// An admission as the builder got it, from which each shard's copy is made.
 pub(crate) trait Template: Send + Sync {
-    /// Returns what it is called.
+    /// Returns the name of the admission.
     fn name(&self) -> String;
 
-    /// Why no cache in memory can have it, if so.
+    /// Returns why a cache in memory cannot use the admission; `None` if it can.
     fn is_refused(&self) -> Option<&'static str>;
 
-    /// Makes the admission of a shard, of so many.
+    /// Creates the admission of shard number `shard` of `shards`.
     fn make(&self, shard: usize, shards: usize) -> Box<dyn Admission + Send>;
 }
 
@@ -83,22 +84,23 @@ struct Begun {
 pub(crate) struct ShardAdmission {
     admission: Box<dyn Admission + Send>,
     orders: Orders,
-    /// Of the key that was last in each slot, as the admission knows it.
+    /// Hash of the last key in each slot, as the admission knows it.
     hashes: Vec<u64>,
     threads: Arc<Threads>,
     shards: u64,
     offered: u64,
     bypassed: u64,
     window: Begun,
-    /// Weight that came in during the window, and the part of it that replaced other values.
+    /// Weight inserted during the window, including that of values that replaced others.
     inserted_weight: u64,
     replaced: Traffic,
-    /// Entries and weight that it was told the shard holds.
+    /// Size of the shard in entries and weight, as last reported to the admission.
     told: (usize, u64),
 }
 
 impl ShardAdmission {
-    /// For a shard, of so many, of a cache that these threads use.
+    /// Creates the admission of shard number `shard` of `shards`. `threads` are the users of the
+    /// cache.
     pub(crate) fn new(
         template: &dyn Template,
         shard: usize,
@@ -120,7 +122,8 @@ impl ShardAdmission {
         }
     }
 
-    /// Announces how much the shard holds, before anything else and when that grows.
+    /// Reports the size of the shard to the admission: before anything else, and whenever the shard
+    /// grows.
     pub(crate) fn reserve(&mut self, entries: usize, weight: u64) {
         let entries = entries.max(self.told.0);
         if std::mem::replace(&mut self.told, (entries, weight)) == (entries, weight) {
@@ -136,13 +139,13 @@ impl ShardAdmission {
         self.admission.tick(Tick(timing::now().as_micros() as u64), &mut self.orders);
     }
 
-    /// Returns how many offers there were, and how many of them were not admitted.
+    /// Returns the number of offers, and how many of them were rejected.
     pub(crate) fn offers(&self) -> (u64, u64) {
         (self.offered, self.bypassed)
     }
 
-    /// Returns whether an offer is admitted. `victim` is the slot that would leave for it, where
-    /// the admission needs that and it is known.
+    /// Returns true if an offer is admitted. `victim` is the slot to be evicted for it, where the
+    /// admission needs that and the policy can name it.
     pub(crate) fn admits(&mut self, offer: &Access, fits: bool, victim: Option<Slot>) -> bool {
         self.offered += 1;
         let victim = victim.map(|slot| Victim { slot, hash: self.hashes[slot.index()] });
@@ -155,7 +158,7 @@ impl ShardAdmission {
         verdict.admits()
     }
 
-    /// An entry has taken a free slot.
+    /// Records an entry that was inserted into a free slot.
     pub(crate) fn came_in(&mut self, slot: u32, access: &Access) {
         let slot = slot as usize;
         if slot >= self.hashes.len() {
@@ -165,7 +168,8 @@ impl ShardAdmission {
         self.inserted_weight += u64::from(access.weight);
     }
 
-    /// A value has taken the place of another of its key: it was written, and the key was used.
+    /// Records a value that replaced another of its key. This counts as a write and as a use of the
+    /// key.
     pub(crate) fn replaced(&mut self, access: &Access) {
         let value = Traffic { blocks: 1, bytes: u64::from(access.weight) };
         self.inserted_weight += value.bytes;
@@ -173,13 +177,13 @@ impl ShardAdmission {
         self.admission.used(access);
     }
 
-    /// A hit has come to the order.
+    /// Reports a hit that reached the policy's order.
     pub(crate) fn used(&mut self, slot: u32, weight: u32) {
         let access = self.access(slot, weight);
         self.admission.used(&access);
     }
 
-    /// An entry was evicted.
+    /// Reports the eviction of an entry.
     pub(crate) fn evicted(&mut self, slot: u32, weight: u32) {
         let access = self.access(slot, weight);
         self.admission.evicted(&access);
@@ -189,8 +193,9 @@ impl ShardAdmission {
         Access { weight, ..Access::new(self.hashes[slot as usize]) }
     }
 
-    /// Ends the window when it is time, with what the shard has counted and holds; a moment later
-    /// where another thread is at the records of all, which are not worth waiting for under a lock.
+    /// Ends the window when it is complete, and passes the counts of the shard and its contents to
+    /// the admission. If another thread holds the lock of the thread records, the window ends at a
+    /// later offer: waiting under the shard's lock is not worthwhile.
     pub(crate) fn look_back(&mut self, counts: &ShardCounts, held: Amount) {
         if self.offered - self.window.offered < WINDOW_OFFERS {
             return;
@@ -225,7 +230,7 @@ impl ShardAdmission {
         self.tick();
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory that the admission uses.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + self.hashes.capacity() * size_of::<u64>()

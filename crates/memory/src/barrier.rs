@@ -1,23 +1,23 @@
-//! A fence between two threads for which only the rare side pays.
+//! An asymmetric memory fence between readers and reclaimers: only the rare side, the reclaimer,
+//! pays.
 //!
-//! A reader stores the address that it is about to read and then loads whether that is still valid;
-//! a reclaimer stores that it is gone and then loads which addresses readers have stored. One of
-//! the two must see the other, for which each needs a full fence between its store and its load
-//! (Dekker's handshake). The reader would pay for it on each hit, and worse, a fence keeps the
+//! A reader stores the address that it is about to read, and then checks that it is still valid. A
+//! reclaimer stores that an entry is gone, and then reads the addresses that readers have stored.
+//! One of the two must see the other, for which each needs a full fence between its store and its
+//! load (Dekker's handshake). The reader would pay for it on each hit. Worse, a fence keeps the
 //! processor from working on the next lookup meanwhile. So the reader only keeps the compiler from
 //! reordering ([`light`]), and the reclaimer makes every thread of the process pass a fence
 //! ([`heavy`]; `membarrier(2)`, once for a whole batch of entries).
 //!
-//! Where there is no such call, or it is not allowed, readers do fence. That is settled before the
-//! first reader runs.
+//! Where that call does not exist or is not allowed, readers do use a fence. This is decided before
+//! the first reader runs.
 //!
-//! A sandbox can forbid the call later (seccomp). Then readers are told to fence, and [`heavy`]
-//! says that it could not make them do so. Each thread notes in its record when it has been told;
-//! once all have, fences are enough. For threads that have not looked anything up since, and may
-//! never again, reclaimers [wait](let_stores_arrive) until what such a thread has stored must have
-//! become visible by itself (as in Morrison and Afek, "Temporally Bounding TSO for Fence-Free
-//! Asymmetric Synchronization", ASPLOS '15): no language promises a time for that, but processors
-//! take microseconds.
+//! A sandbox can forbid the call later (seccomp). Then readers are told to use fences, and
+//! [`heavy`] returns false. Each thread records that it knows; once all do, fences are enough. Some
+//! threads may have looked nothing up since, and may never do so again. For these, reclaimers
+//! [wait](let_stores_arrive) until the earlier stores of such a thread must have become visible (as
+//! in Morrison and Afek, "Temporally Bounding TSO for Fence-Free Asymmetric Synchronization",
+//! ASPLOS '15). No language promises a time for that, but processors take microseconds.
 
 use std::time::Duration;
 
@@ -26,16 +26,16 @@ use crate::sync::{AtomicU8, Ordering, compiler_fence, fence};
 const UNSETTLED: u8 = 0;
 const ASYMMETRIC: u8 = 1;
 const SYMMETRIC: u8 = 2;
-/// Readers are to fence, but some may not know yet.
+/// State in which readers are to use fences, but some may not know yet.
 const BECOMES_SYMMETRIC: u8 = 3;
 
-/// The longest time until other threads see a store, with a margin of a thousand.
+/// Longest time until other threads see a store, with a margin of a thousand.
 const STORES_ARRIVE: Duration = Duration::from_millis(5);
 
 /// The barrier that readers are to use.
 static KIND: AtomicU8 = AtomicU8::new(UNSETTLED);
 
-/// Settles which kind of barrier there is; every cache calls it before it has readers.
+/// Chooses the kind of barrier. Every cache calls this before it has readers.
 pub(crate) fn choose() {
     if KIND.load(Ordering::Relaxed) == UNSETTLED {
         let kind = if system::register() { ASYMMETRIC } else { SYMMETRIC };
@@ -45,22 +45,22 @@ pub(crate) fn choose() {
     }
 }
 
-/// Makes readers fence from now on, as they do where the system has no barrier for whole processes.
-/// May be called at any time.
+/// Makes readers use fences from now on, as on systems without a barrier for whole processes. May
+/// be called at any time.
 pub(crate) fn without_membarrier() {
     // Relaxed: a reader that sees it late relies on `heavy`, which still reaches it or says that it
     // does not.
     KIND.store(BECOMES_SYMMETRIC, Ordering::Relaxed);
 }
 
-/// Returns whether hits do without a fence.
+/// Returns true if hits do without a fence.
 #[inline(always)]
 pub(crate) fn is_asymmetric() -> bool {
     KIND.load(Ordering::Relaxed) == ASYMMETRIC
 }
 
-/// The reader's half: a thread that calls [`heavy`] afterwards sees the reader's earlier stores, or
-/// the reader sees that thread's.
+/// Executes the reader's side of the barrier. A thread that calls [`heavy`] afterwards sees the
+/// reader's earlier stores, or the reader sees that thread's.
 #[inline(always)]
 pub(crate) fn light() {
     // Relaxed: settled before the first reader, and either kind of reader is served (see above).
@@ -71,15 +71,15 @@ pub(crate) fn light() {
     }
 }
 
-/// [`light`] for a reader that has just found that it need not fence, by its record or by
-/// [`is_asymmetric`], and has run no user code since.
+/// Executes [`light`] for a reader that has just found, by its record or by [`is_asymmetric`], that
+/// it needs no fence. The reader must not have run user code since.
 #[inline(always)]
 pub(crate) fn light_if_asymmetric() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// The reclaimer's half. False when the system refuses it: then it holds for readers that fence,
-/// and all are told to.
+/// Executes the reclaimer's side of the barrier. Returns false if the system refuses it: then it is
+/// only valid for readers that use fences, and all readers are told to.
 #[must_use]
 pub(crate) fn heavy() -> bool {
     fence(Ordering::SeqCst); // for readers that fence, and for this thread's own stores
@@ -92,8 +92,8 @@ pub(crate) fn heavy() -> bool {
     false
 }
 
-/// After [`heavy`] was refused: waits until all that other threads had stored before is seen by
-/// this one.
+/// Waits until this thread sees all earlier stores of other threads. Needed after [`heavy`] was
+/// refused.
 #[cold]
 pub(crate) fn let_stores_arrive() {
     std::thread::sleep(STORES_ARRIVE);
@@ -104,12 +104,12 @@ pub(crate) fn let_stores_arrive() {
 mod system {
     use rustix::thread::{MembarrierCommand, membarrier};
 
-    /// Announces that the barrier will be used; false where it cannot be had.
+    /// Registers the process for the barrier. Returns false if the system does not offer it.
     pub(super) fn register() -> bool {
         membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
     }
 
-    /// False where it is refused.
+    /// Makes all threads of the process pass a fence. Returns false if the system refuses.
     pub(super) fn barrier() -> bool {
         let barrier = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
         // a child of fork() must register again, as the kernel has it
@@ -135,16 +135,16 @@ mod tests {
 
     use super::*;
 
-    /// Something on a cache line of its own.
+    /// A counter on a cache line of its own.
     #[derive(Default)]
     #[repr(align(128))]
     struct Apart(AtomicU64);
 
     const STOP: u64 = u64::MAX;
 
-    /// Returns what a reader sees of a reclaimer that goes from 1 upwards: each number with the
-    /// lookup that was the first to see so much. Lookups are numbered, too, and each says its
-    /// number before it looks.
+    /// Returns the progress of a reclaimer, which counts upwards from 1, as a reader sees it: each
+    /// number with the first lookup that saw at least that number. Each lookup has a number, which
+    /// it publishes before it reads.
     fn read(cell: &Apart, taken_out: &Apart) -> Vec<(u64, u64)> {
         let (mut seen, mut seen_first) = (0, Vec::new());
         for lookup in 1.. {
@@ -162,7 +162,7 @@ mod tests {
         seen_first
     }
 
-    /// Returns what a reclaimer sees of the reader, for each of its numbers from 1.
+    /// Returns the lookups that a reclaimer sees of the reader, for each of its numbers from 1.
     fn reclaim(cell: &Apart, taken_out: &Apart, barrier: fn(), time: Duration) -> Vec<u64> {
         let start = Instant::now();
         let mut seen = Vec::new();
@@ -175,7 +175,8 @@ mod tests {
         seen
     }
 
-    /// Lets both work for a time. Returns how often they met, and how often neither saw the other.
+    /// Runs reader and reclaimer for a time. Returns how often they met, and how often neither saw
+    /// the other.
     fn handshakes(barrier: fn(), time: Duration) -> (usize, usize) {
         let [cell, taken_out] = std::array::from_fn(|_| Apart::default());
         let (seen_first, reclaimer) = std::thread::scope(|scope| {

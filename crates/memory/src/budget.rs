@@ -1,25 +1,25 @@
 //! The limits of a cache, and the shares of its shards in them.
 //!
-//! Every shard has the same *share* of the limits, and it has *room*: what its entries take, and
-//! what it may fill without asking. The rooms of all shards and what is left in the budget make up
-//! the limits, always.
+//! Every shard has an equal *share* of the limits, and it has *room*: the size of its entries, and
+//! the spare part that it may fill without asking. The rooms of all shards and the rest of the
+//! budget always add up to the limits.
 //!
 //! - While the budget has something left, a shard takes room from it as it grows, beyond its share
-//!   as well. So a cache holds as many entries as its limit says, however unevenly keys fall.
-//! - Then a shard that has its share evicts its own entries for a candidate. It keeps the remaining
-//!   room, which is less than one entry: the next candidate fills it. Entries that are removed,
-//!   expire, or are replaced by lighter ones return their room to the budget.
+//!   as well. So a cache holds as many entries as its limit says, however unevenly keys are spread.
+//! - Once the budget is empty, a shard with its full share evicts its own entries for a candidate.
+//!   It keeps the spare room, which is less than one entry, for the next candidate. Entries that
+//!   are removed, expire, or are replaced by lighter ones return their room to the budget.
 //! - A shard whose room would stay within its share with the candidate evicts nothing: it gets the
 //!   room of a shard that has more than its share. There is one then, because the rooms make up the
 //!   limits.
 //! - An entry that weighs a sixteenth of a share or more is *heavy*: all shards make room for it
-//!   alike, in turns. While it is in, each share is smaller by the entry's weight divided by the
-//!   number of shards, and the share of its own shard is larger by its weight. Otherwise the shard
-//!   of such an entry would lose a good part of its other entries, and with them hits, which no
-//!   other shard gains.
+//!   alike, in turns. While it is in the cache, each share is smaller by the entry's weight divided
+//!   by the number of shards, and the share of its own shard is larger by its weight. Otherwise the
+//!   shard of such an entry would lose a good part of its other entries, and with them hits, which
+//!   no other shard gains.
 //!
-//! So insertions never make a shard lose room that is within its share: shares do not drift. And a
-//! full cache whose shards have their shares writes nothing shared for an insertion.
+//! So insertions never take room from a shard that is within its share: shares do not drift. In a
+//! full cache whose shards have their shares, an insertion writes nothing shared.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize};
@@ -28,7 +28,7 @@ use crate::slab::{Arena, Slab};
 
 use std::sync::Arc; // not that of the models: a sum
 
-/// Entries and weight.
+/// A number of entries and their weight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
     pub(crate) entries: i64,
@@ -36,13 +36,13 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    /// Returns what an entry takes.
+    /// Returns the amount for one entry of this weight.
     #[inline(always)]
     pub(crate) fn of(weight: u32) -> Self {
         Self { entries: 1, weight: i64::from(weight) }
     }
 
-    /// Returns what is missing here of another amount.
+    /// Returns the amount by which this one falls short of `need`.
     #[inline(always)]
     pub(crate) fn lacks(self, need: Self) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Amount {
         self == Self::default()
     }
 
-    /// Returns what both have.
+    /// Returns the smaller value of each of the two numbers.
     pub(crate) fn min(self, other: Self) -> Self {
         Self { entries: self.entries.min(other.entries), weight: self.weight.min(other.weight) }
     }
@@ -88,15 +88,14 @@ impl std::ops::SubAssign for Amount {
     }
 }
 
-/// A limit, and what is left of it: less than nothing while a cache that was made smaller still
-/// shrinks.
+/// A limit and its unassigned rest, which is negative while a cache shrinks to a lower limit.
 #[derive(Debug)]
 struct LimitLeft {
     limit: AtomicU64,
     left: AtomicI64,
 }
 
-/// The number that stands for "no limit".
+/// Stand-in for the limit where none is set.
 const UNLIMITED: u64 = i64::MAX as u64 / 2;
 
 impl LimitLeft {
@@ -135,40 +134,41 @@ pub(crate) struct Budget {
     entries: LimitLeft,
     weight: LimitLeft,
     lender: AtomicUsize,
-    /// The weight of all heavy entries.
+    /// Weight of all heavy entries in the cache.
     heavy: Arc<AtomicI64>,
 }
 
-/// The part of a share that makes an entry heavy.
+/// Divisor of a share: an entry of at least this part of it is heavy.
 const HEAVY_PART: i64 = 16;
 
-/// The share of a shard, which changes as heavy entries come and go.
+/// The share of a shard in the limits, which changes as heavy entries come and go.
 #[derive(Debug)]
 pub(crate) struct Share {
     /// The share while no entry is heavy.
     limits: Amount,
-    /// The least weight of a heavy entry.
+    /// Least weight of a heavy entry.
     heavy_from: i64,
-    /// The logarithm of the number of shards.
+    /// Binary logarithm of the number of shards.
     shards_log: u32,
-    /// The weight of the shard's own heavy entries.
+    /// Weight of the shard's own heavy entries.
     own_heavy: i64,
     all_heavy: Arc<AtomicI64>,
 }
 
-/// The least weight of a heavy entry, where each of some shards has this part of the limits.
+/// Returns the least weight of a heavy entry, given the share of a shard and the number of shards.
+/// With one shard, no entry is heavy.
 fn heavy_from(limits: Amount, shards: u64) -> i64 {
     if shards == 1 { i64::MAX } else { (limits.weight / HEAVY_PART).max(2) }
 }
 
 impl Share {
-    /// The share at this moment. The sum over all shards is at most the limit.
+    /// Returns the present share. The sum over all shards is at most the limit.
     #[inline(always)]
     pub(crate) fn now(&self) -> Amount {
         self.with(0)
     }
 
-    /// The share at this moment if an entry of this weight, which the shard does not hold, were in.
+    /// Returns the share as it would be with another entry of this weight in the shard.
     #[inline(always)]
     pub(crate) fn with(&self, weight: i64) -> Amount {
         let coming = if weight >= self.heavy_from { weight } else { 0 };
@@ -177,13 +177,13 @@ impl Share {
         Amount { weight: self.limits.weight + self.own_heavy + coming - part, ..self.limits }
     }
 
-    /// Returns whether an entry of this weight fits a share, so that it fits the cache.
+    /// Returns true if an entry of this weight fits a share, and thus the cache.
     #[inline(always)]
     pub(crate) fn fits(&self, weight: i64) -> bool {
         weight <= self.limits.weight
     }
 
-    /// Notes an entry that has come in.
+    /// Records an entry that was inserted.
     #[inline(always)]
     pub(crate) fn came(&mut self, weight: i64) {
         if weight >= self.heavy_from {
@@ -191,7 +191,7 @@ impl Share {
         }
     }
 
-    /// Notes an entry that has left.
+    /// Records an entry that has left.
     #[inline(always)]
     pub(crate) fn left(&mut self, weight: i64) {
         if weight >= self.heavy_from {
@@ -205,7 +205,8 @@ impl Share {
         self.all_heavy.fetch_add(by, Relaxed); // see `with`
     }
 
-    /// Takes over the share by other limits, for a shard that holds entries of these weights.
+    /// Replaces the share after a change of the limits. `held` yields the weights of the shard's
+    /// entries.
     pub(crate) fn reshape(&mut self, other: Self, held: impl Iterator<Item = i64>) {
         self.change(-self.own_heavy);
         *self = other;
@@ -214,7 +215,7 @@ impl Share {
     }
 }
 
-/// A heavy entry that is about to come in, for which all shards make room.
+/// Guard that counts a heavy entry among the contents while all shards make room for it.
 #[derive(Debug)]
 pub(crate) struct Coming<'a> {
     budget: &'a Budget,
@@ -237,7 +238,7 @@ impl Budget {
         }
     }
 
-    /// The share of one of some shards, a power of two, which holds nothing heavy yet.
+    /// Returns the share of one of `shards` shards, a power of two, while no entry is heavy.
     pub(crate) fn share_of(&self, shards: usize) -> Share {
         let limits = self.share(shards as u64);
         Share {
@@ -249,7 +250,8 @@ impl Budget {
         }
     }
 
-    /// Has each of some shards make room for an entry, if it is heavy, as long as the guard lives.
+    /// Lowers the share of every shard for a heavy entry as long as the guard lives. Has no effect
+    /// for entries that are not heavy.
     pub(crate) fn makes_room_for(&self, weight: i64, shards: usize) -> Coming<'_> {
         let from = heavy_from(self.share(shards as u64), shards as u64);
         let weight = if weight >= from { weight } else { 0 };
@@ -257,7 +259,7 @@ impl Budget {
         Coming { budget: self, weight }
     }
 
-    /// Takes all of an amount, or nothing.
+    /// Takes the whole amount from the budget, or nothing. Returns true if it was taken.
     #[inline(always)]
     pub(crate) fn take(&self, amount: Amount) -> bool {
         if !self.entries.take(amount.entries) {
@@ -270,7 +272,7 @@ impl Budget {
         taken
     }
 
-    /// Gives back what is free again.
+    /// Returns an amount to the budget.
     #[inline(always)]
     pub(crate) fn give(&self, amount: Amount) {
         self.entries.give(amount.entries);
@@ -284,24 +286,24 @@ impl Budget {
         Amount { entries: self.entries.left.load(Relaxed), weight: self.weight.left.load(Relaxed) }
     }
 
-    /// Bytes or entries over the limits, which are to be given back.
+    /// Returns the amount by which the cache exceeds its limits.
     pub(crate) fn excess(&self) -> Amount {
         self.left().lacks(Amount::default())
     }
 
-    /// Returns whether less is left than nothing.
+    /// Returns true while the cache exceeds a limit.
     pub(crate) fn is_exceeded(&self) -> bool {
         !self.excess().is_nothing()
     }
 
-    /// The part of each of some shards.
+    /// Returns the part of the limits for each of `shards` shards.
     pub(crate) fn share(&self, shards: u64) -> Amount {
         // See `LimitLeft::take`.
         let part = |limit: &LimitLeft| (limit.limit.load(Relaxed) / shards) as i64;
         Amount { entries: part(&self.entries), weight: part(&self.weight) }
     }
 
-    /// The part of an amount that has no limit.
+    /// Returns the amount, with 0 in place of each number that has a limit.
     pub(crate) fn unlimited(&self, amount: Amount) -> Amount {
         Amount {
             entries: if self.entries_limit().is_none() { amount.entries } else { 0 },
@@ -309,7 +311,7 @@ impl Budget {
         }
     }
 
-    /// Returns whether something as heavy can ever be in.
+    /// Returns true if the limits are large enough for this amount.
     #[inline(always)]
     pub(crate) fn could_hold(&self, amount: Amount) -> bool {
         // see `LimitLeft::take`
@@ -317,7 +319,8 @@ impl Budget {
         fits(&self.entries, amount.entries) && fits(&self.weight, amount.weight)
     }
 
-    /// The number of the shard that is asked first for room, or more than there are shards.
+    /// Returns the number of the shard that is asked first for room. It may exceed the number of
+    /// shards.
     pub(crate) fn lender(&self) -> usize {
         self.lender.load(Relaxed) // any will do
     }
@@ -334,18 +337,19 @@ impl Budget {
         self.weight.set(limit);
     }
 
-    /// The limit of entries, if there is one.
+    /// Returns the limit of entries; `None` without one.
     pub(crate) fn entries_limit(&self) -> Option<u64> {
         Some(self.entries.limit.load(Relaxed)).filter(|&limit| limit < UNLIMITED)
     }
 
-    /// The limit of weight, if there is one.
+    /// Returns the limit of weight; `None` without one.
     pub(crate) fn weight_limit(&self) -> Option<u64> {
         Some(self.weight.limit.load(Relaxed)).filter(|&limit| limit < UNLIMITED)
     }
 }
 
-/// The room of a shard: what its entries take, and what it may fill without asking.
+/// The room of a shard: the size of its entries, and the spare part that it may fill without
+/// asking.
 #[derive(Debug)]
 pub(crate) struct Room {
     held: Amount,
@@ -355,42 +359,43 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// The room of a shard without entries, which may fill so much.
+    /// Creates the room of an empty shard with this much to spare.
     pub(super) fn new(spare: Amount, share: Share) -> Self {
         Self { held: Amount::default(), spare, share }
     }
 
-    /// Returns what is in the shard.
+    /// Returns the size of the shard's entries.
     #[inline(always)]
     pub(crate) fn held(&self) -> Amount {
         self.held
     }
 
-    /// Returns what the shard has of the limits.
+    /// Returns the shard's entries and spare room together.
     #[inline(always)]
     pub(crate) fn total(&self) -> Amount {
         self.held + self.spare
     }
 
-    /// Returns what it has beyond its share.
+    /// Returns the room by which the shard exceeds its share.
     #[inline(always)]
     pub(super) fn beyond(&self) -> Amount {
         self.share.now().lacks(self.total())
     }
 
-    /// Returns what it has less than its share.
+    /// Returns the room by which the shard falls short of its share.
     #[cfg(test)]
     pub(crate) fn below(&self) -> Amount {
         self.total().lacks(self.share.now())
     }
 
-    /// Returns what a need takes beyond what is to spare.
+    /// Returns the part of `need` that exceeds the spare room.
     #[inline(always)]
     pub(super) fn lacks(&self, need: Amount) -> Amount {
         self.spare.lacks(need)
     }
 
-    /// Returns whether a need can be met without any eviction.
+    /// Returns true if the spare room and the budget suffice for `need`, so that nothing has to be
+    /// evicted.
     #[inline(always)]
     pub(super) fn meets(&self, budget: &Budget, need: Amount) -> bool {
         let left = budget.left();
@@ -398,8 +403,8 @@ impl Room {
             && self.spare.weight + left.weight >= need.weight
     }
 
-    /// Returns whether the room for an entry, so much more than the shard holds, is to come from
-    /// elsewhere: the budget has it, or the shard would not exceed its share with it.
+    /// Returns true if the room for an entry is to come from elsewhere: the budget has it, or the
+    /// shard stays within its share with it. `more` is the growth of the shard's contents.
     #[inline(always)]
     pub(super) fn is_owed(&self, budget: &Budget, need: Amount, more: Amount) -> bool {
         let (left, after) = (budget.left(), self.held + more);
@@ -411,8 +416,8 @@ impl Room {
                 || after.weight <= self.share.with(need.weight).weight)
     }
 
-    /// Returns whether the shard is to evict its own entries for a need, which takes so much more
-    /// than there is: not for what can never be in, nor for what others owe it.
+    /// Returns true if the shard is to evict its own entries for an insertion. It does not for an
+    /// entry that can never fit, nor where other shards owe it the room.
     #[inline(always)]
     pub(super) fn is_made_here(
         &self,
@@ -425,7 +430,8 @@ impl Room {
         fits && !(asks_others && self.is_owed(budget, need, more))
     }
 
-    /// Takes from the budget what is lacking for a need, if it has that, and returns it.
+    /// Takes from the budget the room that `need` lacks, and returns it; `None` if the budget has
+    /// too little.
     #[inline(always)]
     pub(super) fn take(&mut self, budget: &Budget, need: Amount) -> Option<Amount> {
         let lacking = self.lacks(need);
@@ -436,13 +442,13 @@ impl Room {
         })
     }
 
-    /// Gives room to the budget that is to spare.
+    /// Returns spare room to the budget.
     pub(crate) fn release(&mut self, budget: &Budget, amount: Amount) {
         self.spend(amount);
         budget.give(amount);
     }
 
-    /// Gives back what is to spare beyond the share: others can fill it.
+    /// Returns spare room beyond the share to the budget, so that other shards can fill it.
     #[inline(always)]
     pub(crate) fn give_back(&mut self, budget: &Budget) {
         let beyond = self.beyond();
@@ -451,7 +457,7 @@ impl Room {
         }
     }
 
-    /// Gives up what is to spare for another shard, at most as much as is wanted, and returns it.
+    /// Gives up spare room for another shard, at most as much as is wanted, and returns the amount.
     pub(super) fn lend(&mut self, wanted: Amount) -> Amount {
         let lent = wanted.min(self.spare);
         self.spend(lent);
@@ -468,7 +474,7 @@ impl Room {
         );
     }
 
-    /// Notes an entry that has come in.
+    /// Records an entry that was inserted.
     #[inline(always)]
     pub(super) fn entered(&mut self, weight: u32) {
         self.held += Amount::of(weight);
@@ -476,7 +482,7 @@ impl Room {
         self.share.came(weight.into());
     }
 
-    /// Notes an entry that has left, and returns what it took: the shard has that to spare.
+    /// Records an entry that has left, and returns its size, which is spare now.
     #[inline(always)]
     pub(super) fn left(&mut self, weight: u32) -> Amount {
         let room = Amount::of(weight);
@@ -486,8 +492,8 @@ impl Room {
         room
     }
 
-    /// Takes over the share by other limits, for entries of these weights. Spare room goes back, as
-    /// the limits may be lower.
+    /// Replaces the share after a change of the limits, for entries of these weights. Returns spare
+    /// room to the budget, as the limits may be lower.
     pub(super) fn reshape(
         &mut self,
         budget: &Budget,
@@ -522,7 +528,7 @@ impl<'a> Lent<'a> {
         self.amount += amount;
     }
 
-    /// The shard for which it was lent has it.
+    /// Adds the room to that of the borrowing shard.
     pub(crate) fn arrive(mut self, room: &mut Room) {
         room.spare += std::mem::take(&mut self.amount);
     }
@@ -534,46 +540,47 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// Slots that a shard begins with, unless its limit is less: the cache may never be filled.
+/// Slots that a shard begins with, unless its limit is lower. It starts small because the cache may
+/// never be filled.
 const SLOTS_FIRST: usize = 16;
-/// The policy and the admission of a cache that may hold so many entries, and no more, are told of
-/// all of them at once: their memory of keys depends on that. A larger cache may never be filled.
+/// Largest capacity, in entries, that is reported to policy and admission at once; their memory of
+/// keys depends on it. The capacity of a larger cache is reported as it fills.
 const TOLD_AT_ONCE: usize = (1 << 22) + (1 << 19);
 
-/// The size of a shard and of its batches.
+/// Size of a shard and of its batches of removed entries.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// Slots it is to have room for, if that is known.
+    /// Slots that the shard needs at most; `None` if that is unknown.
     pub(crate) slots: Option<usize>,
     pub(crate) shards: usize,
-    /// Entries that may wait to be freed, and their weight, before they are.
+    /// Removed entries that may wait to be freed, and their weight.
     pub(crate) batch: usize,
     pub(crate) batch_weight: u64,
-    /// The capacity that the policy is told, in weight or else in entries.
+    /// Capacity reported to the policy, in weight if that is limited, or else in entries.
     pub(crate) capacity: u64,
-    /// The part of the share that has no limit: it is the shard's from the beginning.
+    /// The part of the share that has no limit. The shard has it as room from the beginning.
     pub(crate) unlimited: Amount,
 }
 
 impl Shape {
-    /// Returns how many entries need memory, as far as that is known: those that are in, and those
-    /// that wait to be freed.
+    /// Returns the entries that need memory, present ones and removed ones that wait to be freed;
+    /// `None` if that is unknown.
     fn places(&self) -> Option<usize> {
         self.slots.map(|slots| slots + 2 * self.batch)
     }
 
-    /// Slots it has room for at first.
+    /// Returns the number of slots that the shard reserves at first.
     pub(super) fn slots_first(&self) -> usize {
         self.slots.map_or(SLOTS_FIRST, |slots| slots.clamp(1, SLOTS_FIRST))
     }
 
-    /// Entries of which a policy and an admission are told at first.
+    /// Returns the number of entries that is first reported to policy and admission.
     pub(super) fn told_first(&self) -> usize {
         let is_told = |slots: &usize| slots.saturating_mul(self.shards) <= TOLD_AT_ONCE;
         self.slots.filter(is_told).map_or(self.slots_first(), |slots| slots.max(1))
     }
 
-    /// Memory for the entries of so many shards of this shape.
+    /// Returns an iterator over the slabs of `shards` shards of this shape.
     pub(crate) fn slabs<E>(&self, shards: usize) -> impl Iterator<Item = Slab<E>> {
         let places = self.places();
         let arena = places.and_then(|places| Arena::new(shards, places));
@@ -590,7 +597,7 @@ mod room_tests {
 
     const SHARDS: usize = 4;
 
-    /// A budget of weight alone, and the rooms of its shards.
+    /// Creates a budget of weight alone, and the rooms of its shards.
     fn rooms(weight: u64) -> (Budget, Vec<Room>) {
         let budget = Budget::new(None, Some(weight));
         let unlimited = budget.unlimited(budget.share(SHARDS as u64));
@@ -606,7 +613,7 @@ mod room_tests {
         Amount { entries: 0, weight }
     }
 
-    /// Brings in an entry for which the budget has room.
+    /// Records the insertion of an entry, with room from the budget.
     fn enter(room: &mut Room, budget: &Budget, weight: u32) {
         assert!(room.take(budget, Amount::of(weight)).is_some());
         room.entered(weight);

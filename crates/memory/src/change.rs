@@ -1,8 +1,9 @@
-//! Finishes the departure of entries: tells the listener, and frees memory once no thread reads it.
+//! The last steps of removed entries: the listener is called, and memory is freed once no thread
+//! reads it.
 //!
-//! Both are the user's code, which may use the cache, take its time or panic: so they come after
-//! the lock of the shard, and what they were not done for waits in [limbo](crate::limbo) like
-//! everything else.
+//! Both run the user's code, which may use the cache, take its time or panic. So they run after the
+//! shard's lock is released. Entries that they have not processed wait in [limbo](crate::limbo)
+//! like all others.
 
 use std::hash::{BuildHasher, Hash};
 use std::mem::ManuallyDrop;
@@ -24,14 +25,14 @@ use crate::stats::Cause;
 use crate::sync::{Arc, MutexGuard};
 use crate::user_code::{FirstPanic, Leaving};
 
-/// Cells that are read, or entries that are looked for, under one lock of the records.
+/// Cells that are read, or entries that are searched for, under one lock of the records.
 const STEP: usize = 1024;
 
-/// Cells that are read for each entry of a batch, where threads have many.
+/// Cells that are read for each entry of a batch, where threads have many cells.
 const CELLS_PER_ENTRY: usize = 8;
 
-/// Work of a change that follows once the shard's lock is released. If that is not done, because
-/// the user's code panics before, what has left waits like everything else.
+/// Work of a change that follows once the shard's lock is released. If it is dropped undone,
+/// because the user's code panics before, the removed entries wait in limbo like all others.
 #[must_use]
 pub(crate) struct After<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
@@ -62,13 +63,13 @@ impl<K, V, P: Replacement> After<'_, K, V, P> {
     }
 }
 
-/// A batch that is being dropped. When that is over, places are given back, and what is left waits
-/// again.
+/// A batch that is being dropped. Afterwards it returns the places of dropped entries to the slab,
+/// and the other entries to limbo.
 struct Freed<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
     entries: Vec<Retired>,
     held: Vec<Waiting>,
-    /// The first so many entries have been dropped.
+    /// Number of entries, from the first, that have been dropped.
     dropped: usize,
 }
 
@@ -84,8 +85,8 @@ impl<K, V, P: Replacement> Drop for Freed<'_, K, V, P> {
 }
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Changes a shard whose lock the caller has taken and releases that. [`finish`](Self::finish)
-    /// does the remaining work.
+    /// Changes a shard whose lock the caller has taken, and releases the lock. The caller passes
+    /// the returned work to [`finish`](Self::finish).
     #[inline(always)]
     pub(crate) fn change<'a, R>(
         &self,
@@ -100,7 +101,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         (result, after)
     }
 
-    /// Releases a shard's lock after it was changed.
+    /// Releases a shard's lock after a change, and takes a batch to be freed if one is due.
     #[inline(always)]
     fn leave(&self, mut owner: MutexGuard<'_, Owner<K, V, P>>, after: &mut After<'_, K, V, P>) {
         if owner.limbo.is_due() {
@@ -110,8 +111,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         self.threads.records.answer(self.record());
     }
 
-    /// Returns the memory to be freed after the lock. Where places only have to be given back,
-    /// without waiting for any thread, that is done here.
+    /// Returns the batch that is to be freed after the lock is released. If entries need no drop
+    /// and no thread has to be waited for, it frees them at once and returns `None`.
     #[inline(never)]
     pub(crate) fn due(
         &self,
@@ -142,14 +143,15 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         Some(Box::new(batch))
     }
 
-    /// Returns whether a batch is compared with what is held under one lock: not one of many
-    /// entries, unless nothing is held.
+    /// Returns true if a batch is compared with all held values under one lock: it is small, or no
+    /// value is held.
     fn is_checked_at_once(&self, batch: &Batch) -> bool {
         batch.len() <= STEP || self.threads.records.holds().is_empty()
     }
 
-    /// Tells the listener of the entries that left, and frees those that no thread reads when there
-    /// are enough of them. The first panic of the user's code is raised when all of it has run.
+    /// Calls the listener for the entries that left, and frees those that no thread reads when
+    /// there are enough of them. The first panic of the user's code is raised when all of it has
+    /// run.
     #[inline(always)]
     pub(crate) fn finish(&self, after: After<'_, K, V, P>) {
         if self.listener.is_some() || after.batch.is_some() {
@@ -171,14 +173,15 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         );
     }
 
-    /// Frees a batch of a shard.
+    /// Frees the entries of a shard's batch that no thread reads.
     #[cold]
     pub(crate) fn free(&self, shard: &Shard<K, V, P>, batch: Box<Batch>) {
         let shard = self.shards.number_of(shard);
         Reclaimer::finish(self, Leaving { shard, batch: Some(batch), ..Leaving::default() });
     }
 
-    /// Changes a shard whose lock the caller has taken, and does what that leaves to do.
+    /// Changes a shard whose lock the caller has taken, releases the lock, and finishes the work of
+    /// the change.
     pub(crate) fn with_owner<R>(
         &self,
         shard: &Shard<K, V, P>,
@@ -190,7 +193,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         result
     }
 
-    /// Drops what has left all shards and is not looked at. Returns whether something still waits.
+    /// Drops all removed entries of all shards that no thread reads. Returns true if some entries
+    /// still wait.
     pub(crate) fn reclaim(&self, panic: &mut FirstPanic) -> bool {
         let quiet = crate::maintenance::quiet();
         let records = &self.threads.records;
@@ -210,9 +214,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         self.shards.iter().any(|shard| shard.owner().limbo.len() > 0)
     }
 
-    /// Puts an entry in, making room in other shards if need be. Its guard keeps it for the caller
-    /// in any case. `then` gets what is left to do in each shard, which [`finish`](Self::finish)
-    /// does.
+    /// Inserts an entry, and makes room in other shards if need be. If the candidate has a guard,
+    /// that keeps the entry even if it is rejected. `then` gets the remaining work in each shard,
+    /// to be passed to [`finish`](Self::finish).
     #[inline(always)]
     pub(crate) fn put<'a>(
         &'a self,
@@ -232,8 +236,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
     }
 
-    /// [`put`](Self::put) if `decide`, which gets what is there under the key and has not expired,
-    /// agrees with the lock held.
+    /// Inserts an entry as [`put`](Self::put) does, if `decide` agrees. `decide` runs under the
+    /// lock and gets the key's present entry, unless that has expired.
     #[inline(never)]
     pub(crate) fn put_if<'a>(
         &'a self,
@@ -266,7 +270,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         result.is_some()
     }
 
-    /// Puts an entry in if its shard can make room for it.
+    /// Inserts an entry if its shard can make room for it. Otherwise returns the room that it
+    /// lacks.
     #[inline(always)]
     fn try_put<'a>(
         &'a self,
@@ -292,9 +297,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         result
     }
 
-    /// [`put`](Self::put) for an entry for which its shard lacks room. Shards that have more than
-    /// their share give that first; if the shard cannot make room by itself either, all others do
-    /// in turns.
+    /// Inserts an entry for which its shard lacks room. Shards that exceed their share give room
+    /// first. If the shard still cannot make room by itself, all others give room in turns.
     #[inline(never)]
     fn put_with_help<'a>(
         &'a self,
@@ -327,8 +331,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         then(after);
     }
 
-    /// Brings room for an entry of some weight from other shards to one that lacks it, of those
-    /// with more than their share or of all; false if there is none.
+    /// Moves room for an entry from other shards to the borrowing one. `beyond` restricts lenders
+    /// to shards that exceed their share. Returns false if none had room to give.
     fn borrow<'a>(
         &'a self,
         borrower: &'a Shard<K, V, P>,
@@ -370,8 +374,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         made
     }
 
-    /// Evicts until the limits are kept, after they were lowered: first from shards with more than
-    /// a share. Pinned entries stay.
+    /// Evicts entries until lowered limits are met, first from shards that exceed their share.
+    /// Pinned entries stay.
     pub(crate) fn shrink(&self) {
         let mut panic = FirstPanic::none();
         let (mut evicted, mut beyond) = (true, true);
@@ -401,7 +405,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         panic.raise();
     }
 
-    /// Takes out all entries for which `leaves` gives a cause, some slots at a time.
+    /// Removes all entries of a shard for which `leaves` returns a cause. The lock is taken for
+    /// some slots at a time.
     pub(crate) fn retain(
         &self,
         shard: &Shard<K, V, P>,
@@ -437,7 +442,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
     }
 
-    /// Drops all entries, and leaves those that are held to their holders.
+    /// Drops all entries at the end of the cache. Held entries stay in memory until their last
+    /// holder drops them.
     pub(crate) fn drop_entries(&mut self) {
         let holds = Arc::clone(self.threads.records.holds());
         let mut held = Vec::new();
@@ -483,14 +489,14 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     }
 }
 
-/// Finishes the departure of a shard's entries, for a thread that has no lock.
+/// Runs the last steps of a shard's removed entries in a thread that holds no lock.
 struct Reclaimer<'a, K, V, P: Replacement, S> {
     inner: &'a Inner<K, V, P, S>,
     shard: &'a Shard<K, V, P>,
 }
 
 impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
-    /// Runs the user's code for what leaves, here or in an [outer call](crate::user_code).
+    /// Calls the listener and frees entries, here or in an [outer call](crate::user_code).
     fn finish(inner: &'a Inner<K, V, P, S>, leaving: Leaving) {
         let nesting = &inner.record().nesting;
         let Some(nested) = nesting.enter() else { return nesting.leave(leaving) };
@@ -504,7 +510,7 @@ impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
         panic.raise();
     }
 
-    /// Runs the user's code for what leaves.
+    /// Calls the listener and frees entries now.
     fn let_leave(&self, leaving: Leaving, panic: &mut FirstPanic) {
         let (inner, shard) = (self.inner, self.shard);
         let Leaving { to_tell, batch, .. } = leaving;
@@ -572,8 +578,8 @@ impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
         Freed { shard, entries, held, dropped: 0 }
     }
 
-    /// Addresses in order, those of the batch's entries that must not be freed among them. `None`
-    /// where threads have many cells.
+    /// Returns sorted addresses that include those of the batch's entries that must not be freed.
+    /// Returns `None` where threads have many cells, so that a scan in steps is needed.
     fn protected(&self, batch: &Batch) -> Option<Vec<usize>> {
         let (records, own) = (&self.inner.threads.records, self.inner.record());
         let addresses = batch.all().map(|retired| self.shard.entry(retired.place) as usize);
@@ -593,8 +599,8 @@ impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
         Some(protected)
     }
 
-    /// [`sift`](Self::sift) where threads have many cells: in steps, each of some work for each
-    /// entry of the batch.
+    /// Works as [`sift`](Self::sift) where threads have many cells: it scans in steps, with an
+    /// amount of work in proportion to the batch.
     #[cold]
     fn sift_by_scan(
         &self,
@@ -638,8 +644,8 @@ impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
         Freed { shard, entries, held, dropped: 0 }
     }
 
-    /// Returns whether an entry that has left is to be kept, and is in any case if it
-    /// `is_looked_at`.
+    /// Returns true if a removed entry must not be freed. `is_looked_at` is true if a cell or hold
+    /// names it.
     fn is_kept(&self, retired: &Retired, is_looked_at: bool) -> bool {
         match &self.inner.keep_check {
             None => is_looked_at,
@@ -651,10 +657,11 @@ impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
     }
 }
 
-/// Times that the lock is taken between two rests of a walk over all entries.
+/// Lock acquisitions between two pauses of a walk over all entries.
 const HOLDS_PER_REST: u32 = 16;
 
-/// Inserts an entry where that is done in a usual way; gives it back otherwise.
+/// Inserts an entry on the fast path, which covers the usual case. Returns the entry if it needs
+/// the slow path.
 #[inline(always)]
 fn put<'u, K: Eq, V, P: Replacement, S>(
     inner: &Inner<K, V, P, S>,
@@ -682,7 +689,8 @@ fn put<'u, K: Eq, V, P: Replacement, S>(
     if is_in { None } else { Some(unplaced) }
 }
 
-/// [`Cache::insert`](crate::Cache::insert) of what the caller neither uses nor drops any more.
+/// Implements [`Cache::insert`](crate::Cache::insert): takes the fast path if it applies, and the
+/// slow one otherwise. The caller gives up key and value.
 #[inline(never)]
 pub(crate) fn usually<K, V, P, S>(
     inner: &Arc<Inner<K, V, P, S>>,
@@ -703,7 +711,8 @@ pub(crate) fn usually<K, V, P, S>(
     inner.note_insertion(hash);
 }
 
-/// [`Cache::insert_with`](crate::Cache::insert_with) what the caller gives up.
+/// Implements [`Cache::insert_with`](crate::Cache::insert_with): the slow path of insertions. The
+/// caller gives up key and value.
 #[inline(never)]
 pub(crate) fn unusually<K, V, P, S>(
     inner: &Arc<Inner<K, V, P, S>>,
@@ -726,7 +735,7 @@ pub(crate) fn unusually<K, V, P, S>(
     panic.raise();
 }
 
-/// Returns a candidate that takes over key and value.
+/// Creates the candidate of an insertion with its weight and options. It takes over key and value.
 #[inline(always)]
 pub(crate) fn candidate<'a, K, V, P, S>(
     inner: &Arc<Inner<K, V, P, S>>,

@@ -1,18 +1,18 @@
-//! Time as caches need it: coarse, and read where it is needed.
+//! Clocks of caches, which are coarse, and the compact form in which entries store times.
 //!
-//! Only lookups of entries that expire look at the time. On Linux they read the system's coarse
-//! clock, a few nanoseconds without a call into the kernel; insertions of such entries read the
-//! exact one, so that nothing ends early. So the time depends on no thread. Tests and simulations
-//! move theirs by hand.
+//! Only lookups of entries that expire read the time. On Linux they read the system's coarse clock,
+//! which takes a few nanoseconds without a call into the kernel. Insertions of such entries read
+//! the exact one, so that nothing expires early. So the time depends on no thread. Tests and
+//! simulations move theirs by hand.
 //!
 //! # Stored times
 //!
-//! Times as entries store them: 31 bits, and a bit that gives their unit.
+//! A stored time has 31 bits, and a bit that gives the unit.
 //!
-//! Near times count ticks of 5 ms, as caches have them; far ones count 1,024 ticks, 5.12 s. Both
-//! wrap around, and half of the circle is the future: 62 days of ticks, 174 years of the larger
-//! unit. A time that has come is to be forgotten before it has been the past for so long: sweeps
-//! see to that.
+//! Near times count ticks of 5 ms; far ones count units of 1,024 ticks, 5.12 s. Both wrap around,
+//! and half of the circle is the future: 62 days of ticks, 174 years of the larger unit. A past
+//! time must be forgotten before it has been past for so long, or it would count as future again;
+//! sweeps see to that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -21,13 +21,14 @@ use std::time::Duration;
 use crate::sync::{Arc, Weak};
 use crate::user_code::FirstPanic;
 
-/// Length of a tick, in which times are stored.
+/// Length of a tick, the unit of stored times.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
 pub(crate) const TICK_US: u64 = TICK.as_micros() as u64;
-/// A manual clock that has moved so far since has its caches swept: what expired more than twice
-/// that ago could be taken for what has [yet to expire](crate::moment).
+/// Distance, in microseconds, after which a manual clock has its caches swept. An entry that
+/// expired more than twice that ago could count as one that [has yet to expire](self#stored-times).
 const SWEEP_EVERY_US: u64 = 25 * DAY_US;
-/// A manual clock that has moved so far has its caches swept where all near times have come.
+/// Step, in microseconds, in which a manual clock moves far ahead and sweeps once all near times
+/// have expired.
 const SWEEP_SELDOM_US: u64 = 60 * 365 * DAY_US;
 const DAY_US: u64 = 24 * 3600 * 1_000_000;
 
@@ -36,7 +37,7 @@ const DAY_US: u64 = 24 * 3600 * 1_000_000;
 pub(crate) struct Ticks(pub(crate) u64);
 
 impl Ticks {
-    /// A span that is at least this long, or as long as can be told.
+    /// Returns a span that is at least this long, or the longest one that fits.
     pub(crate) fn at_least(span: Duration) -> Self {
         let ticks = span.as_nanos().div_ceil(TICK.as_nanos());
         Self(u64::try_from(ticks).unwrap_or(u64::MAX).max(1))
@@ -71,10 +72,10 @@ enum Source {
     Manual(Arc<Manual>),
 }
 
-/// A clock that stands still.
+/// State of a manual clock, which stands still until it is advanced.
 #[derive(Debug, Default)]
 struct Manual {
-    /// Microseconds since the start.
+    /// Microseconds since the clock's start.
     now_us: AtomicU64,
     swept: Mutex<Swept>,
 }
@@ -83,7 +84,7 @@ struct Manual {
 #[derive(Default)]
 struct Swept {
     caches: Vec<Weak<dyn Sweep>>,
-    /// When they were last swept.
+    /// Time of the last sweep, in microseconds since the clock's start.
     at_us: u64,
 }
 
@@ -94,12 +95,12 @@ impl std::fmt::Debug for Swept {
 }
 
 impl Manual {
-    /// Microseconds since the start.
+    /// Returns the microseconds since the clock's start.
     fn micros(&self) -> u64 {
         self.now_us.load(Ordering::Relaxed) // only a number
     }
 
-    /// Moves on, and has the caches swept if it `sweeps` or they have not been for long.
+    /// Advances the clock. Sweeps the caches if `sweeps` is true or their last sweep is long ago.
     fn advance(&self, step_us: u64, sweeps: bool) {
         // only a number
         let now_us = self.now_us.fetch_add(step_us, Ordering::Relaxed).wrapping_add(step_us);
@@ -118,22 +119,21 @@ impl Manual {
 }
 
 impl Clock {
-    /// Makes the system's monotonic clock. An expired entry is noticed at the next step of the
-    /// coarse clock: 1 to 10 ms on Linux.
+    /// Creates a handle to the system's monotonic clock. An expired entry is noticed at the next
+    /// step of the coarse clock: 1 to 10 ms on Linux.
     pub fn system() -> Self {
         Self(Source::System)
     }
 
-    /// Makes a clock that stands still until it is [advanced](Self::advance), for tests and
-    /// simulations.
-    /// Entries expired by it are not found, and leave when their key is inserted or removed, or by
-    /// [`Cache::reclaim`](crate::Cache::reclaim).
+    /// Creates a clock that stands still until it is [advanced](Self::advance), for tests and
+    /// simulations. Lookups do not find entries that have expired by it. Such entries are freed
+    /// when their key is inserted or removed, or by [`Cache::reclaim`](crate::Cache::reclaim).
     pub fn manual() -> Self {
         Self(Source::Manual(Arc::default()))
     }
 
-    /// Moves a manual clock on. Caches notice in steps of 5 ms. Every 25 days what has expired
-    /// leaves its cache here, with its destructors and listeners.
+    /// Advances a manual clock. Caches notice in steps of 5 ms. Every 25 days this call removes
+    /// expired entries from their caches, and runs their destructors and listeners.
     ///
     /// # Panics
     /// When the clock is the system's.
@@ -151,7 +151,7 @@ impl Clock {
         manual.advance(left_us, false);
     }
 
-    /// Has a cache swept whenever a manual clock has moved far.
+    /// Registers a cache to be swept whenever a manual clock has moved far.
     pub(crate) fn sweeps(&self, cache: Weak<dyn Sweep>) {
         if let Source::Manual(manual) = &self.0 {
             let mut swept = manual.swept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,17 +160,17 @@ impl Clock {
         }
     }
 
-    /// Returns whether the time passes only by [`advance`](Self::advance).
+    /// Returns true if only [`advance`](Self::advance) moves the clock.
     pub(crate) fn is_manual(&self) -> bool {
         matches!(self.0, Source::Manual(_))
     }
 
-    /// The time of the system in microseconds, exactly.
+    /// Returns the exact time of the system's clock, in microseconds.
     pub(crate) fn system_us() -> u64 {
         system::exact_us()
     }
 
-    /// Microseconds, exactly.
+    /// Returns the exact time, in microseconds.
     pub(crate) fn micros(&self) -> u64 {
         match &self.0 {
             Source::System => system::exact_us(),
@@ -178,7 +178,7 @@ impl Clock {
         }
     }
 
-    /// The present tick: never a later one, and late by a step of the coarse clock at most.
+    /// Returns the present tick. It is never early, and late by at most a step of the coarse clock.
     #[inline]
     pub(crate) fn now(&self) -> Ticks {
         match &self.0 {
@@ -187,8 +187,8 @@ impl Clock {
         }
     }
 
-    /// The tick of something used in a tick: one that is not before the present time, so that
-    /// nothing ends early.
+    /// Returns the tick to record for a use in tick `now`. It is not before the exact time, so that
+    /// nothing expires early.
     #[inline]
     pub(crate) fn used_in(&self, now: Ticks) -> Ticks {
         match &self.0 {
@@ -202,8 +202,8 @@ impl Clock {
 mod system {
     use super::TICK_US;
 
-    /// The delay of the coarse clock in ticks, at most: a step of a kernel that interrupts a
-    /// hundred times a second.
+    /// Longest delay of the coarse clock, in ticks: a step of a kernel with a hundred timer
+    /// interrupts a second.
     pub(super) const LATE_TICKS: u64 = 2;
 
     fn read(clock: libc::clockid_t) -> libc::timespec {
@@ -219,7 +219,7 @@ mod system {
         now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
     }
 
-    /// Of the same beginning as the exact time.
+    /// Returns the time of the coarse clock in ticks. It has the same origin as the exact time.
     #[inline]
     pub(super) fn coarse_ticks() -> u64 {
         let now = read(libc::CLOCK_MONOTONIC_COARSE);
@@ -245,28 +245,29 @@ mod system {
     }
 }
 
-/// A stored time; 0 is never.
+/// A stored time; 0 means never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moment(pub(crate) u32);
 
-/// Set where the unit is the larger one.
+/// Bit of a [`Moment`] that is set if the time counts the larger unit.
 const FAR: u32 = 1 << 31;
-/// The bits that count units.
+/// Bits of a [`Moment`] that count units.
 const COUNT: u32 = FAR - 1;
-/// Half of the circle.
+/// Half of the circle of stored times, in units: times less than this ahead are in the future.
 const HALF: u32 = 1 << 30;
-/// The larger unit is so many ticks, as a power of two.
+/// Ticks in the larger unit, as a power of two.
 const FAR_SHIFT: u32 = 10;
-/// A time this much later is a near one, by a clock that may be a second late.
+/// Longest span, in ticks, that is stored as a near time. The margin allows for a clock that is a
+/// second late.
 const NEAR: u64 = HALF as u64 - 256;
-/// The longest span that can be told. Longer ones are for ever.
+/// The longest span that can be stored. Longer ones mean for ever.
 pub(crate) const LONGEST: Ticks = Ticks((HALF as u64 - 4) << FAR_SHIFT);
 
 impl Moment {
     pub(crate) const NEVER: Self = Self(0);
 
-    /// The time so much later, or up to 6 s after that if the span is longer than 62 days. Never,
-    /// after more than [`LONGEST`].
+    /// Returns the time `span` after `now`. If the span is longer than 62 days, the time is up to 6
+    /// s later; if it exceeds [`LONGEST`], the time is never.
     pub(crate) fn after(now: Ticks, span: Ticks) -> Self {
         if span.0 > LONGEST.0 {
             return Self::NEVER;
@@ -279,7 +280,7 @@ impl Moment {
         }
     }
 
-    /// Returns whether there is such a time at all.
+    /// Returns true unless the time is never.
     #[inline(always)]
     pub(crate) fn is_set(self) -> bool {
         self.0 != 0
@@ -289,27 +290,27 @@ impl Moment {
         if self.0 & FAR == 0 { 0 } else { FAR_SHIFT }
     }
 
-    /// Units until it comes; none if it has come.
+    /// Returns the units until the time; 0 if it has passed.
     #[inline]
     fn units(self, now: Ticks) -> u32 {
         let units = self.0.wrapping_sub((now.0 >> self.shift()) as u32) & COUNT;
         if units < HALF { units } else { 0 }
     }
 
-    /// Returns whether it has come.
+    /// Returns true if the time has passed.
     #[inline]
     pub(crate) fn has_come(self, now: Ticks) -> bool {
         self.is_set() && self.units(now) == 0
     }
 
-    /// Ticks until it comes, `None` if it never does.
+    /// Returns the ticks until the time; `None` if it is never.
     pub(crate) fn left(self, now: Ticks) -> Option<u64> {
         let whole = u64::from(self.units(now)) << self.shift();
         let begun = now.0 & ((1 << self.shift()) - 1);
         self.is_set().then(|| whole.saturating_sub(begun))
     }
 
-    /// The earlier of two times.
+    /// Returns the earlier of two times.
     pub(crate) fn or_earlier(self, other: Self, now: Ticks) -> Self {
         match (self.left(now), other.left(now)) {
             (Some(left), Some(others)) if left <= others => self,
@@ -324,12 +325,12 @@ impl Moment {
 pub(crate) struct Span(u32);
 
 impl Span {
-    /// No span.
     pub(crate) const NONE: Self = Self(0);
-    /// Set where the unit is the larger one.
+    /// Bit that is set if the span counts the larger unit.
     const FAR: u32 = 1 << 30;
 
-    /// Of so many ticks, or up to one of the larger units less if that is more than 62 days.
+    /// Creates a span of `ticks`, shortened by less than a larger unit if it is longer than 62
+    /// days.
     pub(crate) fn at_most(ticks: Ticks) -> Self {
         match u32::try_from(ticks.0) {
             Ok(near) if near < Self::FAR => Self(near),
@@ -337,13 +338,14 @@ impl Span {
         }
     }
 
-    /// Of so many ticks, or up to one of the larger units more if that is more than 62 days.
+    /// Creates a span of `ticks`, lengthened by less than a larger unit if it is longer than 62
+    /// days.
     pub(crate) fn at_least(ticks: Ticks) -> Self {
         let more = if ticks.0 < Self::FAR.into() { 0 } else { (1 << FAR_SHIFT) - 1 };
         Self::at_most(Ticks(ticks.0.saturating_add(more)))
     }
 
-    /// Stored in 31 bits.
+    /// Returns the stored form, which has 31 bits.
     pub(crate) fn bits(self) -> u32 {
         self.0
     }
@@ -363,12 +365,12 @@ impl Span {
 
 /// A cache that needs maintenance. Times are those of the system's clock, in microseconds.
 pub(crate) trait Sweep: Send + Sync {
-    /// Steps what decides. Says whether the cache was used since the last time. Runs no code of the
-    /// user's.
+    /// Steps the controller of freezing. Returns true if the cache was used since the last call.
+    /// Runs no user code.
     fn tick(&self) -> bool;
 
-    /// Takes out what has expired. Says when there will be something again, as far as that is known
-    /// now.
+    /// Removes expired entries. Returns the earliest time at which another one can expire, as far
+    /// as that is known.
     fn sweep(&self) -> Option<u64>;
 }
 
@@ -377,7 +379,7 @@ mod moment_tests {
     use super::*;
 
     const DAY: u64 = 24 * 3600 * 200;
-    /// Times at which counts of both units wrap, and others.
+    /// Present times to test: those at which counts of both units wrap, and others.
     const NOWS: [u64; 9] =
         [0, 1, 12_345, DAY, 1 << 30, (1 << 31) - 1, 1 << 31, 1 << 41, (1 << 41) + 999_999];
 

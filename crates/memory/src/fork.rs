@@ -1,5 +1,5 @@
-//! A fork takes the locks of the library's threads and of all caches first, so that the child finds
-//! none taken.
+//! Support for forks: a fork first takes the locks of the library's threads and of all caches, so
+//! that the child finds none of them locked.
 
 #![cfg_attr(any(not(unix), miri), allow(dead_code))] // nothing forks there
 
@@ -9,15 +9,15 @@ use std::time::Instant;
 
 use crate::sync::lock;
 
-/// A cache whose locks a fork takes.
+/// A cache whose locks are taken during a fork.
 pub(crate) trait Forks: Send + Sync {
-    /// Takes all locks that it can until a time.
+    /// Takes as many of the cache's locks as it can until a time.
     fn locks(&self, until: Instant) -> Box<dyn Locks + '_>;
 }
 
-/// The locks of a cache, until this is dropped.
+/// The locks of a cache, held until this is dropped.
 pub(crate) trait Locks {
-    /// Forgets the threads that the child does not have.
+    /// Removes the threads that the child does not have from the cache's records.
     fn in_the_child(&mut self);
 }
 
@@ -25,13 +25,13 @@ type Caches = BTreeMap<u64, Weak<dyn Forks>>;
 
 static CACHES: Mutex<Caches> = Mutex::new(BTreeMap::new());
 
-/// Has forks take the locks of a cache, by its number, until it is [forgotten](forget).
+/// Registers a cache, by its number, so that forks take its locks until it is [forgotten](forget).
 pub(crate) fn keep(number: u64, cache: Weak<dyn Forks>) {
     prepare();
     lock(&CACHES).insert(number, cache);
 }
 
-/// A cache is no more.
+/// Removes a dropped cache from the list.
 pub(crate) fn forget(number: u64) {
     let forgotten = lock(&CACHES).remove(&number);
     drop(forgotten);
@@ -49,18 +49,19 @@ mod hooks {
     use crate::pending;
     use crate::sync::lock;
 
-    /// The longest time that a fork waits for the locks of caches.
+    /// Longest time that a fork waits for the locks of caches.
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// Locks that the forking thread holds. Dropped in this order.
+    /// Locks that the forking thread holds. The order of the fields is the order of dropping.
     struct Taken {
         maintenance: Forking,
         waits: pending::Locked,
-        /// They borrow from the caches.
+        /// Locks of the caches, which borrow from [`caches`](Self::caches).
         locks: Vec<Box<dyn Locks>>,
         list: MutexGuard<'static, Caches>,
         sections: NoSections,
-        /// Last: the last handle of a cache may go with it, and the user's values.
+        /// The locked caches. Dropped last: this may drop the last handle of a cache, and with it
+        /// the user's values.
         caches: Vec<Arc<dyn Forks>>,
     }
 
@@ -112,7 +113,8 @@ mod hooks {
         }
     }
 
-    /// Has a forked process know that it has none of the threads.
+    /// Registers the fork handlers, which also tell a child process that it has none of the
+    /// library's threads.
     pub(crate) fn prepare() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {

@@ -1,26 +1,27 @@
-//! Hazard records: the words in which each thread says which memory must not be freed under it.
+//! Hazard records: the words in which each thread publishes the memory that must not be freed while
+//! it reads.
 //!
-//! Every thread that uses a cache has a [`Record`] there: one word for the frozen index it probes
-//! and a *cell* for each entry it reads. No other thread fills them, so publishing is a plain store
-//! to a line the thread owns. A guard is a cell that stays filled; dropping it clears the cell. A
-//! guard held for ever keeps one entry, not the cache (hazard pointers; Michael, IEEE TPDS '04),
-//! and the barrier between readers and reclaimers is [`barrier`](crate::barrier)'s.
+//! Every thread that uses a cache has a [`Record`] there: one word for the frozen index that it
+//! probes, and a *cell* for each entry that it reads. No other thread fills them, so publishing is
+//! a plain store to a cache line of the thread. A guard is a cell that stays filled; dropping it
+//! clears the cell. A guard held for ever keeps one entry, not the cache (hazard pointers; Michael,
+//! IEEE TPDS '04). [`barrier`](crate::barrier) is the fence between readers and reclaimers.
 //!
 //! The protocol: a reader reads a place, stores its address in a cell, passes
 //! [`barrier::light`](crate::barrier::light) and reads the place again. If it is unchanged, a
-//! thread that takes the entry out later sees the cell. A reclaimer takes entries out, passes
+//! thread that removes the entry later sees the cell. A reclaimer removes entries, passes
 //! [`barrier::heavy`](crate::barrier::heavy), and frees those that no cell names.
-//! [`records`](crate::records) keeps the records of a cache and goes through them.
+//! [`records`](crate::records) has the list of a cache's records and scans them.
 //!
 //! # Further cells
 //!
-//! Cells of a thread that holds more guards than its record has cells for, at a constant cost each.
+//! A thread with more guards than its record has cells uses further cells, at a constant cost each.
 //!
 //! They come in chunks of a fixed size. A list names those that were free at the last scan; only
-//! the thread that owns the record takes cells, so they still are. When the list is empty the
-//! thread scans all cells, and adds so many that half of them are free. Dropping a guard clears its
-//! cell and touches nothing else. A reclaimer goes through the cells in any case, and gives chunks
-//! back that have no guard any more.
+//! the thread that owns the record takes cells, so they are still free. When the list is empty, the
+//! thread scans all cells, and adds as many as are needed to make half of them free. Dropping a
+//! guard clears its cell and touches nothing else. A reclaimer, which scans the cells in any case,
+//! frees chunks without guards.
 
 use std::time::Instant;
 
@@ -30,10 +31,10 @@ use crate::retired::Answer;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, lock, lock_until};
 use crate::user_code::Nesting;
 
-/// Guards a thread can hold on one cache before it needs more memory.
+/// Guards that a thread can hold on one cache before it needs more memory.
 const CELLS: usize = 5;
 
-/// Hazard pointers and counts of one thread in one cache. Zero is an empty cell.
+/// Hazard pointers and counts of one thread in one cache. A cell of 0 is free.
 #[derive(Debug, Default)]
 #[repr(C, align(128))] // no line of it is another thread's, nor fetched along with one
 pub(crate) struct Record {
@@ -41,73 +42,75 @@ pub(crate) struct Record {
     cells: [AtomicUsize; CELLS],
     /// Number of [further](Further) cells.
     more: AtomicUsize,
-    /// Lookups.
+    /// Lookups by the thread.
     pub(crate) lookups: Count,
-    /// The number of the lookup from which on they are not as usual: the next to be timed, or 0
-    /// for a thread that is to fence. That is set by whoever finds that it has to.
+    /// Lookups with a number below this take the fast path. It is the number of the next lookup to
+    /// be timed, or 0 for a thread that is to use fences. Any thread may set it to 0.
     pub(crate) usual_below: Count,
     /// Lookups that did not find their key.
     pub(crate) misses: Count,
     /// Lookups that found an entry that is not frozen.
     pub(crate) dynamic_hits: Count,
-    /// Promotions given up because the order was busy.
+    /// Promotions skipped because the lock of the policy's order was taken.
     pub(crate) promotions_skipped: Count,
     /// The thread's answer to threads that want to free entries.
     pub(crate) answer: Answer,
-    /// Cells of a thread that holds many guards.
+    /// Further cells, for a thread that holds many guards.
     further: Mutex<Further>,
-    /// Where the record is among those of the cache. Under their lock.
+    /// Position of the record in the cache's list. Protected by the lock of the records.
     pub(crate) place: AtomicUsize,
-    /// Lookups that the controller of freezing has seen. Under the same lock.
+    /// Lookups that the controller of freezing has seen. Protected by the lock of the records.
     pub(crate) lookups_seen: Count,
-    /// True if the thread knows that it has to fence, and does in all its lookups from then on.
+    /// True if the thread knows that it has to use fences, and does so in all later lookups.
     pub(crate) fences: AtomicBool,
-    /// Latencies of the lookups that were timed.
+    /// Latencies of the timed lookups.
     pub(crate) timings: Timings,
-    /// The user's code that the thread runs for the cache.
+    /// Calls of user code that the thread runs for the cache.
     pub(crate) nesting: Nesting,
-    /// The number of the last [scan](crate::scan) that has read all cells. Under the lock of the
-    /// records, as the next.
+    /// Number of the last scan that has read all cells. Protected by the lock of the records.
     pub(crate) scanned: Count,
-    /// Where a scan goes on that has read some of the cells: 0 at the first, 1 at the further ones.
+    /// Position at which an unfinished scan continues: 0 for the first cells, n + 1 for chunk n of
+    /// the further ones. Protected by the lock of the records.
     scan_from: Count,
 }
 
 impl Record {
-    /// Takes the lock of further cells for a fork.
+    /// Takes the lock of the further cells for a fork; `None` if it is not free until the given
+    /// time.
     pub(crate) fn further_until(&self, until: Instant) -> Option<MutexGuard<'_, Further>> {
         lock_until(&self.further, until)
     }
 
-    /// Publishes which frozen index is probed. Before it is used, the caller passes the light
-    /// barrier and makes sure that the index is still published.
+    /// Publishes the frozen index that the thread is about to probe. Before the thread uses it, the
+    /// caller must pass the light barrier and check that the index is still published.
     #[inline(always)]
     pub(crate) fn probe(&self, index: usize) {
         // Release, as with cells: a thread that sees this has seen the end of the probe before.
         self.probed.store(index, Ordering::Release);
     }
 
-    /// Publishes that no index is probed any more, so that what was need not wait until this thread
-    /// comes again.
+    /// Publishes that the thread probes no index, so that an index can be freed before the thread's
+    /// next lookup.
     #[inline(always)]
     pub(crate) fn probed_out(&self) {
         self.probe(0);
     }
 
-    /// Has the thread fence from now on.
+    /// Tells the thread to use fences from now on.
     pub(crate) fn tell_to_fence(&self) {
         // A thread that times a lookup meanwhile may overwrite it, or see it late: that is what
         // `fences` is for, and it is told again.
         self.usual_below.set(0);
     }
 
-    /// Returns whether the thread's lookups need no fence, as far as it knows.
+    /// Returns true if the thread's lookups need no fence, as far as the thread knows.
     #[inline(always)]
     pub(crate) fn does_without_fences(&self) -> bool {
         self.usual_below.get() != 0
     }
 
-    /// Notes that the thread knows, from [`barrier`](crate::barrier), that it has to fence.
+    /// Records that the thread has learned from [`barrier`](crate::barrier) that it has to use
+    /// fences.
     #[inline]
     pub(crate) fn knows_to_fence(&self) {
         self.tell_to_fence();
@@ -117,36 +120,37 @@ impl Record {
         }
     }
 
-    /// Lookups that found their key.
+    /// Returns the number of lookups that found their key.
     pub(crate) fn hits(&self) -> u64 {
         self.lookups.get().saturating_sub(self.misses.get()) // a lookup under way is either
     }
 
-    /// Hits on frozen entries.
+    /// Returns the number of hits on frozen entries.
     pub(crate) fn frozen_hits(&self) -> u64 {
         self.hits().saturating_sub(self.dynamic_hits.get())
     }
 
-    /// A free cell, to be filled at once. Only the thread that owns the record fills cells, so it
-    /// stays free until then.
+    /// Returns a free cell, to be filled at once. Only the thread that owns the record fills cells,
+    /// so the cell stays free until then.
     #[inline(always)]
     pub(crate) fn cell(&self) -> &Cell {
         if is_free(&self.cells[0]) { &self.cells[0] } else { self.further_cell() }
     }
 
-    /// A free cell for longer, which leaves the first one to others.
+    /// Returns a free cell for longer use, other than the first, which stays free for lookups.
     pub(crate) fn another_cell(&self) -> &Cell {
         self.cells[1..].iter().find(|cell| is_free(cell)).unwrap_or_else(|| self.further_cell())
     }
 
-    /// The first cell, if it is free.
+    /// Returns the first cell, if it is free.
     #[inline(always)]
     pub(crate) fn first_cell(&self) -> Option<&Cell> {
         Some(&self.cells[0]).filter(|cell| is_free(cell))
     }
 
-    /// Makes a handle of a cell that names an entry: the cell itself or, so that the first one
-    /// stays free for lookups, another one. `None` where the record has none for it.
+    /// Marks a cell that names an entry as a handle, and returns the handle's cell. The first cell
+    /// stays free for lookups: its contents move to another one. Returns `None` if the record has
+    /// no cell for that.
     #[inline(always)]
     pub(crate) fn handle_cell(&self, cell: &Cell) -> Option<&Cell> {
         let handles = &self.cells[1..];
@@ -165,8 +169,8 @@ impl Record {
         Some(own)
     }
 
-    /// Appends the addresses of entries that handles of this record name. The caller has the lock
-    /// of the records.
+    /// Appends the addresses of entries that handles of this record name. The caller must hold the
+    /// lock of the records.
     pub(crate) fn handles(&self, out: &mut Vec<usize>) {
         // Acquire: the entry is read.
         let named = self.cells.iter().map(|cell| cell.load(Ordering::Acquire));
@@ -189,13 +193,13 @@ impl Record {
         unsafe { &*cell }
     }
 
-    /// Returns whether a cell is one of these.
+    /// Returns true if the cell belongs to this record.
     pub(crate) fn has(&self, cell: &Cell) -> bool {
         self.cells.iter().any(|own| std::ptr::eq(own, cell)) || lock(&self.further).has(cell)
     }
 
-    /// Appends the addresses of all that is looked at. Returns how many cells that took. The caller
-    /// has the lock of the records.
+    /// Appends all addresses that the record's cells name. Returns the number of cells examined.
+    /// The caller must hold the lock of the records.
     pub(crate) fn looked_at(&self, out: &mut Vec<usize>) -> usize {
         // Acquire: what the reader did with an entry before it cleared or refilled the cell comes
         // before what is done to the entry now.
@@ -215,14 +219,14 @@ impl Record {
         1 + CELLS + visited
     }
 
-    /// Returns about how many further cells there are.
+    /// Returns the approximate number of further cells.
     pub(crate) fn further_cells(&self) -> usize {
         self.more.load(Ordering::Relaxed) // how reclaimers proceed depends on it, and no more
     }
 
-    /// Notes the addresses in some more cells: that of the index that is probed and the first ones,
-    /// then about so many further ones as are `left`. Returns whether those were the last. The
-    /// caller has the lock of the records.
+    /// Continues a scan: collects the addresses in the next cells, about `left` of them, and
+    /// reduces `left`. A scan begins with the probed index and the first cells. Returns true if it
+    /// has read all cells. The caller must hold the lock of the records.
     pub(crate) fn scan_some(&self, left: &mut usize, seen: &mut impl Extend<usize>) -> bool {
         let from = self.scan_from.get();
         if from == 0 {
@@ -243,30 +247,30 @@ impl Record {
         next.is_none()
     }
 
-    /// No scan that has begun goes on here.
+    /// Abandons an unfinished scan of this record.
     pub(crate) fn forget_scan(&self) {
         self.scan_from.set(0);
     }
 
-    /// Cells that were looked at for a free one.
+    /// Returns the number of cells examined in searches for free ones.
     pub(crate) fn searched(&self) -> u64 {
         lock(&self.further).searched()
     }
 
-    /// Returns whether no guard is left, after the thread has given the record up.
+    /// Returns true if no guard is left, after the thread has given the record up.
     pub(crate) fn is_idle(&self) -> bool {
         // Acquire: the record's next owner continues after all reads under the guards.
         self.cells.iter().all(is_free) && self.more.load(Ordering::Acquire) == 0
     }
 }
 
-/// The address of the entry that a guard keeps; zero when the cell is free.
+/// A word that holds the address of the entry that a guard keeps; 0 if the cell is free.
 pub(crate) type Cell = AtomicUsize;
 
-/// Set in the address that a cell names for a [handle](crate::host::Handle) of a host's cache.
+/// Bit in a cell's address that marks a [handle](crate::host::Handle) of a host's cache.
 pub(crate) const HANDLE: usize = 1;
 
-/// Returns whether a cell is free.
+/// Returns true if a cell is free.
 #[inline(always)]
 pub(crate) fn is_free(cell: &Cell) -> bool {
     // Acquire: a guard that outlives its thread's use of the record is cleared by that thread,
@@ -277,33 +281,32 @@ pub(crate) fn is_free(cell: &Cell) -> bool {
 
 /// Cells in a chunk.
 const CHUNK: usize = 64;
-/// In a cell, no address of an entry: the cell is taken and not yet filled.
+/// Contents of a cell that is taken and not yet filled. It is no address of an entry.
 pub(crate) const RESERVED: usize = 1;
 
-/// The further cells of a record, under a lock of its own: of the thread that owns it, and of
-/// reclaimers.
+/// The further cells of a record. The owning thread and reclaimers share them under a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Further {
-    /// Given back where there is none; the last one is there.
+    /// Chunks by number; `None` for those that were freed. The last one is always present.
     chunks: Vec<Option<Box<[Cell; CHUNK]>>>,
-    /// Number of chunks that are there.
+    /// Number of chunks that are present.
     present: usize,
-    /// Cells that are free, by their number.
+    /// Numbers of cells that were free at the last search.
     free: Vec<u32>,
-    /// Cells that were looked at for a free one.
+    /// Cells examined in searches for free ones.
     searched: u64,
-    /// Cells that a scan has read so far, and how many of them named something.
+    /// Cells that the current scan has read so far; `named` of them are filled.
     scanned: usize,
     named: usize,
 }
 
 impl Further {
-    /// Returns how many cells there are.
+    /// Returns the number of cells.
     pub(crate) fn len(&self) -> usize {
         self.present * CHUNK
     }
 
-    /// Returns whether a cell is one of these.
+    /// Returns true if the cell is one of these.
     pub(crate) fn has(&self, cell: &Cell) -> bool {
         self.chunks
             .iter()
@@ -312,12 +315,12 @@ impl Further {
             .any(|own| std::ptr::eq(own, cell))
     }
 
-    /// Cells that were looked at for a free one.
+    /// Returns the number of cells examined in searches for free ones.
     pub(crate) fn searched(&self) -> u64 {
         self.searched
     }
 
-    /// Reserves a cell, for the thread that owns the record. It stays where it is until it is
+    /// Reserves a cell for the thread that owns the record. The cell does not move until it is
     /// cleared.
     pub(crate) fn take(&mut self) -> &Cell {
         let number = loop {
@@ -369,8 +372,8 @@ impl Further {
         }
     }
 
-    /// Appends the addresses in the cells, and gives back chunks without any if they are most.
-    /// Returns how many cells that took.
+    /// Appends the addresses in the cells, and frees empty chunks if few cells are filled. Returns
+    /// the number of cells examined.
     pub(crate) fn looked_at(&mut self, out: &mut Vec<usize>) -> usize {
         let (visited, before) = (self.len(), out.len());
         let mut empty = Vec::new();
@@ -394,9 +397,9 @@ impl Further {
         visited
     }
 
-    /// Notes the addresses in about so many more cells as are `left`, from a chunk on. Gives chunks
-    /// back that have no guard, if that is so for most cells so far. Returns the chunk to go on
-    /// with, if there is one.
+    /// Collects the addresses in about `left` more cells, beginning at chunk `from`. Frees empty
+    /// chunks if few cells were filled so far. Returns the chunk to continue with; `None` at the
+    /// end.
     pub(crate) fn scan_some(
         &mut self,
         from: usize,

@@ -1,60 +1,59 @@
-//! From a key's hash to the place of its entry: read by any thread without locks, changed by one
-//! owner.
+//! The index of a shard, from a key's hash to the place of its entry. Any thread reads it without
+//! locks; only the shard's owner changes it.
 //!
-//! Buckets of half a cache line each: six [places](crate::places), a tag of seven bits for each,
-//! and the number of keys that *passed by* because the bucket was full when they came (as in F14:
+//! A bucket is half a cache line: six [places](Places), a tag of seven bits for each, and the
+//! number of keys that *passed by*, because the bucket was full when they were inserted (as in F14:
 //! Bronson and Shi, "Open-sourcing F14", 2019). Tags and count are one word. A key stays in its
-//! lane until it is removed, so a reader that goes from bucket to bucket as long as a key passed by
-//! finds every key that is there all the while. All tags of a bucket are compared at once and
+//! lane until it is removed. A reader goes on to the next bucket as long as a key passed by, so it
+//! finds every key that is present throughout. All tags of a bucket are compared at once and
 //! without a branch: a mispredicted branch on memory that has yet to arrive would stop the
 //! processor from working on the next lookup.
 //!
-//! A reader may rely on this: *a place that stands in a lane is that of a live entry*. It is
-//! cleared before the entry goes. Tags are hints; a reader that follows one compares the key.
+//! Readers rely on this: *a place in a lane is that of a live entry*. It is cleared before the
+//! entry is freed. Tags are hints; a reader that follows one compares the key.
 //!
 //! # Places
 //!
-//! From the number of a place to the address of the entry there.
-//!
 //! An index has numbers of 32 bits in place of addresses, so that twice as many keys fit into a
-//! cache line. A slab takes its memory in chunks; the upper bits of a number say which chunk, the
-//! lower ones which entry of it, counted from 1. Number 0 is no place.
+//! cache line. A slab takes its memory in chunks. The upper bits of a number give the chunk, the
+//! lower ones the entry in it, counted from 1. Number 0 is no place.
 //!
 //! # Tables
 //!
-//! A hit's way through a shard: the index, and the marks of the policy.
+//! A table is a hit's way through a shard: the index, and the marks of the policy.
 //!
-//! A table is published by one pointer and never changes; what it points to does. There is another
-//! table when the marks get more room or the index does. A larger index is filled step by step:
-//! while the table has an *old* index, too, keys stand in one of the two, and each insertion moves
-//! some. A key is in the new index before it leaves the old one. So a reader that looks into the
-//! old index first and then into the new one finds every key that is there all the while. The last
-//! step publishes a table without the old index.
+//! It is published by one pointer and never changes, though the index and marks that it points to
+//! do. It is replaced when the marks or the index need more room. A larger index is filled step by
+//! step: while the table also has an *old* index, each key is in one of the two, and each insertion
+//! moves some. A key is in the new index before it leaves the old one. So a reader that looks into
+//! the old index first and then into the new one finds every key that is present throughout. The
+//! last step publishes a table without the old index.
 //!
-//! Tables share their indexes. A reader that is late with a table looks into indexes that are still
-//! kept up to date, or that are empty; and it looks again when it has found nothing and the table
-//! was replaced. No table is freed before its shard is, so readers say nowhere which one they have.
+//! Tables share their indexes. A reader with an outdated table finds indexes that are still up to
+//! date, or empty ones. It looks again if it has found nothing and the table was replaced. Tables
+//! are freed with their shard only, so readers need not publish which one they use.
 
 use floe_policy::{Access, Eviction, mix};
 use foldhash::quality;
 
 use crate::sync::{Arc, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Lanes in a bucket.
+/// Lanes in a bucket: the keys that it can hold.
 pub(crate) const LANES: usize = 6;
-/// Lanes filled at most, on average: at 3.7 of 6, one key in thirty passes its first bucket by.
+/// Largest average share of filled lanes: at 3.7 of 6, one key in thirty passes its first bucket
+/// by.
 const FILLED: f64 = 0.62;
 
-/// One in each byte.
+/// A word with 1 in each byte.
 #[cfg(not(target_arch = "x86_64"))]
 const ONES: u64 = 0x0101_0101_0101_0101;
-/// The highest bit of each byte that is a tag. The last byte counts keys that passed by, and the
-/// one before it is unused.
+/// Mask of the highest bit of each byte that is a tag. The last byte counts keys that passed by,
+/// and the one before it is unused.
 const HIGHEST: u64 = 0x0000_8080_8080_8080;
-/// The position of the count of keys that passed by.
+/// Bit position of the count of keys that passed by.
 const PASSED_BY_SHIFT: u32 = 56;
-/// So many and more are not counted: the count stays then, and readers look further than they need
-/// to.
+/// Largest count of keys that passed by. A count that has reached it stays there, and readers look
+/// further than they need to.
 const PASSED_BY_MAX: u64 = 255;
 
 /// 32 bits of a key's hash: the upper ones choose the first bucket, the lower ones are the tag.
@@ -62,14 +61,14 @@ const PASSED_BY_MAX: u64 = 255;
 pub(crate) struct Hash32(pub(crate) u32);
 
 impl Hash32 {
-    /// The tag, which is not 0; 0 is an empty lane.
+    /// Returns the tag, which is never 0: a tag of 0 marks an empty lane.
     #[inline(always)]
     fn tag(self) -> u64 {
         u64::from(self.0 as u8 | 1 << 7)
     }
 }
 
-/// Half a cache line of keys.
+/// A group of six keys in half a cache line.
 #[derive(Debug)]
 #[repr(C, align(32))]
 pub(crate) struct Bucket {
@@ -77,12 +76,12 @@ pub(crate) struct Bucket {
     places: [AtomicU32; LANES],
 }
 
-/// The tags of a bucket at one moment, and the number of keys that passed by.
+/// Snapshot of a bucket's tags, and the number of keys that passed by.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tags(u64);
 
 impl Tags {
-    /// Lanes whose tag may be the key's: all that have it, rarely one more.
+    /// Returns the lanes whose tag may be the key's: all that have it, and rarely one more.
     #[inline(always)]
     pub(crate) fn matching(self, hash: Hash32) -> Lanes {
         #[cfg(target_arch = "x86_64")]
@@ -108,13 +107,13 @@ impl Tags {
         lanes
     }
 
-    /// Returns whether a key that is not here may be further on.
+    /// Returns true if a key that is not in this bucket may be in a later one.
     #[inline(always)]
     pub(crate) fn were_passed_by(self) -> bool {
         self.0 >> PASSED_BY_SHIFT != 0
     }
 
-    /// The first lane that is empty.
+    /// Returns the first empty lane.
     fn free(self) -> Option<usize> {
         // Tags in use have their highest bit set, empty ones have not.
         let free = !self.0 & HIGHEST;
@@ -143,7 +142,7 @@ impl Tags {
     }
 }
 
-/// Lanes of a bucket, from the first: a bit each.
+/// A set of lanes with one bit for each, from the first.
 #[cfg(target_arch = "x86_64")]
 type LaneBits = u32;
 #[cfg(target_arch = "x86_64")]
@@ -151,18 +150,18 @@ const BITS_PER_LANE: usize = 1;
 #[cfg(target_arch = "x86_64")]
 const ALL_LANES: LaneBits = (1 << LANES) - 1;
 
-/// Lanes of a bucket, from the first: the highest bit of a byte each.
+/// A set of lanes with the highest bit of a byte for each, from the first.
 #[cfg(not(target_arch = "x86_64"))]
 type LaneBits = u64;
 #[cfg(not(target_arch = "x86_64"))]
 const BITS_PER_LANE: usize = 8;
 
-/// Lanes of a bucket, from the first.
+/// A set of lanes of a bucket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lanes(LaneBits);
 
 impl Lanes {
-    /// The first of them.
+    /// Returns the first lane of the set.
     #[inline(always)]
     pub(crate) fn first(self) -> Option<usize> {
         if self.0 == 0 { None } else { Some(self.0.trailing_zeros() as usize / BITS_PER_LANE) }
@@ -185,7 +184,7 @@ impl Bucket {
         Self { tags: AtomicU64::new(0), places: std::array::from_fn(|_| AtomicU32::new(NOWHERE)) }
     }
 
-    /// The tags.
+    /// Reads the tags of the bucket.
     #[inline(always)]
     pub(crate) fn tags(&self) -> Tags {
         // Acquire: a tag is stored after its place, and a count goes down after the lane of the
@@ -194,32 +193,32 @@ impl Bucket {
         Tags(self.tags.load(Ordering::Acquire))
     }
 
-    /// The place in a lane, or [`NOWHERE`].
+    /// Reads the place in a lane, or [`NOWHERE`].
     #[inline(always)]
     pub(crate) fn place(&self, lane: usize) -> u32 {
         // Acquire: the entry was made before its place was put here.
         self.places[lane].load(Ordering::Acquire)
     }
 
-    /// Changes the tags; only the owner may.
+    /// Changes the tags. Only the owner may call this.
     fn change_tags(&self, change: impl FnOnce(Tags) -> Tags) {
         let before = Tags(self.tags.load(Ordering::Relaxed)); // the owner stored them
         self.tags.store(change(before).0, Ordering::Release); // see `tags`
     }
 }
 
-/// The buckets. Clones are handles to the same index.
+/// An array of buckets. Clones are handles to the same index.
 #[derive(Debug, Clone)]
 pub(crate) struct Index {
     buckets: Arc<[Bucket]>,
 }
 
-/// Where a key stands, counted from its first bucket: it stays there until it is removed or the
+/// Position of a key, counted from its first bucket. It is constant until the key is removed or the
 /// index replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lane(u8);
 
-/// Where a key stands in an index: the number of its bucket, and its lane there.
+/// Position of a key in an index: the number of its bucket, and its lane there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spot {
     bucket: usize,
@@ -227,28 +226,27 @@ pub(crate) struct Spot {
 }
 
 impl Lane {
-    /// No lane.
     pub(crate) const NONE: Self = Self(LANES as u8);
-    /// The first of a key's first bucket.
+    /// The first lane of a key's first bucket.
     #[cfg(test)]
     pub(crate) const FIRST: Self = Self(0);
-    /// The lane of a key that has to be searched for.
+    /// Marks a key that has to be searched for, as its lane is not recorded.
     const SOMEWHERE: Self = Self(u8::MAX);
-    /// A key that is so many buckets further on, or more, is searched for.
+    /// Distance in buckets from the first one from which a key's lane is not recorded.
     const FAR: usize = u8::MAX as usize >> 3;
 
     fn new(further: usize, lane: usize) -> Self {
         if further < Self::FAR { Self((further << 3 | lane) as u8) } else { Self::SOMEWHERE }
     }
 
-    /// The number of buckets from the key's first one, if it is known.
+    /// Returns the distance in buckets from the key's first one, if it is recorded.
     fn further(self) -> Option<usize> {
         Some(usize::from(self.0 >> 3)).filter(|&further| further < Self::FAR)
     }
 }
 
 impl Index {
-    /// Room for so many keys.
+    /// Creates an index with room for `keys` keys.
     pub(crate) fn with_room(keys: usize) -> Self {
         let buckets = ((keys as f64 / (LANES as f64 * FILLED)).ceil() as usize).max(1);
         // Memory of zeros costs nothing until it is used.
@@ -268,8 +266,8 @@ impl Index {
         size_of_val(&*self.buckets)
     }
 
-    /// For the owner: gives the memory of an index back that has become empty, though readers that
-    /// are late may still look at it. Returns how many bytes are kept.
+    /// Gives the memory of an empty index back to the system; late readers may still look at it.
+    /// Returns the number of bytes that are kept. Only the owner may call this.
     pub(crate) fn give_back(&self) -> usize {
         debug_assert!(self.buckets.iter().all(|bucket| bucket.tags().0 & HIGHEST == 0));
         if !crate::sync::ZERO_IS_NEW {
@@ -281,19 +279,19 @@ impl Index {
         self.memory_bytes() - given
     }
 
-    /// The number of a key's first bucket.
+    /// Returns the number of a key's first bucket.
     #[inline(always)]
     pub(crate) fn first(&self, hash: Hash32) -> usize {
         ((u64::from(hash.0) * self.buckets.len() as u64) >> 32) as usize
     }
 
-    /// The number of the bucket after one.
+    /// Returns the number of the next bucket.
     #[inline(always)]
     pub(crate) fn after(&self, bucket: usize) -> usize {
         if bucket + 1 < self.buckets.len() { bucket + 1 } else { 0 }
     }
 
-    /// A bucket.
+    /// Returns a bucket by its number.
     #[inline(always)]
     pub(crate) fn bucket(&self, number: usize) -> &Bucket {
         debug_assert!(number < self.buckets.len());
@@ -302,8 +300,8 @@ impl Index {
         unsafe { self.buckets.get_unchecked(number) }
     }
 
-    /// For the owner: the spot of a key, and the place there, of which `is_it` says that it is the
-    /// key's.
+    /// Returns the spot and the place of a key; `is_it` recognizes the key's place. Only the owner
+    /// may call this.
     #[inline(always)]
     pub(crate) fn find(&self, hash: Hash32, is_it: impl Fn(u32) -> bool) -> Option<(Spot, u32)> {
         let first = self.first(hash);
@@ -326,7 +324,8 @@ impl Index {
         }
     }
 
-    /// For the owner: puts a place in for a key that is not in. There must be room.
+    /// Inserts the place of a key that is not in the index. There must be room. Only the owner may
+    /// call this.
     #[inline(always)]
     pub(crate) fn insert(&self, hash: Hash32, place: u32) -> Lane {
         let mut number = self.first(hash);
@@ -345,8 +344,8 @@ impl Index {
         unreachable!("there is room")
     }
 
-    /// For the owner: the spot of a key that is in, and the place there. `is_it` tells its place
-    /// from those of others.
+    /// Returns the spot and the place of a key that is in the index at a known lane. `is_it`
+    /// recognizes the key's place. Only the owner may call this.
     #[inline(always)]
     pub(crate) fn spot(&self, hash: Hash32, at: Lane, is_it: impl Fn(u32) -> bool) -> (Spot, u32) {
         let mut bucket = self.first(hash);
@@ -362,20 +361,21 @@ impl Index {
         (Spot { bucket, lane }, place)
     }
 
-    /// For the owner: the same for a key that is far from its first bucket.
+    /// Returns the spot and the place of a key that is far from its first bucket. Only the owner
+    /// may call this.
     #[cold]
     fn search_spot(&self, hash: Hash32, is_it: impl Fn(u32) -> bool) -> (Spot, u32) {
         self.find(hash, is_it).expect("the key is in the index")
     }
 
-    /// For the owner: another place for a key that is in, in one step.
+    /// Replaces the place of a key in one step. Only the owner may call this.
     #[inline(always)]
     pub(crate) fn replace(&self, spot: Spot, place: u32) {
         // The entry is there: see `Bucket::place`.
         self.bucket(spot.bucket).places[spot.lane].store(place, Ordering::Release);
     }
 
-    /// For the owner: takes out a key that is in.
+    /// Removes a key that is in the index. Only the owner may call this.
     #[inline(always)]
     pub(crate) fn remove(&self, hash: Hash32, spot: Spot) {
         let bucket = self.bucket(spot.bucket);
@@ -389,13 +389,13 @@ impl Index {
         }
     }
 
-    /// Asks for the line of a key's first bucket.
+    /// Prefetches a key's first bucket.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: Hash32) {
         crate::hints::line(self.bucket(self.first(hash)));
     }
 
-    /// Asks for the line of a key's first bucket, which is to be written.
+    /// Prefetches a key's first bucket for writing.
     #[inline(always)]
     pub(crate) fn prefetch_to_write(&self, hash: Hash32) {
         crate::hints::line_to_write(self.bucket(self.first(hash)));
@@ -408,70 +408,70 @@ impl Index {
 /// The default hasher of keys: foldhash, with a random seed for each cache.
 ///
 /// An attacker who chooses keys does not know which of them collide. Against one who sees hashes,
-/// or can time many lookups, give [another hasher](crate::Builder::hasher) such as SipHash.
+/// or can time many lookups, use [another hasher](crate::Builder::hasher) such as SipHash.
 pub type DefaultHasher = quality::RandomState;
 
-/// A key's hash, in the two forms that are needed.
+/// A key's hash, in two forms: for the index and for policies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeyHash {
-    /// With every bit depending on every other, even if the hasher did not see to that.
+    /// Hash in which every bit depends on every other, even if the hasher did not see to that.
     folded: u64,
-    /// As policies know it.
+    /// Hash as policies know it.
     ordered: u64,
 }
 
 impl KeyHash {
-    /// From a hasher whose bits all depend on all bits of the key.
+    /// Creates the hash from the result of a hasher whose bits all depend on all bits of the key.
     #[inline(always)]
     pub(crate) fn of_mixed(raw: u64) -> Self {
         Self { folded: raw, ordered: raw }
     }
 
-    /// From any hasher.
+    /// Creates the hash from the result of any hasher, by mixing it once more.
     #[inline(always)]
     pub(crate) fn of_any(raw: u64) -> Self {
         let wide = u128::from(raw) * 0x9e37_79b9_7f4a_7c15;
         Self { folded: wide as u64 ^ (wide >> 64) as u64, ordered: mix(raw) }
     }
 
-    /// Returns what a table of all keys goes by.
+    /// Returns the hash for tables of all keys.
     pub(crate) fn whole(self) -> u64 {
         self.folded
     }
 
-    /// Returns what the index of a shard goes by.
+    /// Returns the hash for the index of a shard.
     #[inline(always)]
     pub(crate) fn in_shard(self) -> Hash32 {
         Hash32(self.folded as u32)
     }
 
-    /// A number below a power of two, given as a mask; independent of
-    /// [`in_shard`](Self::in_shard).
+    /// Returns the number of the key's shard, given the number of shards minus 1. It is independent
+    /// of [`in_shard`](Self::in_shard).
     #[inline(always)]
     pub(crate) fn shard(self, mask: u32) -> usize {
         ((self.folded >> 32) as u32 & mask) as usize
     }
 
-    /// Returns what the policy knows of an access.
+    /// Returns the description of an access for the policy.
     #[inline(always)]
     pub(crate) fn access(self, weight: u32) -> Access {
         Access { weight, ..Access::new(self.ordered) }
     }
 }
 
-/// The number of no place.
+/// The number that is no place.
 pub(crate) const NOWHERE: u32 = 0;
-/// Bits of a number that say which entry of its chunk.
+/// Bits of a place's number that give the entry in its chunk.
 const ENTRY_BITS: u32 = 24;
-/// Chunks of a slab at most.
+/// Most chunks of a slab.
 pub(crate) const CHUNKS: usize = 1 << (u32::BITS - ENTRY_BITS);
-/// Entries of a chunk at most.
+/// Most entries of a chunk.
 pub(crate) const ENTRIES: usize = (1 << ENTRY_BITS) - 1;
 
-/// Where the chunks of a slab lie.
+/// The addresses of a slab's chunks.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// For each chunk, where place 0 would lie if the numbers before the chunk's were places, too.
+    /// For each chunk, the address that place 0 would have if all lower numbers were places, too.
     bases: [AtomicUsize; CHUNKS],
 }
 
@@ -480,24 +480,24 @@ impl Places {
         Self { bases: std::array::from_fn(|_| AtomicUsize::new(0)) }
     }
 
-    /// Notes where a chunk begins, before any number of a place in it is shared.
+    /// Records the address of a chunk, before any number of a place in it is shared.
     pub(crate) fn add<E>(&self, chunk: usize, begin: usize) {
         let before = (chunk << ENTRY_BITS) + 1;
         let base = begin.wrapping_sub(before.wrapping_mul(size_of::<E>()));
         self.bases[chunk].store(base, Ordering::Relaxed); // the index publishes it with a number
     }
 
-    /// The number of an entry's place.
+    /// Returns the number of an entry's place.
     ///
     /// # Panics
-    /// When the chunk or the entry has a number that is too high.
+    /// When the number of the chunk or of the entry is too high.
     #[inline(always)]
     pub(crate) fn number(chunk: usize, entry: usize) -> u32 {
         assert!(chunk < CHUNKS && entry < ENTRIES, "there are no numbers for so many places");
         (chunk as u32) << ENTRY_BITS | (entry as u32 + 1)
     }
 
-    /// The address of a place.
+    /// Returns the address of a place.
     #[inline(always)]
     pub(crate) fn address<E>(&self, place: u32) -> usize {
         // Relaxed: the place's number was read with Acquire, or by the owner.
@@ -506,11 +506,11 @@ impl Places {
     }
 }
 
-/// The readers' side of a shard.
+/// The part of a shard that readers use: its index and the policy's marks.
 #[derive(Debug)]
 pub(crate) struct Table<M> {
     pub(crate) index: Index,
-    /// Where entries lie.
+    /// The addresses of entries.
     pub(crate) places: Arc<Places>,
     /// The smaller index, from which keys are being moved.
     pub(crate) old: Option<Index>,
@@ -518,7 +518,7 @@ pub(crate) struct Table<M> {
 }
 
 impl<M> Table<M> {
-    /// The index in which a key stands.
+    /// Returns the old or the new index.
     #[inline(always)]
     pub(crate) fn index_of(&self, is_old: bool) -> &Index {
         match &self.old {
@@ -527,7 +527,7 @@ impl<M> Table<M> {
         }
     }
 
-    /// All indexes, in the order in which readers look.
+    /// Returns all indexes, in the order in which readers search them.
     pub(crate) fn indexes(&self) -> impl Iterator<Item = &Index> {
         self.old.iter().chain([&self.index])
     }
@@ -540,11 +540,11 @@ impl<M> Table<M> {
 /// The table of a shard ordered by a policy.
 pub(crate) type TableOf<P> = Table<<P as Eviction>::Marks>;
 
-/// Where the table of a shard is published.
+/// The pointer by which the table of a shard is published.
 ///
-/// A table that was replaced is freed with its shard, not before: readers need not say which one
-/// they look at. There are few, as a shard grows by a quarter at least, and the memory of their
-/// indexes goes back to the system.
+/// A replaced table is freed with its shard, not before, so readers need not publish which one they
+/// use. There are few, as a shard grows by a quarter at least, and the memory of their indexes is
+/// given back to the system.
 pub(crate) struct Published<'a, P: Eviction>(pub(crate) &'a AtomicPtr<TableOf<P>>);
 
 impl<P: Eviction> Clone for Published<'_, P> {
@@ -556,7 +556,7 @@ impl<P: Eviction> Clone for Published<'_, P> {
 impl<P: Eviction> Copy for Published<'_, P> {}
 
 impl<'a, P: Eviction> Published<'a, P> {
-    /// The present table.
+    /// Returns the present table.
     #[inline(always)]
     pub(crate) fn table(self) -> &'a TableOf<P> {
         // SAFETY: a table lives as long as the shard, which this borrows. Acquire: it was whole

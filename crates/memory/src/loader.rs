@@ -1,4 +1,4 @@
-//! The loads of absent keys: a caller looks, waits for the load of another, or loads.
+//! Loads of absent keys: a caller looks the key up, waits for the load of another caller, or loads.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -24,22 +24,22 @@ use crate::stats::Cause;
 use crate::sync::{Arc, Ordering, lock};
 use crate::user_code::FirstPanic;
 
-/// A key that may have to be loaded. Not to be implemented outside.
+/// A key that may have to be loaded, owned or borrowed. Not to be implemented by users.
 pub trait Asked<K> {
-    /// Its form for lookups.
+    /// The type by which the key is looked up.
     type Query: Hash + Equivalent<K> + ?Sized;
 
-    /// For lookups, as long as it was not [taken](Self::take).
+    /// Returns the form for lookups. Must not be called after [`take`](Self::take).
     fn query(&self) -> &Self::Query;
 
-    /// Makes the key that the cache keeps, unless it is there. May be the user's code.
+    /// Makes the key that the cache keeps, unless it was made already. May run the user's code.
     fn make(&mut self);
 
-    /// Hands over the key that was made.
+    /// Returns the key that [`make`](Self::make) made.
     fn take(&mut self) -> K;
 }
 
-/// A borrowed key, of which one is made if need be.
+/// A borrowed key, from which an owned one is made if it has to be inserted.
 #[derive(Debug)]
 pub struct Borrowed<'q, K, Q: ?Sized> {
     query: &'q Q,
@@ -73,7 +73,7 @@ where
     }
 }
 
-/// A key that the caller has given away.
+/// A key that the caller has given away; `None` once it was taken.
 #[derive(Debug)]
 pub struct Owned<K>(Option<K>);
 
@@ -100,7 +100,7 @@ impl<K: Hash + Eq> Asked<K> for Owned<K> {
 /// The error of [`Loads::get_within`](crate::Loads::get_within).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadError<E> {
-    /// The load failed, with this error.
+    /// The load failed with this error.
     Failed(E),
     /// The load of another caller did not end in time. That load goes on.
     TimedOut,
@@ -140,19 +140,19 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// It has come in the meantime.
+    /// The key has been inserted in the meantime: look it up again.
     LookAgain,
-    /// Another loads it.
+    /// Another caller loads the key: wait for that load.
     Wait(Arc<PendingLoad<K, V>>),
-    /// Load it.
+    /// Load the key.
     Load(LoadingHere<'a, K, V, P, S>),
 }
 
-/// A load that ends before its caller's use of the cache does.
+/// A load that borrows the cache, so it ends while its caller still uses the cache.
 pub(super) type LoadingHere<'a, K, V, P, S> = Loading<K, V, P, S, &'a Cache<K, V, P, S>>;
 
-/// A load that one caller has taken on. Dropped before it is finished, it fails, and another may
-/// try. `C` is a handle or a reference to the cache.
+/// A load that one caller has taken on. If it is dropped before it is finished, it fails, and
+/// another caller may try. `C` is a handle or a reference to the cache.
 pub(super) struct Loading<K, V, P, S, C>
 where
     K: Hash + Eq + Send + Sync + 'static,
@@ -164,10 +164,10 @@ where
     cache: C,
     hash: KeyHash,
     pub(super) pending_load: Arc<PendingLoad<K, V>>,
-    /// The key has a value, which this one is to replace.
+    /// True if the key has a value, which the loaded one is to replace.
     refreshes: bool,
     finished: bool,
-    /// The failure for the waiting callers if it is not finished.
+    /// Error that waiting callers get if the load does not finish.
     failure: Failure,
     of: std::marker::PhantomData<Cache<K, V, P, S>>,
 }
@@ -180,7 +180,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
     C: Borrow<Cache<K, V, P, S>>,
 {
-    /// Of a pending load that is attached and counted.
+    /// Creates the load of a pending load that is attached to its shard and counted there.
     pub(super) fn new(
         cache: C,
         hash: KeyHash,
@@ -191,17 +191,17 @@ where
         Self { cache, hash, pending_load, refreshes, finished: false, failure: None, of }
     }
 
-    /// Returns whether the key has a value, which this one is to replace.
+    /// Returns true if the key has a value, which the loaded one is to replace.
     pub(super) fn refreshes(&self) -> bool {
         self.refreshes
     }
 
-    /// Fails, and passes the failure to the waiting callers.
+    /// Ends the load with an error, and passes that to the waiting callers.
     pub(super) fn fail(mut self, failure: Failure) {
         self.failure = failure;
     }
 
-    /// [`finish`](Self::finish) for no caller.
+    /// Hands the value to the cache and to all waiting callers, without returning a guard.
     pub(super) fn arrive(mut self, value: V, options: &InsertOptions) {
         let (pending_load, finished) = (&self.pending_load, &mut self.finished);
         let cache = self.cache.borrow();
@@ -216,13 +216,14 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Hands the value to the cache and to all waiting callers.
+    /// Hands the value to the cache and to all waiting callers, and returns a guard for it.
     pub(super) fn finish(mut self, value: V, options: &InsertOptions) -> Ref<'a, V> {
         let (pending_load, finished) = (&self.pending_load, &mut self.finished);
         complete(self.cache, self.hash, pending_load, self.refreshes, finished, (value, options))
     }
 
-    /// The value that is there, if this one was to replace it.
+    /// Returns the key's present value if this load refreshes it; `None` for the load of an absent
+    /// key.
     pub(super) fn refreshed(&self) -> Option<Ref<'a, V>> {
         if !self.refreshes {
             return None;
@@ -234,7 +235,8 @@ where
         Some(Ref::new(found.entry, Keep::new(found.cell)))
     }
 
-    /// The load goes on wherever and for as long as it likes.
+    /// Turns the load into one that owns a handle to the cache, so it may outlive the call and move
+    /// to another thread.
     pub(super) fn travel(mut self) -> Loading<K, V, P, S, Cache<K, V, P, S>> {
         self.finished = true; // by the one that is returned
         let pending_load = Arc::clone(&self.pending_load);
@@ -242,7 +244,8 @@ where
     }
 }
 
-/// Brings a loaded value in, and sets `finished` when the pending load is over.
+/// Inserts a loaded value and passes it to the waiting callers. Sets `finished` once the pending
+/// load is over.
 fn complete<'a, K, V, P, S>(
     cache: &'a Cache<K, V, P, S>,
     hash: KeyHash,
@@ -336,26 +339,25 @@ where
     }
 }
 
-/// Loads of others that one caller waits for, as long as they fail: then it loads beside them. So a
-/// source that is there again is asked once, and one that keeps failing does not make its callers
-/// queue.
+/// Failed loads of others that a caller waits for before it loads beside them. So a recovered
+/// source is asked once, and callers do not queue for a source that keeps failing.
 pub(super) const WAITS: u32 = 2;
 
-/// The passing of an error from the loading caller to the waiting ones.
+/// Conversion of a load's error into the error that waiting callers get, and back.
 pub(super) struct Sharing<E> {
     share: fn(&E) -> Failure,
     receive: fn(Failure) -> Option<E>,
 }
 
 impl<E> Sharing<E> {
-    /// It stays where it is.
+    /// Creates a rule by which only the loading caller gets the error.
     pub(super) fn none() -> Self {
         Self { share: |_| None, receive: |_| None }
     }
 }
 
 impl<E: Send + Sync + 'static> Sharing<Arc<E>> {
-    /// All get it, if they expect one of its type.
+    /// Creates a rule by which all waiting callers that expect this error type get the error.
     pub(super) fn all() -> Self {
         let share: fn(&Arc<E>) -> Failure = |error| Some(Arc::clone(error) as _);
         Self { share, receive: |failure| failure?.downcast().ok() }
@@ -370,14 +372,14 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// A value that is fresh, or that another refreshes.
+    /// A value that is fresh, or that another caller refreshes.
     Fresh(Ref<'a, V>),
-    /// One that this caller is to refresh.
+    /// A value that this caller is to refresh.
     Due(Ref<'a, V>, LoadingHere<'a, K, V, P, S>),
     Absent,
 }
 
-/// The error of a load that waits as long as it takes.
+/// Returns the error of a load without a time limit, which cannot time out.
 pub(super) fn failed<E>(error: LoadError<E>) -> E {
     match error {
         LoadError::Failed(error) => error,
@@ -385,7 +387,7 @@ pub(super) fn failed<E>(error: LoadError<E>) -> E {
     }
 }
 
-/// Polls the load of a run, inside of it.
+/// Polls a load as part of `run`, so that loads asked for inside it belong to that run.
 pub(super) async fn polled<T>(run: &LoadRun, load: impl Future<Output = T>) -> T {
     let mut load = pin!(load);
     let poll = poll_fn(|context| {
@@ -419,7 +421,7 @@ where
     }
 }
 
-/// A caller of a cache that loads.
+/// Access to a cache for callers that load absent keys.
 pub(super) struct Loader<'a, K, V, P: Replacement, S> {
     cache: &'a Cache<K, V, P, S>,
 }
@@ -435,7 +437,7 @@ where
         Self { cache }
     }
 
-    /// Returns the value that is there, or what this or another caller loads.
+    /// Returns the key's value; if it is absent, loads it or waits for the load of another caller.
     pub(super) fn load<E>(
         &self,
         key: impl Asked<K>,
@@ -445,7 +447,7 @@ where
         self.load_until(key, None, load, errors).map_err(failed)
     }
 
-    /// [`load`](Self::load) that waits for others until a time.
+    /// Works as [`load`](Self::load), but waits for other callers no longer than until a time.
     pub(super) fn load_until<E>(
         &self,
         mut key: impl Asked<K>,
@@ -462,7 +464,7 @@ where
         }
     }
 
-    /// [`load_until`](Self::load_until) for a key that has been looked up.
+    /// Works as [`load_until`](Self::load_until), for a key that was looked up and found absent.
     pub(super) fn load_absent<E>(
         &self,
         hash: KeyHash,
@@ -503,7 +505,7 @@ where
         }
     }
 
-    /// [`load`](Self::load) for a future.
+    /// Works as [`load`](Self::load), with a load that is a future.
     pub(super) async fn load_async<E>(
         &self,
         mut key: impl Asked<K>,
@@ -522,8 +524,8 @@ where
         self.load_async_as(hash, key, taken, load, errors).await
     }
 
-    /// [`load_async`](Self::load_async) for a key that has been looked up, by a load that was taken
-    /// on if it is there.
+    /// Works as [`load_async`](Self::load_async), for a key that was looked up already. The caller
+    /// may pass a load that it has taken on.
     pub(super) async fn load_async_as<E>(
         &self,
         hash: KeyHash,
@@ -571,12 +573,12 @@ where
         }
     }
 
-    /// Looks a key up, and takes its refresh on if that is due and nobody has.
+    /// Looks a key up, and takes its refresh on if one is due and no other caller has taken it.
     pub(super) fn look(&self, key: &mut impl Asked<K>) -> (KeyHash, Lookup<'a, K, V, P, S>) {
         self.look_in(None, key)
     }
 
-    /// [`look`](Self::look) for a run that loads other keys, too.
+    /// Works as [`look`](Self::look), for a run that loads other keys as well.
     pub(super) fn look_in(
         &self,
         run: Option<&LoadRun>,
@@ -598,7 +600,8 @@ where
         (hash, Lookup::Fresh(value))
     }
 
-    /// Takes on the load that refreshes a key with this value, unless another has it or is done.
+    /// Takes on the refresh of a key with this value, unless another caller loads the key or has
+    /// refreshed it.
     #[cold]
     fn refresh(
         &self,
@@ -618,7 +621,7 @@ where
         Some(self.begin(&mut pending_loads, hash, key.take(), run, true))
     }
 
-    /// Takes a load on.
+    /// Registers a pending load of a key, to be carried out by `run`.
     fn begin(
         &self,
         pending_loads: &mut PendingLoads<K, V>,
@@ -636,11 +639,11 @@ where
         Loading::new(self.cache, hash, pending_load, refreshes)
     }
 
-    /// Decides which caller loads an absent key: this one, if no other loads it or it does not
-    /// wait.
+    /// Decides the next action for an absent key. The caller loads if no other caller does, or if
+    /// it must not wait.
     ///
     /// # Panics
-    /// When it would wait for itself.
+    /// When the caller would wait for itself.
     pub(super) fn turn(
         &self,
         hash: KeyHash,
@@ -650,7 +653,7 @@ where
         self.turn_in(&LoadRun::new(), hash, key, waits)
     }
 
-    /// [`turn`](Self::turn) for a run that loads other keys, too.
+    /// Works as [`turn`](Self::turn), for a run that loads other keys as well.
     pub(super) fn turn_in(
         &self,
         run: &LoadRun,
@@ -677,7 +680,8 @@ where
         Turn::Load(self.begin(&mut pending_loads, hash, key.take(), run.clone(), false))
     }
 
-    /// A guard for a key without a trace, but that the entry was used.
+    /// Returns a guard for a present key. Records the use of the entry for its time to idle, but no
+    /// hit.
     pub(super) fn present<Q>(&self, hash: KeyHash, key: &Q) -> Option<Ref<'a, V>>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -687,7 +691,7 @@ where
         Some(Ref::new(found.entry, Keep::new(found.cell)))
     }
 
-    /// Returns what a pending load has brought, when it is over.
+    /// Returns the result of a pending load once it is over.
     pub(super) fn completed(
         &self,
         pending_load: &PendingLoad<K, V>,
@@ -705,7 +709,7 @@ where
     }
 }
 
-/// A loaded value that lives as long as others of the cache.
+/// Returns a loaded value with default options.
 pub(crate) fn plain<V>(value: V) -> (V, InsertOptions) {
     (value, InsertOptions::new())
 }

@@ -1,10 +1,10 @@
-//! The user's code that a thread runs for a cache, and how deep it is nested.
+//! The user's code that a thread runs for a cache, and the depth of its nested calls.
 //!
-//! A listener or a destructor may use the cache that calls it. More entries leave thereby, of which
-//! listeners hear, and so on: a chain can be as long as the cache is large. Some calls within each
-//! other run at once, so that nothing waits longer for a listener that does much. Deeper ones leave
-//! their work to the innermost of those, which does it in a loop. So a chain of any length takes
-//! the stack of a few calls.
+//! A listener or a destructor may use the cache that calls it. More entries may leave by that, for
+//! which listeners are called, and so on: a chain can be as long as the cache is large. Up to
+//! [`DEEPEST`] nested calls run at once, so that short work does not wait for a slow listener.
+//! Deeper calls leave their work to the innermost of those, which runs it in a loop. So a chain of
+//! any length takes the stack of a few calls.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -17,28 +17,29 @@ use crate::retired::{Batch, Departures};
 
 // Not those of the models: only one thread uses them.
 
-/// Calls of the user's code within each other that run at once.
+/// Most nested calls of the user's code in one thread; further ones are deferred.
 const DEEPEST: u32 = 4;
 
-/// Work that an operation leaves to the user's code, once its shard's lock is released.
+/// Work for the user's code that an operation defers until its shard's lock is released.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
-    /// The number of the shard.
+    /// Number of the shard that the entries have left.
     pub(crate) shard: usize,
-    /// Entries of which the listener is to hear.
+    /// Removed entries for which the listener is to be called.
     pub(crate) to_tell: Departures,
-    /// Entries that are to be freed.
+    /// Removed entries that are to be freed.
     pub(crate) batch: Option<Box<Batch>>,
 }
 
-/// The nesting of one thread in one cache. Only that thread uses it.
+/// Depth and deferred work of one thread's calls into user code for one cache. Only that thread
+/// uses it.
 #[derive(Debug, Default)]
 pub(crate) struct Nesting {
     depth: AtomicU32,
     left: Mutex<VecDeque<Leaving>>,
 }
 
-/// Is there while the user's code runs.
+/// Guard that exists while a call of the user's code runs.
 #[derive(Debug)]
 pub(crate) struct Nested<'a>(&'a Nesting);
 
@@ -53,8 +54,8 @@ impl Nesting {
         self.left.lock().unwrap_or_else(PoisonError::into_inner) // see `sync::lock`
     }
 
-    /// Notes that the user's code runs from now on, `None` if it is to be [left](Self::leave) to an
-    /// outer call.
+    /// Enters a call of the user's code. Returns `None` if calls are nested too deep, and the work
+    /// is to be [deferred](Self::leave).
     pub(crate) fn enter(&self) -> Option<Nested<'_>> {
         let depth = self.depth.load(Relaxed); // of this thread
         (depth < DEEPEST).then(|| {
@@ -63,12 +64,12 @@ impl Nesting {
         })
     }
 
-    /// Leaves work to the innermost call that has [entered](Self::enter).
+    /// Defers work to the innermost call that has [entered](Self::enter).
     pub(crate) fn leave(&self, leaving: Leaving) {
         self.left().push_back(leaving);
     }
 
-    /// The work that was left first.
+    /// Takes the oldest deferred work.
     pub(crate) fn next(&self) -> Option<Leaving> {
         self.left().pop_front()
     }
@@ -77,18 +78,19 @@ impl Nesting {
 /// The payload of a panic.
 type Thrown = Box<dyn Any + Send>;
 
-/// The first panic of several pieces of user code, to be raised when all have run.
+/// The first panic among several calls of user code, to be raised when all have run.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct FirstPanic(Option<Thrown>);
 
 impl FirstPanic {
-    /// Of code that has yet to run.
+    /// Creates a collector without a panic.
     pub(crate) fn none() -> Self {
         Self::default()
     }
 
-    /// Runs some code. `None` if it panics; the first panic is kept, others are dropped.
+    /// Runs a closure and catches its panic. Returns `None` if it panics; only the first panic is
+    /// kept.
     pub(crate) fn catch<R>(&mut self, run: impl FnOnce() -> R) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(result) => Some(result),
@@ -102,8 +104,8 @@ impl FirstPanic {
         }
     }
 
-    /// Goes on with the first panic, if there was one. A thread that unwinds already goes on with
-    /// its own: two would end the process.
+    /// Raises the first panic, if there was one. Does nothing in a thread that is already
+    /// unwinding: a second panic would abort the process.
     pub(crate) fn raise(self) {
         match self.0 {
             None => {}
@@ -113,7 +115,7 @@ impl FirstPanic {
     }
 }
 
-/// Drops what was thrown.
+/// Drops the payload of a panic. A panic of its destructor is caught, too.
 pub(crate) fn discard(thrown: Thrown) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
         std::mem::forget(again);

@@ -1,4 +1,4 @@
-//! The freeze controller: when to freeze, how much, for how long, and when to let it be.
+//! The freeze controller decides when to freeze, how much, for how long, and when to wait.
 //!
 //! ```text
 //!                     ┌───────────────────────── no clear gain, or harm ◀─────────────────────┐
@@ -14,28 +14,28 @@
 //! The phases are FrozenHot's (section 3.2). The differences, with their reasons:
 //! - It learns by freezing step by step, see [`super::learner`], so one learner serves every
 //!   policy.
-//! - 100 % is tried with an index, and there the index is bypassed by turns, which shows its worth
-//!   ([`super::trials`]): before the first freeze, the cost of a frozen hit is unknown, and is not
-//!   guessed.
-//! - The learned values are a prediction, made of latencies of different moments. Before the
-//!   controller relies on it, it sees it at work for short windows, beside a merged cache that has
-//!   warmed up, and it must be a gain beyond doubt ([`super::proof`]).
-//! - Every comparison has an error, and a frozen phase ends only on a difference larger than that,
-//!   several times in a row. Then the baseline is measured afresh before anything is concluded: if
+//! - Freezing all entries is tried with an index that is bypassed in turns, which shows the worth
+//!   of the index ([`super::trials`]). Before the first freeze, the cost of a frozen hit is
+//!   unknown, and is not guessed.
+//! - The learned values are a prediction from latencies of different moments. Before the controller
+//!   relies on it, it tries the chosen share in short windows, beside a merged cache that has
+//!   warmed up. The gain must be beyond doubt ([`super::trials::Proof`]).
+//! - Every comparison has an error. A frozen phase ends only on a difference larger than that,
+//!   several times in a row. Then the baseline is measured again before anything is concluded: if
 //!   it is as slow, the load or the machine became slower, and the same ratio is frozen again. The
 //!   authors' code ended most frozen phases on noise, and waited 16 s.
-//! - Warming up and learning are bounded by lookups and time; nothing waits for an eviction, which
-//!   near a hit ratio of 1 never comes. An idle cache is left as it is.
+//! - Warming up and learning are bounded by lookups and time. Nothing waits for an eviction, which
+//!   may never come near a hit ratio of 1. An idle cache is left as it is.
 //! - Thawed entries come back as if just used, so an immediate freeze would take the same entries
-//!   for ever. So a refresh first lets a few lookups per entry show which are still asked for, and
-//!   costs are reckoned with that.
-//! - The baseline is measured anew on some refreshes, always of a cache that has warmed up: less
-//!   often the longer it agrees. The lifetime follows from the measured drift ([`super::drift`]);
-//!   an index that has lost so many hits that it does harm for these alone is replaced at once
-//!   ([`super::shares`]).
+//!   for ever. So a refresh first lets a few lookups per entry show which are still in demand, and
+//!   the cost of a refresh includes that time.
+//! - The baseline is measured again on some refreshes, always of a cache that has warmed up: less
+//!   often the longer it agrees. The lifetime follows from the measured drift
+//!   ([`super::trials::Drift`]). An index that has lost so many hits that it does harm for these
+//!   alone is replaced at once ([`super::observe::Prices`]).
 //!
-//! It is a state machine without clock, thread or lock: [`Controller::step`] takes what the cache
-//! has counted and answers what to do and when to come back.
+//! It is a state machine without clock, thread or lock: [`Controller::step`] takes the counts of
+//! the cache and returns an action and the time of the next step.
 
 use std::time::Duration;
 
@@ -50,38 +50,39 @@ use super::{FreezeStats, Freezing, Phase};
 mod parts;
 mod serving;
 
-/// Fewer lookups are as good as none.
+/// Fewest lookups that a measurement needs; fewer count as none.
 const LOOKUPS_FEW: u64 = 1_000;
-/// The chance that a baseline that is measured again is judged wrongly.
+/// Probability that the verdict on a repeated baseline is wrong.
 const RISK: f64 = 0.01;
-/// Samples in a window that are enough: with more of them, fewer requests are timed, down to one
-/// part in so many. A waiting controller reads no latencies at all, but threads must learn of it
-/// when that changes.
+/// Samples that suffice for a window. With more of them, fewer requests are timed, down to a lowest
+/// share. A waiting controller reads no latencies at all, but threads must learn of it when that
+/// changes.
 const SAMPLES_ENOUGH: f64 = 300.0;
 const SPARSER: f64 = 20.0;
 const SPARSER_WAITING: u32 = 100;
-/// An action that takes longer is called off.
+/// Longest time that an action may take before it is cancelled.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// The use of the next baseline.
+/// Purpose of the baseline that is measured next.
 #[derive(Debug, Clone)]
 enum Then {
     /// To learn against it.
     Learn,
-    /// These windows of a frozen phase were too slow: because of freezing?
+    /// To judge these windows of a frozen phase, which were too slow: was freezing the cause?
     Judge(Box<Suspect>),
-    /// These were not; but are they still better than the baseline?
+    /// To check that these windows of a frozen phase, which were not too slow, still beat the
+    /// baseline.
     Recheck(Vec<f64>),
-    /// For nothing: what to freeze is known, and the cache was only to warm up.
+    /// None: the share to freeze is known, and the cache only had to warm up.
     Freeze,
-    /// To be a fair one beside what was chosen.
+    /// To be a fair comparison for the proof of the chosen share.
     Prove,
 }
 
 #[derive(Debug, Clone)]
 enum After {
     WarmUp(Then),
-    /// A short while without an index, and the next one.
+    /// Serve a short while without an index, and then build the next one.
     Renew,
     Measure(Then),
     Wait(Duration),
@@ -100,13 +101,13 @@ enum State {
     Waiting { until: Duration, lookups: u64, level: Level },
 }
 
-/// Decides for one cache.
+/// Controller of freezing for one cache.
 #[derive(Debug, Clone)]
 pub(crate) struct Controller {
     options: Freezing,
     state: State,
     now: Duration,
-    /// When the action under way was asked for.
+    /// Time at which the action under way was requested.
     asked: Duration,
     baseline: Baseline,
     phases: FrozenPhases,
@@ -114,13 +115,13 @@ pub(crate) struct Controller {
     schedule: Schedule,
     costs: Costs,
     threads: u32,
-    /// Lookups per second, lately.
+    /// Recent lookups per second.
     rate: f64,
     report: Report,
 }
 
 impl Controller {
-    /// For a cache that was just made.
+    /// Creates the controller of a new cache.
     pub(crate) fn new(options: Freezing) -> Self {
         let zero = Duration::ZERO;
         let then = if options.ratio.is_some() { Then::Freeze } else { Then::Learn };
@@ -140,7 +141,7 @@ impl Controller {
         }
     }
 
-    /// Returns what is told of it.
+    /// Returns the state and counts for the statistics of the cache.
     pub(crate) fn stats(&self) -> FreezeStats {
         FreezeStats {
             phase: self.phase(),
@@ -153,7 +154,7 @@ impl Controller {
         }
     }
 
-    /// Returns what is being done.
+    /// Returns the present phase.
     pub(crate) fn phase(&self) -> Phase {
         match &self.state {
             State::WarmingUp { .. } | State::Thawing { after: After::WarmUp(_) | After::Renew } => {
@@ -171,7 +172,8 @@ impl Controller {
         }
     }
 
-    /// Takes in what has happened since the step before, and says what to do and when to come back.
+    /// Processes the observations since the last step. Returns the next action and the time of the
+    /// next step.
     pub(crate) fn step(&mut self, seen: &Observations) -> ControllerStep {
         let seen = &Observations { now: seen.now.max(self.now), ..*seen };
         let span = seen.now.saturating_sub(self.now);
@@ -196,8 +198,8 @@ impl Controller {
         }
     }
 
-    /// In how many requests one is to be timed from now on: reading the clock is what freezing
-    /// costs where it does not pay.
+    /// Returns N if one request in N is to be timed from now on. Reading the clock is the cost of
+    /// freezing where it does not pay.
     pub(crate) fn timed_one_in(&self) -> u32 {
         let often = self.options.sample_one_in;
         let window = match self.state {
@@ -286,7 +288,7 @@ impl Controller {
         self.report.decide(self.now, phase, reason);
     }
 
-    /// Asks for something whose completion is reported.
+    /// Requests an action whose completion is reported.
     fn ask(&mut self, action: Action) -> ControllerStep {
         self.asked = self.now;
         ControllerStep { action, ..self.after(Duration::from_secs(1)) }
@@ -308,14 +310,14 @@ impl Controller {
         self.thaw(After::Wait(wait), reason)
     }
 
-    /// Gives up where nothing is frozen.
+    /// Gives up freezing while nothing is frozen.
     fn give_up_merged(&mut self, reason: String) -> ControllerStep {
         let wait = self.note_failure();
         self.decide(Phase::Waiting, reason);
         self.start_waiting(wait)
     }
 
-    /// Counts a failure, and answers how long to wait.
+    /// Counts a failure, and returns the wait until the next attempt.
     fn note_failure(&mut self) -> Duration {
         self.report.stats.given_up += 1;
         self.report.stats.ratio = 0.0;
@@ -467,7 +469,7 @@ impl Controller {
         self.choose(choice, &trial)
     }
 
-    /// Everything thaws before all was tried.
+    /// Gives up learning and thaws everything, before freezing all entries was tried.
     fn give_up_learning(&mut self, reason: String) -> ControllerStep {
         self.schedule.learned(self.now);
         self.report.stats.learned += 1;
@@ -485,7 +487,7 @@ impl Controller {
         ControllerStep { action, wake }
     }
 
-    /// Acts on what was learned. All entries are frozen at this point.
+    /// Acts on the result of learning. All entries are frozen at this point.
     fn choose(&mut self, choice: Option<Choice>, trial: &IndexTrial) -> ControllerStep {
         self.schedule.learned(self.now);
         let index = match self.phases.worth() {
@@ -520,7 +522,7 @@ impl Controller {
         self.thaw(After::WarmUp(Then::Prove), what)
     }
 
-    /// A prediction is tried beside the merged cache, which is warm.
+    /// Starts the proof of a prediction beside the merged cache, which is warm.
     fn start_proving(&mut self, reason: String) -> ControllerStep {
         self.decide(Phase::Proving, reason);
         let proof = Proof::new(self.now, self.freezing(), self.baseline.total(), self.costs);
@@ -560,22 +562,22 @@ impl Controller {
     }
 }
 
-/// A hit ratio that has moved by so much cuts a wait short.
+/// Change of the hit ratio that ends a wait early.
 const WAIT_SHIFT: f64 = 0.05;
-/// Steps over which it is smoothed.
+/// Steps over which the hit ratio is smoothed.
 const LEVEL_STEPS: u32 = 10;
 /// The hit ratio while nothing is frozen.
 #[derive(Debug, Clone, Copy, Default)]
 struct Level {
-    /// At first.
+    /// Hit ratio at the start of the wait.
     start: f64,
-    /// Lately.
+    /// Recent hit ratio, smoothed.
     now: f64,
     steps: u32,
 }
 
 impl Level {
-    /// Takes in a hit ratio, and says whether it has moved.
+    /// Adds a hit ratio, and returns true if the level has moved since the start.
     fn add(&mut self, hit_ratio: f64) -> bool {
         self.steps += 1;
         self.now += (hit_ratio - self.now) / f64::from(self.steps.min(LEVEL_STEPS));
@@ -586,7 +588,7 @@ impl Level {
     }
 }
 
-/// The expected gain, as a share of the baseline, that freezing needs.
+/// Least expected gain for freezing, as a share of the baseline.
 const MARGIN: f64 = 0.01;
-/// Rounds of the first one, in which all is frozen: that may do harm.
+/// Rounds of the first trial of the index. All entries are frozen meanwhile, which may do harm.
 const TRY_ROUNDS: usize = 12;

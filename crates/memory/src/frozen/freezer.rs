@@ -1,18 +1,15 @@
-//! The freezer of a cache: the index in use, those that wait to be freed, and what decides.
+//! Freezing and thawing of a cache, its indexes, and the driver of its controller.
 //!
-//! # Freezing and thawing
+//! One thread at a time freezes or thaws, while readers and the owners of the shards go on.
 //!
-//! Freezing and thawing, carried out: one thread at a time, beside the readers and the owners of
-//! the shards.
+//! To freeze, it removes entries from the reach of eviction shard by shard, a batch under each
+//! lock. It puts them into a frozen index that only the owners see, and publishes that by one
+//! pointer. From the first entry on, an owner that removes or replaces an entry does so in that
+//! index, too.
 //!
-//! To freeze, entries are taken out of the reach of eviction shard by shard, a batch under each
-//! lock, and put into a frozen index that only their owners see; then it is published by one
-//! pointer. From the first entry on, an owner that removes or replaces one does so in that index,
-//! too.
-//!
-//! To thaw, the index is unpublished and [poisoned](FrozenIndex::poison), so that a reader that is
-//! late finds nothing valid in it; after that the owners forget it and their orders take the
-//! entries back. It is freed when no reader names it.
+//! To thaw, it unpublishes the index and [poisons](FrozenIndex::poison) it, so that late readers
+//! find nothing valid in it. Then the owners drop it and put the entries back into their policy
+//! orders. It is freed when no reader names it.
 
 use std::time::{Duration, Instant};
 
@@ -43,13 +40,13 @@ use crate::sync::{
 pub(crate) struct Freezer<K, V> {
     /// The index in use, published or not.
     pub(crate) index: Option<Arc<FrozenIndex<K, V>>>,
-    /// Unpublished indexes that a reader may still look at.
+    /// Unpublished indexes that a reader may still use.
     pub(crate) retired: Vec<Arc<FrozenIndex<K, V>>>,
     /// True if any entry may be frozen.
     pub(crate) is_frozen: bool,
-    /// True if readers are to look at the index at all.
+    /// True if freezing publishes its index to readers.
     pub(crate) is_published: bool,
-    /// The controller, where freezing is adaptive.
+    /// The driver of the controller; `None` without [`Freezing`].
     pub(crate) driver: Option<Driver>,
 }
 
@@ -57,7 +54,7 @@ pub(crate) struct Freezer<K, V> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Frozen {
-    /// Entries in the index.
+    /// Number of entries in the index.
     pub entries: usize,
     /// Memory of the index in bytes.
     pub index_bytes: usize,
@@ -76,7 +73,8 @@ impl<K, V> Freezer<K, V> {
         }
     }
 
-    /// A caller freezes or thaws the cache.
+    /// Returns the freezer for a caller that freezes or thaws the cache itself, and notes that for
+    /// the controller.
     pub(crate) fn by_hand(&mut self) -> &mut Self {
         if let Some(driver) = &mut self.driver {
             driver.restart();
@@ -84,12 +82,12 @@ impl<K, V> Freezer<K, V> {
         self
     }
 
-    /// Returns whether any entry may be frozen.
+    /// Returns true if any entry may be frozen.
     pub(crate) fn is_frozen(&self) -> bool {
         self.is_frozen
     }
 
-    /// Bytes of the index in use and of those that wait to be freed.
+    /// Returns the bytes of the index in use and of those that wait to be freed.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.index.iter().chain(&self.retired).map(|index| index.memory_bytes()).sum()
     }
@@ -106,17 +104,17 @@ pub(crate) struct Totals {
     pub(crate) latencies: Latencies,
 }
 
-/// The controller of a cache and what it has seen so far.
+/// The controller of a cache, and the counts that it has seen so far.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) options: Freezing,
     pub(crate) controller: Controller,
-    /// Where its time begins.
+    /// Origin of the controller's time.
     pub(crate) began: Duration,
     pub(crate) wake: Wake,
     pub(crate) seen: Totals,
     pub(crate) done: Option<Done>,
-    /// True if entries may be frozen of which the controller knows nothing.
+    /// True if a caller may have frozen entries without the controller.
     pub(crate) by_hand: bool,
 }
 
@@ -133,7 +131,7 @@ impl Driver {
         }
     }
 
-    /// Begins anew, after a caller has frozen or thawed the cache.
+    /// Starts the controller again, after a caller has frozen or thawed the cache.
     pub(crate) fn restart(&mut self) {
         *self = Self { seen: self.seen, by_hand: true, ..Self::new(self.options) };
     }
@@ -142,24 +140,24 @@ impl Driver {
 /// Cells that are read under one lock, where threads have many.
 const CELLS_AT_ONCE: usize = 1024;
 
-/// The state of freezing in a cache.
+/// State of freezing in a cache, shared by readers, owners and the freezer.
 pub(crate) struct FrozenState<K, V> {
-    /// The frozen index that readers are to use; null for none. Freed by the freezer.
+    /// The frozen index that readers are to use; null for none. The freezer frees it.
     published: AtomicPtr<FrozenIndex<K, V>>,
-    /// One lookup in so many is timed; 0 for none.
+    /// N if one lookup in N is timed; 0 if none is.
     timed_one_in: AtomicU32,
-    /// True if nothing can be evicted, as all is frozen.
+    /// True if all entries are frozen, so that nothing can be evicted.
     is_all: AtomicBool,
     freezer: Mutex<Freezer<K, V>>,
     /// Bytes of the freezer's indexes.
     index_bytes: AtomicUsize,
-    /// The last report of the controller, if there is one. Apart from the freezer, which can be
-    /// busy for long.
+    /// Last report of the controller, if there is one. It has its own lock, because the freezer can
+    /// be busy for long.
     stats: Mutex<Option<FreezeStats>>,
 }
 
 impl<K, V> FrozenState<K, V> {
-    /// Nothing is frozen.
+    /// Creates the state of a cache in which nothing is frozen.
     pub(crate) fn new(options: Option<Freezing>) -> Self {
         Self {
             published: AtomicPtr::default(),
@@ -171,12 +169,12 @@ impl<K, V> FrozenState<K, V> {
         }
     }
 
-    /// Takes the freezer for a fork.
+    /// Locks the freezer for a fork; `None` if it is not free until the given time.
     pub(crate) fn freezer_until(&self, until: Instant) -> Option<MutexGuard<'_, Freezer<K, V>>> {
         lock_until(&self.freezer, until)
     }
 
-    /// Takes the report for a fork.
+    /// Locks the report for a fork; `None` if it is not free until the given time.
     pub(crate) fn stats_until(
         &self,
         until: Instant,
@@ -190,8 +188,8 @@ impl<K, V> FrozenState<K, V> {
         self.published.load(Ordering::Relaxed) // not used before it is read again
     }
 
-    /// The frozen index, if there is one, kept whatever else this thread does with the cache
-    /// meanwhile.
+    /// Returns the published index, if there is one, and protects it while this thread does other
+    /// work with the cache.
     #[inline]
     pub(crate) fn keep<'a>(
         &'a self,
@@ -212,8 +210,8 @@ impl<K, V> FrozenState<K, V> {
     }
 
     /// Looks a key up at its likely place in the frozen index, for a thread that [does without
-    /// fences](Record::does_without_fences), with a free cell of its record; not to find it there
-    /// says nothing.
+    /// fences](Record::does_without_fences). Needs a free cell of the thread's record. A key that
+    /// is not found here may still be in the cache.
     #[inline(always)]
     pub(crate) fn find<'a, Q>(
         &self,
@@ -245,24 +243,24 @@ impl<K, V> FrozenState<K, V> {
         key.equivalent(&entry.key).then(|| Found { entry, cell: keep.into_cell() })
     }
 
-    /// Returns how rarely a lookup is timed: one in so many, or none for 0.
+    /// Returns N if one lookup in N is timed; 0 if none is.
     #[inline(always)]
     pub(crate) fn timed_one_in(&self) -> u32 {
         self.timed_one_in.load(Ordering::Relaxed) // a number, and any recent one will do
     }
 
-    /// Has one lookup in so many be timed.
+    /// Sets the share of timed lookups: one in `lookups`.
     pub(crate) fn time_one_in(&self, lookups: u32) {
         self.timed_one_in.store(lookups, Ordering::Relaxed); // as above
     }
 
-    /// Returns whether nothing can be evicted, as all is frozen.
+    /// Returns true if all entries are frozen, so that nothing can be evicted.
     #[inline(always)]
     pub(crate) fn is_all(&self) -> bool {
         self.is_all.load(Ordering::Relaxed) // late by a moment does no harm
     }
 
-    /// Notes whether all is frozen.
+    /// Sets whether all entries are frozen.
     pub(crate) fn set_all(&self, is_all: bool) {
         self.is_all.store(is_all, Ordering::Relaxed); // as above
     }
@@ -277,8 +275,8 @@ impl<K, V> FrozenState<K, V> {
         self.freezer.try_lock().ok()
     }
 
-    /// Publishes the index, or hides it from readers, which then find frozen entries in the index
-    /// of all entries.
+    /// Publishes the index, or hides it from readers, which then find frozen entries through their
+    /// shards.
     pub(crate) fn publish(&self, freezer: &Freezer<K, V>, publish: bool) {
         // Where each hit passes a fence, the shorter way is not worth another test on the way
         // there; that frozen entries are not promoted remains.
@@ -313,7 +311,7 @@ impl<K, V> FrozenState<K, V> {
         self.count_index_bytes(freezer);
     }
 
-    /// Counts the freezer's indexes anew.
+    /// Updates the byte count of the freezer's indexes.
     pub(crate) fn count_index_bytes(&self, freezer: &Freezer<K, V>) {
         self.index_bytes.store(freezer.memory_bytes(), Ordering::Relaxed); // a count
     }
@@ -328,7 +326,7 @@ impl<K, V> FrozenState<K, V> {
         lock(&self.stats).clone()
     }
 
-    /// Notes the controller's report.
+    /// Stores the controller's report.
     pub(crate) fn report(&self, stats: FreezeStats) {
         *lock(&self.stats) = Some(stats);
     }
@@ -343,8 +341,8 @@ pub(crate) struct FreezeJob<'a, K, V, P: Replacement> {
 }
 
 impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
-    /// Freezes this share of each shard's entries, those most worth keeping, and publishes an index
-    /// of them.
+    /// Freezes this share of each shard's entries, those that are most worth keeping, and publishes
+    /// an index of them.
     pub(crate) fn freeze(&self, freezer: &mut Freezer<K, V>, share: f64) -> Frozen {
         let began = Instant::now();
         if share < 1.0 {
@@ -371,7 +369,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         Frozen { entries: index.len(), index_bytes: index.memory_bytes(), took: began.elapsed() }
     }
 
-    /// Freezes more entries until this share of each shard's are.
+    /// Freezes more entries until this share of each shard's entries is frozen.
     pub(crate) fn extend(&self, freezer: &mut Freezer<K, V>, share: f64) {
         freezer.is_frozen = true;
         for shard in self.shards.iter() {
@@ -395,8 +393,8 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         }
     }
 
-    /// Makes everything as if nothing had been frozen, but for the order, where what was frozen
-    /// comes back as just used.
+    /// Thaws all entries. Only the policy order shows afterwards that they were frozen: they return
+    /// to it as just used.
     pub(crate) fn thaw(&self, freezer: &mut Freezer<K, V>) {
         self.retire_index(freezer);
         if !std::mem::take(&mut freezer.is_frozen) {
@@ -411,7 +409,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         }
     }
 
-    /// Unpublishes the index for ever, and frees retired ones that no thread reads.
+    /// Unpublishes the index for good, and frees retired ones that no thread reads.
     fn retire_index(&self, freezer: &mut Freezer<K, V>) {
         self.state.publish(freezer, false);
         if let Some(index) = freezer.index.take() {
@@ -432,7 +430,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         self.state.free_retired(freezer, &self.threads.records, record);
     }
 
-    /// Steps the controller if it is time to; does what it asks for.
+    /// Steps the controller if a step is due, and carries out its action.
     pub(crate) fn drive(&self) {
         let Some(mut freezer) = self.state.free_freezer() else { return };
         self.free_retired(&mut freezer);
@@ -445,7 +443,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         freezer.driver = Some(driver);
     }
 
-    /// One step, if it is time; says whether the next one is due.
+    /// Makes one step of the controller, if it is due. Returns true if the next step is due, too.
     fn step(&self, driver: &mut Driver, freezer: &mut Freezer<K, V>) -> bool {
         let now = timing::now() - driver.began;
         let lookups = self.threads.records.counted().lookups;
@@ -496,7 +494,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         shards.fold((0, 0), |sum, shard| (sum.0 + shard.0, sum.1 + shard.1))
     }
 
-    /// Returns what has happened since the step before.
+    /// Returns the observations since the last step.
     fn observe(&self, driver: &mut Driver, now: Duration) -> Observations {
         let mut totals = Totals::default();
         let mut threads = 0;
@@ -551,11 +549,11 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
     }
 }
 
-/// Returns how many entries a share of them is.
+/// Returns the number of entries that a share of them makes.
 fn goal(share: f64, entries: usize) -> usize {
     (share * entries as f64).round() as usize
 }
 
-/// Steps that may follow each other at once. More wait for the next tick, so that other caches have
-/// their turn.
+/// Most steps of the controller in a row. Further ones wait for the next tick, so that other caches
+/// have their turn.
 const STEPS_AT_ONCE: usize = 16;

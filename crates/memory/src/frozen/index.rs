@@ -1,18 +1,19 @@
-//! The frozen index: from the keys of the hottest entries to where they lie, for readers alone.
+//! The frozen index: from the keys of the hottest entries to their addresses. Readers use it
+//! instead of a shard's index.
 //!
-//! Its keys are settled when it is built; so lookups need neither the policy's marks nor a shard.
-//! It is an overlay: its keys stay in the index of their shard, and whatever is not found here, for
-//! whatever reason, is looked up there. That makes taking an entry out a single store: the word of
-//! its address is cleared, and from then on the key is what its shard says.
+//! Its keys are fixed when it is built, so lookups need neither the policy's marks nor a shard. It
+//! is an overlay: its keys stay in the index of their shard, and a reader that does not find a key
+//! here looks it up there. That makes removing an entry a single store: the word of its address is
+//! cleared, and from then on the shard decides about the key.
 //!
-//! Buckets of one cache line: a tag of eight bits and 32 bits of address for each of twelve keys,
-//! and whether a key passed by because the bucket was full when it came. Addresses are counted from
-//! the lowest entry, in units of an entry's alignment, which reaches over 16 GiB or more; entries
-//! that lie beyond are not frozen. At the filling here that is 7.6 bytes a key. All tags are
+//! A bucket is one cache line: a tag of eight bits and 32 bits of address for each of twelve keys,
+//! and a mark whether a key passed by because the bucket was full when it came. Addresses count
+//! from the lowest entry, in units of an entry's alignment, so they reach over 16 GiB or more.
+//! Entries beyond that are not frozen. At the filling here that is 7.6 bytes a key. All tags are
 //! compared at once and without a branch.
 //!
-//! A reader may rely on the same as in [`index`](crate::index): *an address that stands here is
-//! that of a live entry*.
+//! Readers rely on the invariant of [`index`](crate::index): *an address in the index is that of a
+//! live entry*.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -24,29 +25,29 @@ use crate::hazard::Cell;
 use crate::index::Hash32;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Lanes filled, on average: with 8.4 of 12, one key in thirty passes its first bucket by.
+/// Average share of filled lanes: with 8.4 of 12, one key in thirty passes its first bucket by.
 const FILLED: f64 = 0.7;
 
-/// The index, over entries of one type.
+/// A frozen index over entries of one type.
 #[derive(Debug)]
 pub(crate) struct FrozenIndex<K, V> {
     buckets: Box<[Bucket]>,
-    /// The address that number 0 stands for.
+    /// The address for which number 0 would stand.
     base: usize,
     len: AtomicUsize,
     _entries: PhantomData<fn(Entry<K, V>)>,
 }
 
-/// Computed whenever this is compiled, for 32 bits too.
+/// Evaluates the constant in every build, to check it on 32-bit targets, too.
 const _: usize = FrozenIndex::<u64, u64>::REACH;
 
 impl<K, V> FrozenIndex<K, V> {
     const UNIT: usize = align_of::<Entry<K, V>>();
-    /// Bytes that addresses reach over.
+    /// Bytes from the base that 32-bit numbers of addresses reach.
     const REACH: usize = ((u32::MAX - FIRST) as usize).saturating_mul(Self::UNIT);
 
-    /// Room for so many keys whose entries lie in the given memory, as much of it as can be
-    /// reached.
+    /// Creates an index with room for `keys` keys, whose entries lie in the given memory as far as
+    /// numbers reach.
     pub(crate) fn with_room(keys: usize, memory: &[Range<usize>]) -> Self {
         let count = ((keys as f64 / (LANES as f64 * FILLED)).ceil() as usize).max(1) + 1;
         let mut buckets = Vec::with_capacity(count);
@@ -69,25 +70,25 @@ impl<K, V> FrozenIndex<K, V> {
         size_of_val(&*self.buckets)
     }
 
-    /// Keys that can be in: more than were announced, as insertions may go on meanwhile, and so few
-    /// that searches end.
+    /// Returns the most keys that the index takes. It is more than were announced, as insertions
+    /// may go on meanwhile, and few enough that every search ends.
     fn room(&self) -> usize {
         self.buckets.len() * LANES * 9 / 10
     }
 
-    /// Returns how many keys were put in.
+    /// Returns the number of keys that were inserted.
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed) // a count
     }
 
-    /// Returns what stands for an address, if anything can.
+    /// Returns the number that stands for an address; `None` if it is out of reach.
     fn number(&self, address: usize) -> Option<u32> {
         u32::try_from(address.wrapping_sub(self.base) / Self::UNIT)
             .ok()
             .filter(|&number| number >= FIRST)
     }
 
-    /// Returns whether an entry can be in.
+    /// Returns true if an entry at this address is within reach of the index.
     pub(crate) fn reaches(&self, address: usize) -> bool {
         self.number(address).is_some()
     }
@@ -97,7 +98,7 @@ impl<K, V> FrozenIndex<K, V> {
         self.base.wrapping_add((number as usize).wrapping_mul(Self::UNIT))
     }
 
-    /// The number of a key's first bucket.
+    /// Returns the number of a key's first bucket.
     #[inline(always)]
     fn first(&self, hash: Hash32) -> usize {
         ((u64::from(hash.0) * self.buckets.len() as u64) >> 32) as usize
@@ -116,7 +117,7 @@ impl<K, V> FrozenIndex<K, V> {
         unsafe { self.buckets.get_unchecked(number) }
     }
 
-    /// The buckets where a key may be, with the lanes that have its tag. They end, as not all
+    /// Returns the lanes with a key's tag, bucket by bucket. The search ends because not all
     /// buckets are full.
     #[inline(always)]
     fn candidates(&self, hash: Hash32) -> impl Iterator<Item = (&Bucket, usize)> {
@@ -137,8 +138,8 @@ impl<K, V> FrozenIndex<K, V> {
         })
     }
 
-    /// For the builder: puts a live entry in, if there is room and it can be reached; it need not
-    /// be here. The entry's owner must not take it out meanwhile.
+    /// Inserts a live entry if there is room and its address can be reached. Only the builder calls
+    /// this, and the entry's owner must not remove the entry meanwhile.
     pub(crate) fn insert(&self, hash: Hash32, address: usize) {
         let Some(entry) = self.number(address) else { return };
         let len = self.len.load(Ordering::Relaxed); // the builder alone writes it
@@ -167,7 +168,7 @@ impl<K, V> FrozenIndex<K, V> {
         }
     }
 
-    /// The word in which an entry stands.
+    /// Returns the word with an entry's address, if the entry is in the index.
     fn word(&self, hash: Hash32, address: usize) -> Option<&AtomicU32> {
         let number = self.number(address)?;
         // Relaxed: the caller owns the entry, so no other thread changes the word but to end its
@@ -178,17 +179,19 @@ impl<K, V> FrozenIndex<K, V> {
         self.candidates(hash).find(is_it).map(|(bucket, lane)| &bucket.entries[lane])
     }
 
-    /// For the owner of an entry: it leaves, and no lookup finds it from now on.
+    /// Removes an entry: no later lookup finds it here. Only the entry's owner may call this.
     pub(crate) fn take_out(&self, hash: Hash32, address: usize) {
         if let Some(word) = self.word(hash, address) {
             word.store(GONE, Ordering::Release); // before the entry goes, by the barrier in between
         }
     }
 
-    /// For the owner of an entry: another one takes its place, which `replace` puts into the
-    /// shard's index. In between the key is looked up there: were it found here, before or after,
-    /// one reader could see the new value here and the next, that has just missed this index's end,
-    /// the old one there.
+    /// Replaces an entry. Only the entry's owner may call this. `replace` puts the new entry into
+    /// the shard's index.
+    ///
+    /// Meanwhile the key is looked up in its shard only. Otherwise one reader could see the new
+    /// value here, and a later one, which has just missed the end of this index, the old value
+    /// there.
     pub(crate) fn replace(
         &self,
         hash: Hash32,
@@ -211,8 +214,8 @@ impl<K, V> FrozenIndex<K, V> {
         }
     }
 
-    /// Makes every address here invalid, for readers that are late, after the index was unpublished
-    /// and before entries can leave without its being told.
+    /// Makes every address in the index invalid for late readers. Called after the index was
+    /// unpublished, and before entries can leave without an update here.
     pub(crate) fn poison(&self) {
         for entry in self.buckets.iter().flat_map(|bucket| &bucket.entries) {
             // before any entry goes, by the barrier in between
@@ -220,8 +223,8 @@ impl<K, V> FrozenIndex<K, V> {
         }
     }
 
-    /// Keeps the entry of a word by a free cell, if it still stands there. The caller knows the
-    /// barrier to be asymmetric, and the thread's record names this index.
+    /// Protects the entry of a word by a free cell, if the word has not changed. The barrier must
+    /// be asymmetric, and the thread's record must name this index.
     #[inline(always)]
     pub(crate) fn keep<'a>(
         &self,
@@ -244,13 +247,13 @@ impl<K, V> FrozenIndex<K, V> {
         Some((unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(address) }, keep))
     }
 
-    /// Asks for the line of a key's first bucket.
+    /// Prefetches a key's first bucket.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: Hash32) {
         crate::hints::line(self.bucket(self.first(hash)));
     }
 
-    /// Asks for the memory of an entry.
+    /// Prefetches the memory of an entry.
     #[inline(always)]
     pub(crate) fn prefetch_entry(&self, likely: Likely<'_>) {
         crate::hints::span(std::ptr::without_provenance::<Entry<K, V>>(
@@ -258,15 +261,15 @@ impl<K, V> FrozenIndex<K, V> {
         ));
     }
 
-    /// The first place in a key's first bucket that has its tag: nineteen times in twenty that of
-    /// the key, if it is here. The thread's record must name this index.
+    /// Returns the first place in a key's first bucket that has its tag. If the key is in the
+    /// index, this is its place nineteen times in twenty. The thread's record must name this index.
     #[inline(always)]
     pub(crate) fn likely(&self, hash: Hash32) -> Option<Likely<'_>> {
         self.bucket(self.first(hash)).likely(tag(hash))
     }
 
-    /// [`likely`](Self::likely), also in the buckets that follow where the first one has no such
-    /// tag.
+    /// Works as [`likely`](Self::likely), and goes on to later buckets where the first one has no
+    /// such tag.
     #[inline(always)]
     pub(crate) fn likely_further(&self, hash: Hash32) -> Option<Likely<'_>> {
         let mut at = self.first(hash);
@@ -281,18 +284,19 @@ impl<K, V> FrozenIndex<K, V> {
     }
 }
 
-/// Lanes in a bucket.
+/// Lanes in a bucket: the keys that it can hold.
 const LANES: usize = 12;
-/// Where an entry's address would be: it was taken out, or the index is no longer in use.
+/// Number in place of an address when the entry was removed or the index is no longer in use.
 const GONE: u32 = 0;
-/// The entry has just been replaced, and its successor is not yet in its shard's index.
+/// Number in place of an address while an entry is being replaced and its successor is not yet in
+/// the shard's index.
 const REPLACING: u32 = 1;
-/// The first number that stands for an address.
+/// The lowest number that stands for an address.
 const FIRST: u32 = 2;
-/// The byte of the tags' second word that says whether a key passed by.
+/// Bit position, in the second word of tags, of the byte that is set if a key passed by.
 const PASSED_BY_SHIFT: u32 = 56;
 
-/// Keys of a cache line.
+/// A group of twelve keys in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Bucket {
@@ -302,8 +306,7 @@ struct Bucket {
     entries: [AtomicU32; LANES],
 }
 
-/// A word of the index and the number it had when it was read: the place of an entry without
-/// another search.
+/// A word of the index and the number read from it, which lead to an entry without another search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Likely<'a> {
     word: &'a AtomicU32,
@@ -318,7 +321,7 @@ impl Bucket {
         }
     }
 
-    /// The first place with a tag, if an address stands there.
+    /// Returns the first lane with a tag, if it has an address.
     #[inline(always)]
     fn likely(&self, tag: u8) -> Option<Likely<'_>> {
         let lanes = self.matching(tag);
@@ -330,7 +333,7 @@ impl Bucket {
         (number >= FIRST).then_some(Likely { word, number })
     }
 
-    /// Where the address of a lane stands.
+    /// Returns the word with the address of a lane.
     #[inline(always)]
     fn word(&self, lane: u32) -> &AtomicU32 {
         debug_assert!((lane as usize) < LANES);
@@ -338,7 +341,7 @@ impl Bucket {
         unsafe { self.entries.get_unchecked(lane as usize) }
     }
 
-    /// Returns whether a key that is not here may be in the next one.
+    /// Returns true if a key that is not in this bucket may be in the next one.
     #[inline(always)]
     fn was_passed_by(&self) -> bool {
         self.tags()[1] >> PASSED_BY_SHIFT != 0
@@ -350,7 +353,7 @@ impl Bucket {
         [self.tags[0].load(Ordering::Relaxed), self.tags[1].load(Ordering::Relaxed)]
     }
 
-    /// Lanes whose tag is the one given, a bit each. For readers of an index that was published.
+    /// Returns the lanes with a tag, one bit each. For readers of an index that was published.
     #[inline(always)]
     fn matching(&self, tag: u8) -> u32 {
         #[cfg(target_arch = "x86_64")]
@@ -369,23 +372,24 @@ impl Bucket {
         self.matching_in_words(tag)
     }
 
-    /// Lanes whose tag is the one given, also while the index is under construction.
+    /// Returns the lanes with a tag, one bit each. Also valid while the index is under
+    /// construction.
     #[inline(always)]
     fn matching_in_words(&self, tag: u8) -> u32 {
         bits_of_equal_bytes(self.tags(), tag) & ALL_LANES
     }
 }
 
-/// The tag of a hash.
+/// Returns the tag of a hash.
 #[inline(always)]
 fn tag(hash: Hash32) -> u8 {
     hash.0 as u8
 }
 
-/// Bits of lanes.
+/// One bit for each lane of a bucket.
 const ALL_LANES: u32 = (1 << LANES) - 1;
 
-/// Returns which of sixteen bytes are the one given, a bit each.
+/// Compares sixteen bytes with `byte`, and returns one bit for each: 1 if they are equal.
 #[inline(always)]
 fn bits_of_equal_bytes(words: [u64; 2], byte: u8) -> u32 {
     const ONES: u64 = 0x0101_0101_0101_0101;

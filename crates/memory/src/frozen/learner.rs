@@ -1,13 +1,13 @@
-//! Learns which share of the entries to freeze: hits and latencies at every share from 0 to 100 %,
-//! and equation 1.
+//! The learner: it measures hits and latencies at every frozen share from 0 to 100 %, and chooses
+//! the best share by equation 1 of FrozenHot.
 //!
 //! FrozenHot learns with a marker that sinks through a list, and with a threshold of frequency for
 //! LFU. Here the entries that the policy ranks first really are frozen, step by step, without an
-//! index: they keep their places and are not promoted, others are, and come in and leave as always.
-//! Freezing this share would do the same, for any policy that can rank its slots: orders of recency
-//! name those promoted since the last step first, as the marker does, orders of frequency the most
-//! frequent. Only the index is not seen yet; [`Worth`] says by how much it makes frozen hits faster
-//! and others slower.
+//! index. Frozen entries keep their places and are not promoted; others are promoted, inserted and
+//! evicted as always. Freezing this share would have the same effect, for any policy that can rank
+//! its slots. Orders of recency rank those promoted since the last step first, as the marker does;
+//! orders of frequency rank the most frequent first. Only the effect of the index is missing:
+//! [`Worth`] says by how much it makes frozen hits faster and others slower.
 //!
 //! Equation 1 charges each kind of hit its own latency. But colder entries are slower wherever they
 //! are found, and a larger frozen part has colder ones. So the latency of *all* hits at a stop is
@@ -24,32 +24,32 @@ use floe_policy::trial::{Difference, Sums};
 use super::observe::{Action, Observations, WindowCounts, Windows, share_variance, typical};
 use super::trials::Worth;
 
-/// From one stop to the next, as a share of the entries.
+/// Distance between two stops, as a share of the entries.
 const STEP: f64 = 0.02;
-/// Stops between 0 and 100 %, neither of which is one.
+/// Number of stops between 0 and 100 %, both excluded.
 const STOPS: usize = 49;
-/// Steps at once where lookups are so rare that a stop ends by its time: learning then takes long
-/// enough to do harm.
+/// Steps taken at once where lookups are so rare that a stop ends by its time. Otherwise learning
+/// would take long enough to do harm.
 const STRIDE_SLOW: usize = 3;
-/// Lookups at a stop, as a share of the entries, and bounds of it.
+/// Lookups at a stop, as a share of the entries.
 const LOOKUPS_SHARE: f64 = 0.1;
 const LOOKUPS_MIN: u64 = 10_000;
 const LOOKUPS_MAX: u64 = 100_000;
-/// The longest time that a stop takes.
+/// Longest time that a stop takes.
 const STOP_TIME: Duration = Duration::from_millis(60);
-/// Fewer lookups say nothing; a stop goes on for them, but not for ever.
+/// Fewest lookups of a useful stop. A stop is prolonged to get them, but not without limit.
 const LOOKUPS_FEW: u64 = 200;
 const IDLE_TIME: Duration = Duration::from_secs(1);
-/// Stops on either side that are looked at together are no further away, as a share of the entries.
+/// Largest distance of neighbouring stops that are evaluated together, as a share of the entries.
 const NEIGHBOURS: f64 = 5.5 * STEP;
-/// Stops in a row at which misses alone take longer than everything did without freezing, by a
-/// margin; and the share up to which that says nothing yet.
+/// Stops in a row that end learning early: at each, misses alone take longer than all requests did
+/// without freezing, by a margin.
 const HOPELESS_STOPS: usize = 3;
 const HOPELESS_MARGIN: f64 = 0.02;
 const HOPELESS_FROM: f64 = 0.2;
-/// The chance that prices of misses are taken for different that are not.
+/// Probability that equal prices of misses are taken for different.
 const RISK: f64 = 0.01;
-/// Errors of one standard deviation that a prediction is charged with.
+/// Standard errors that are subtracted from a predicted gain.
 const CAUTION: f64 = 2.0;
 
 #[derive(Debug, Clone)]
@@ -61,40 +61,40 @@ struct Stop {
 /// The next step of the learner.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Lesson {
-    /// This done, and to be stepped on completion.
+    /// Carry out this action, and step the learner when it is completed.
     Do(Action),
-    /// To be stepped at this time or after so many lookups.
+    /// Step the learner at a time or after a number of lookups, whichever comes first.
     Wait {
-        /// When.
+        /// Time of the next step.
         until: Duration,
-        /// The number of lookups.
+        /// Lookups until the next step.
         lookups: u64,
     },
-    /// Nothing more.
+    /// Learning is complete.
     Over,
-    /// There are no requests to learn from.
+    /// Learning failed, as there are no requests to learn from.
     Idle,
 }
 
-/// A share of the entries, and what freezing it is expected to bring.
+/// A share of the entries, and the expected effect of freezing it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Choice {
     pub(super) ratio: f64,
-    /// Of a request, in nanoseconds: without freezing, and by how much less with it.
+    /// Latency of a request without freezing, and the expected gain by it, in nanoseconds.
     pub(super) expected: Difference,
-    /// Of all hits.
+    /// Expected share of hits that are on frozen entries.
     pub(super) frozen_share: f64,
     pub(super) hit_ratio: f64,
 }
 
 impl Choice {
-    /// Returns what is gained even if the error is as unlucky as it may be.
+    /// Returns the gain at the unfavourable end of the error.
     fn surely(&self) -> f64 {
         self.expected.gain - self.expected.error
     }
 }
 
-/// Takes the frozen share from 0 to 100 %.
+/// Learner that raises the frozen share from 0 to 100 %.
 #[derive(Debug, Clone)]
 pub(super) struct Learner {
     stops: Vec<Stop>,
@@ -117,7 +117,7 @@ impl Learner {
         }
     }
 
-    /// Returns what to begin with.
+    /// Returns the first action.
     pub(super) fn begin(&mut self) -> Action {
         self.asked = (self.asked + self.stride).min(STOPS);
         self.here = None;
@@ -125,28 +125,28 @@ impl Learner {
         Action::Extend { to: self.asked as f64 * STEP }
     }
 
-    /// The share that is being looked at or asked for.
+    /// Returns the share that is being measured or requested.
     pub(super) fn ratio(&self) -> f64 {
         self.asked as f64 * STEP
     }
 
-    /// The share that was frozen at the last stop.
+    /// Returns the share that was frozen at the last stop.
     pub(super) fn frozen(&self) -> f64 {
         self.stops.last().map_or(0.0, |stop| stop.ratio)
     }
 
-    /// Returns whether an extension is under way.
+    /// Returns true while an extension is under way.
     pub(super) fn is_waiting(&self) -> bool {
         self.here.is_none()
     }
 
-    /// An extension has come to its end.
+    /// Records the completion of an extension.
     pub(super) fn extended(&mut self, share: f64, now: Duration) {
         self.here = Some((share.clamp(0.0, 1.0), now));
         self.counts = WindowCounts::default();
     }
 
-    /// Takes in what was seen.
+    /// Processes the observations since the last step.
     pub(super) fn step(&mut self, seen: &Observations) -> Lesson {
         let Some((ratio, since)) = self.here else {
             return Lesson::Wait { until: seen.now + IDLE_TIME, lookups: u64::MAX };
@@ -170,8 +170,8 @@ impl Learner {
         if self.asked >= STOPS { Lesson::Over } else { Lesson::Do(self.begin()) }
     }
 
-    /// Nanoseconds a request if hits took no time at all, and those of one without freezing; by
-    /// what was counted, and the same price of a miss.
+    /// Returns the latency of a request if hits took no time at all, and that of one without
+    /// freezing, in nanoseconds. Both use the counts as observed and the same price of a miss.
     fn at_best(&self, counts: &WindowCounts, baseline: &Windows) -> Option<(f64, f64)> {
         let before = baseline.total().hit_ratio()?;
         let counted = self.stops.iter().map(|stop| &stop.counts).chain(baseline.iter());
@@ -180,8 +180,8 @@ impl Learner {
         Some(((1.0 - counts.hit_ratio()?) * miss, without))
     }
 
-    /// Returns whether to freeze yet more would only do harm while it is looked at: at the last
-    /// stops, hits that took no time at all would not have made up for those that were lost.
+    /// Returns true if freezing more can only do harm while it is measured: at the last stops, even
+    /// hits without any latency would not have made up for the lost ones.
     pub(super) fn is_hopeless(&self, baseline: &Windows) -> bool {
         let last = &self.stops[self.stops.len().saturating_sub(HOPELESS_STOPS)..];
         last.len() == HOPELESS_STOPS
@@ -190,7 +190,8 @@ impl Learner {
                 .all(|stop| stop.ratio >= HOPELESS_FROM && self.is_worse(&stop.counts, baseline))
     }
 
-    /// Returns whether freezing all entries only does harm, by the windows in which all were.
+    /// Returns true if freezing all entries only does harm, by the windows in which all were
+    /// frozen.
     pub(super) fn is_hopeless_with(&self, all: &Windows, baseline: &Windows) -> bool {
         all.len() >= HOPELESS_STOPS && self.is_worse(&all.total(), baseline)
     }
@@ -200,8 +201,8 @@ impl Learner {
         self.at_best(counts, baseline).is_some_and(|(best, without)| best > margin * without)
     }
 
-    /// Returns whether any share that was seen could gain this much, as a share of the baseline, if
-    /// hits took no time at all.
+    /// Returns true if any measured share could gain this much, as a share of the baseline, if hits
+    /// took no time at all.
     pub(super) fn may_gain(&self, baseline: &Windows, margin: f64) -> bool {
         self.stops.iter().any(|stop| {
             self.at_best(&stop.counts, baseline)
@@ -209,8 +210,8 @@ impl Learner {
         })
     }
 
-    /// The best of all shares between 0 and 100 %, and 100 % as it was tried; `None` if too little
-    /// was seen.
+    /// Returns the best of all shares between 0 and 100 %, and of 100 % as it was tried; `None` if
+    /// there were too few observations.
     pub(super) fn best(
         &self,
         baseline: &Windows,
@@ -226,7 +227,7 @@ impl Learner {
             .max_by(|one, other| one.surely().total_cmp(&other.surely()))
     }
 
-    /// All entries frozen, as measured.
+    /// Returns the measured effect of freezing all entries.
     fn tried(&self, baseline: &Windows, all: &Windows, risk: f64) -> Option<Choice> {
         let total = all.total();
         // Misses that are not inserted may not be measured, either.
@@ -240,9 +241,9 @@ impl Learner {
         })
     }
 
-    /// Nanoseconds for a miss without freezing, and at some stops. As a rule it is not what
-    /// differs, and may be a thousand times what does, so both are the same unless they differ by
-    /// more than the error.
+    /// Returns the price of a miss in nanoseconds without freezing, and at some stops. It may be a
+    /// thousand times as large as the other differences, and rarely changes. So both prices are the
+    /// same unless they differ by more than the error.
     fn miss_prices(&self, near: &[Stop], baseline: &Windows) -> (Option<f64>, Option<f64>) {
         let misses = |counts: &WindowCounts| counts.latencies.miss;
         let sampled =
@@ -258,7 +259,7 @@ impl Learner {
         (price, price)
     }
 
-    /// Returns what the index would make of a stop and its neighbours.
+    /// Predicts the effect of the index at a stop, from that stop and its neighbours.
     fn predict(&self, at: usize, baseline: &Windows, worth: Worth) -> Option<Choice> {
         let ratio = self.stops[at].ratio;
         let is_near = |stop: &&Stop| (stop.ratio - ratio).abs() <= NEIGHBOURS;
@@ -303,14 +304,15 @@ impl Learner {
     }
 }
 
-/// Fewer samples make no mean.
+/// Fewest samples that make a mean.
 const SAMPLES_FEW: u64 = 4;
 
 fn near_means(near: &[Stop]) -> Vec<f64> {
     near.iter().filter_map(|stop| stop.counts.hit_latencies().mean()).collect()
 }
 
-/// Of the mean of windows, roughly: extremes are pulled in to the quartiles, as in the mean itself.
+/// Returns the approximate squared error of a mean over windows. Extremes are clamped to the
+/// quartiles, as in the mean itself.
 fn squared_error(means: &[f64]) -> f64 {
     if means.is_empty() {
         return 0.0;

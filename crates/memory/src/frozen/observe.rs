@@ -1,34 +1,35 @@
 //! Observations and actions of the freeze controller.
 //!
-//! The cache keeps a *frozen* bit with every entry, and counts a hit on an entry that has it as a
-//! frozen hit, however the entry was found: by the frozen index, or by the index of everything when
-//! there is no frozen one (while the controller learns) or it is bypassed. Nothing here knows
-//! entries: shares and counts say all.
+//! The cache keeps a *frozen* bit with every entry. It counts a hit on an entry with the bit as a
+//! frozen hit, even if the entry was found through its shard: while the controller learns there is
+//! no frozen index, and the index may be bypassed. The controller knows no entries, only shares and
+//! counts.
 //!
 //! # Windows
 //!
 //! Windows of requests, whose means are the units of every comparison.
 //!
-//! The mean latency of a window is made of the exact shares of frozen hits, dynamic hits and misses
-//! and the sampled latencies of each, so that how many misses happened to be sampled adds no noise.
+//! The mean latency of a window combines the exact shares of frozen hits, dynamic hits and misses
+//! with the sampled latencies of each. So the number of misses that happened to be sampled adds no
+//! noise.
 //!
 //! # Shares of hits
 //!
-//! Computes the worth of shares of hits at given prices.
+//! The worth of shares of hits at given prices.
 //!
 //! Latencies are noisy, and a machine changes its pace while they are compared. The number of hits,
 //! and of those on frozen entries, is counted exactly. So where the difference is mostly hits, a
-//! single window suffices: the loss by entries that should have left, or by an index that has grown
+//! single window suffices. The loss by entries that should have left, or by an index that has grown
 //! old, is seen within a fraction of a second.
 //!
 //! # Warm caches
 //!
-//! Tells when a cache is warm: its entries are those its policy wants, and it hits as it will.
+//! A cache is warm when its entries are those that its policy wants, and its hit ratio is steady.
 //!
 //! FrozenHot waits until an entry inserted at the head is evicted. Near a hit ratio of 1 that never
-//! happens; so this waits for as many insertions as the cache has entries, or for many lookups,
-//! until the hit ratio moves no more, and in any case no longer than some seconds. Only an idle
-//! cache stays cold.
+//! happens. So [`Warmth`] waits for as many insertions as the cache has entries, or for many
+//! lookups, until the hit ratio is steady, and in any case no longer than some seconds. Only an
+//! idle cache stays cold.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -36,20 +37,19 @@ use std::time::Duration;
 
 use floe_policy::trial::{Difference, Sums, trimmed_mean};
 
-/// Latencies in nanoseconds of the requests that were sampled, by how they ended.
+/// Latencies of the sampled requests in nanoseconds, by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Latencies {
-    /// Hits on entries that are frozen.
+    /// Hits on frozen entries.
     pub(crate) frozen: Sums,
-    /// Hits on others, with the promotion, and with the lookup in the frozen index that found
-    /// nothing.
+    /// Hits on other entries, including the promotion and the failed lookup in the frozen index.
     pub(crate) dynamic: Sums,
-    /// Misses from the first lookup to the end of the insertion, what was loaded between included.
+    /// Misses, from the first lookup to the end of the insertion, including the load.
     pub(crate) miss: Sums,
 }
 
 impl Latencies {
-    /// Returns what came since another look.
+    /// Returns the latencies that were added after `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let since = |now: Sums, before: Sums| Sums {
             count: now.count.saturating_sub(before.count),
@@ -73,44 +73,44 @@ impl Latencies {
 /// An action that has been completed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Done {
-    /// [`Action::Thaw`]: all entries are in the order, the index is unpublished.
+    /// [`Action::Thaw`]: all entries are in the policy order, and the index is unpublished.
     Thawed,
-    /// [`Action::Extend`]: this share of the entries is frozen now. Less than was asked for where
+    /// [`Action::Extend`]: this share of the entries is frozen now. It is less than requested where
     /// entries cannot be frozen.
     Extended { share: f64 },
     /// [`Action::Freeze`] or [`Action::FreezeAll`]: the index is published. `took` is the time from
-    /// the action to the publication, `entries` what the index holds.
+    /// the action to the publication, `entries` the number of entries in the index.
     Constructed { took: Duration, entries: u64 },
 }
 
-/// Counts and latencies since the step before. Counts start at 0 with each step, so what is
-/// reported together with `done` belongs to the way there and is not counted for what comes.
+/// Counts and latencies since the last step. Counts start at 0 with each step, so those reported
+/// together with `done` belong to the time before its completion.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Observations {
-    /// Since any fixed start; never goes back.
+    /// Time since any fixed start; never goes back.
     pub(crate) now: Duration,
     /// Hits on frozen entries.
     pub(crate) frozen_hits: u64,
-    /// Hits on others.
+    /// Hits on entries that are not frozen.
     pub(crate) dynamic_hits: u64,
-    /// Lookups that found nothing.
+    /// Lookups that did not find their key.
     pub(crate) misses: u64,
-    /// Entries that came in under a new key.
+    /// Entries inserted under a new key.
     pub(crate) insertions: u64,
-    /// Entries that left to make room.
+    /// Entries evicted to make room.
     pub(crate) evictions: u64,
-    /// Of the sampled requests among these.
+    /// Latencies of the sampled requests.
     pub(crate) latencies: Latencies,
-    /// Entries there are now.
+    /// Entries in the cache now.
     pub(crate) entries: u64,
-    /// Of these, the frozen ones.
+    /// Frozen entries in the cache now.
     pub(crate) frozen: u64,
-    /// Entries there may be, as far as that is known: the limit of entries, or the number there is
-    /// room for by weight.
+    /// Most entries that the cache may hold, as far as that is known: the limit of entries, or an
+    /// estimate by weight.
     pub(crate) capacity: u64,
-    /// Threads that looked something up since the step before; at least 1 where there were lookups.
+    /// Threads that made lookups since the last step; at least 1 if there were lookups.
     pub(crate) threads: u32,
-    /// The action that was completed, if one was. A completion brings the next step about.
+    /// The action that was completed, if one was. A completion causes the next step.
     pub(crate) done: Option<Done>,
 }
 
@@ -120,74 +120,74 @@ impl Observations {
     }
 }
 
-/// An order of the controller to the cache. One action is under way at a time: until it is [`Done`]
-/// the controller asks for [`Action::Keep`] only, or for [`Action::Thaw`], which calls off whatever
-/// is under way.
+/// An order of the controller to the cache. One action is under way at a time. Until it is [`Done`]
+/// the controller only returns [`Action::Keep`], or [`Action::Thaw`], which cancels the action
+/// under way.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Action {
-    /// Nothing.
+    /// Do nothing.
     Keep,
-    /// Everything back into the order (`Eviction::thaw`), the index unpublished and freed when no
-    /// thread reads it.
+    /// Put all entries back into the policy order (`Eviction::thaw`). Unpublish the index, and free
+    /// it when no thread reads it.
     Thaw,
-    /// Of each shard, freeze the entries that `Eviction::rank` names first until the frozen ones
-    /// are this share of its entries, in bounded batches under the lock and without an index.
-    /// Entries already frozen count, and stay.
+    /// Freeze the entries of each shard that `Eviction::rank` names first, until this share of its
+    /// entries is frozen. Work in bounded batches under the lock and without an index. Entries that
+    /// are frozen already count, and stay.
     Extend {
-        /// From 0 to 1.
+        /// Share of the entries, from 0 to 1.
         to: f64,
     },
-    /// Thaw, rank anew, freeze this share of each shard's entries, build the index in the
-    /// background and publish it. Entries that are already in an index that is published may be
-    /// served by it until the new one takes its place.
+    /// Thaw, rank again, and freeze this share of each shard's entries. Build the index in the
+    /// background and publish it. A published index may serve its entries until the new one
+    /// replaces it.
     Freeze {
-        /// From 0 to 1.
+        /// Share of the entries, from 0 to 1.
         ratio: f64,
     },
-    /// Freeze all entries, without thawing what is frozen already. Insertions after a miss
-    /// are skipped from the publication on until the next [`Action::Thaw`] or [`Action::Freeze`].
+    /// Freeze all entries, without thawing those that are frozen already. From the publication to
+    /// the next [`Action::Thaw`] or [`Action::Freeze`], misses insert nothing.
     FreezeAll,
-    /// Unpublish the index and keep it. Frozen entries stay frozen and are found by the index of
-    /// everything. Takes effect within a moment and is not reported. Differences from the merged
-    /// cache: hits on frozen entries are not promoted, and the dynamic part is smaller. So this
-    /// shows the worth of the *index*, cheaply; the merged cache shows the worth of freezing.
+    /// Unpublish the index and keep it. Frozen entries stay frozen and are found through their
+    /// shards. Takes effect within a moment and is not reported. Unlike in the merged cache, hits
+    /// on frozen entries are not promoted, and the dynamic part is smaller. So this shows the worth
+    /// of the *index*, cheaply; the merged cache shows the worth of freezing.
     Bypass,
-    /// Publish again the index that is bypassed. Takes effect within a moment and is not reported.
+    /// Publish the bypassed index again. Takes effect within a moment and is not reported.
     Resume,
 }
 
-/// When to step the controller next: at that time, after so many lookups, or when something is
-/// done; whatever comes first.
+/// The time of the controller's next step: a point in time, a number of lookups, or the completion
+/// of an action, whichever comes first.
 ///
-/// Its driver need not be exact: 5 ms late is early enough, and more lookups than wanted do no
+/// The driver need not be exact: 5 ms late is early enough, and more lookups than wanted do no
 /// harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wake {
-    /// In the time of [`Observations::now`].
+    /// Time of the next step, on the scale of [`Observations::now`].
     pub(crate) at: Duration,
-    /// Lookups since this step; `u64::MAX` when their number does not matter.
+    /// Lookups since this step; `u64::MAX` if their number does not matter.
     pub(crate) lookups: u64,
 }
 
-/// The answer of a step.
+/// Result of a step of the controller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ControllerStep {
-    /// To be started now.
+    /// The action to be started now.
     pub(crate) action: Action,
-    /// When to come back.
+    /// The time of the next step.
     pub(crate) wake: Wake,
 }
 
-/// Length of a window.
+/// Shortest length of a window.
 pub(super) const WINDOW: Duration = Duration::from_millis(50);
-/// Samples a window waits for.
+/// Samples that a window waits for, up to [`PATIENCE`] times its length.
 const SAMPLES_MIN: u64 = 30;
-/// And for how many times its length.
+/// Longest length of a window with too few samples, as a multiple of [`WINDOW`].
 const PATIENCE: u32 = 10;
-/// Samples that make a mean worth looking at.
+/// Fewest samples of a useful mean.
 const SAMPLES_FEW: u64 = 4;
 
-/// The latency of each kind of request in nanoseconds, as far as it is known.
+/// Latency of each kind of request in nanoseconds; `None` where it is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Costs {
     pub(super) frozen: Option<f64>,
@@ -196,7 +196,7 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// Returns what is known here, or else there.
+    /// Returns these costs, with those of `other` where they are unknown.
     pub(super) fn or(&self, other: &Self) -> Self {
         Self {
             frozen: self.frozen.or(other.frozen),
@@ -206,7 +206,6 @@ impl Costs {
     }
 }
 
-/// For people: what a request of each kind takes.
 impl fmt::Display for Costs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ns = |cost: Option<f64>| cost.map_or_else(|| "?".to_owned(), |ns| format!("{ns:.1}"));
@@ -215,7 +214,7 @@ impl fmt::Display for Costs {
     }
 }
 
-/// Requests of some span of time.
+/// Counts and sampled latencies of the requests in some span of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct WindowCounts {
     pub(super) frozen_hits: u64,
@@ -251,12 +250,12 @@ impl WindowCounts {
         (self.lookups() > 0).then(|| self.hits() as f64 / self.lookups() as f64)
     }
 
-    /// Of the hits, those on frozen entries.
+    /// Returns the share of hits that were on frozen entries; `None` without hits.
     pub(super) fn frozen_share(&self) -> Option<f64> {
         (self.hits() > 0).then(|| self.frozen_hits as f64 / self.hits() as f64)
     }
 
-    /// Latencies of hits of both kinds.
+    /// Returns the latencies of hits of both kinds.
     pub(super) fn hit_latencies(&self) -> Sums {
         let mut hits = self.latencies.frozen;
         hits += self.latencies.dynamic;
@@ -267,7 +266,8 @@ impl WindowCounts {
         self.hit_latencies().count + self.latencies.miss.count
     }
 
-    /// Equation 1 of FrozenHot. A kind that was not sampled here costs what it does elsewhere.
+    /// Returns the mean latency by equation 1 of FrozenHot. A kind of request that was not sampled
+    /// costs as much as `elsewhere`.
     pub(super) fn mean(&self, elsewhere: &Costs) -> Option<f64> {
         let latencies = &self.latencies;
         let kinds = [
@@ -290,7 +290,7 @@ impl WindowCounts {
     }
 }
 
-/// A mean over windows that a stall in a few of them does not move.
+/// Returns a mean over windows that is insensitive to stalls in a few of them.
 pub(super) fn typical<'a>(
     windows: impl Iterator<Item = &'a WindowCounts>,
     sums: impl Fn(&WindowCounts) -> Sums,
@@ -306,7 +306,7 @@ pub(super) fn typical<'a>(
     trimmed_mean(&means).or_else(|| few.mean())
 }
 
-/// The last windows, and the one that is open.
+/// The last closed windows, and the open one.
 #[derive(Debug, Clone)]
 pub(super) struct Windows {
     began: Duration,
@@ -320,7 +320,7 @@ impl Windows {
         Self { began: now, open: WindowCounts::default(), closed: VecDeque::new(), max }
     }
 
-    /// Takes in what was seen, and says whether that filled a window.
+    /// Adds observations to the open window. Returns true if that closed it.
     pub(super) fn add(&mut self, seen: &Observations) -> bool {
         self.open.add(seen);
         let (age, samples) = (seen.now.saturating_sub(self.began), self.open.samples());
@@ -341,12 +341,12 @@ impl Windows {
         self.closed.push_back(window);
     }
 
-    /// Forgets the window that was closed last.
+    /// Drops the window that was closed last.
     pub(super) fn drop_last(&mut self) {
         self.closed.pop_back();
     }
 
-    /// Forgets the open window: what comes belongs to another one.
+    /// Drops the open window, and opens another one at `now`.
     pub(super) fn interrupt(&mut self, now: Duration) {
         (self.open, self.began) = (WindowCounts::default(), now);
     }
@@ -378,7 +378,7 @@ impl Windows {
         }
     }
 
-    /// The mean latency of a hit of either kind in nanoseconds.
+    /// Returns the mean latency of a hit of either kind in nanoseconds.
     pub(super) fn hit_ns(&self) -> Option<f64> {
         typical(self.closed.iter(), WindowCounts::hit_latencies)
     }
@@ -390,7 +390,7 @@ impl Windows {
         self.closed.iter().filter_map(|window| window.mean(&costs)).collect()
     }
 
-    /// The mean of each window in something that was sampled often enough.
+    /// Returns the mean latency of one kind of request in each window that sampled it often enough.
     pub(super) fn means_of(&self, sums: impl Fn(&WindowCounts) -> Sums) -> Vec<f64> {
         let sampled = self.closed.iter().map(sums).filter(|sums| sums.count >= SAMPLES_FEW);
         sampled.filter_map(|sums| sums.mean()).collect()
@@ -399,26 +399,26 @@ impl Windows {
 
 /// Standard errors that make a difference certain.
 const ERRORS: f64 = 3.0;
-/// Hits and misses come in bursts: shares vary by so many times what they would if each were drawn
-/// by itself.
+/// Factor on the variance of shares: hits and misses come in bursts, so shares vary more than those
+/// of independent requests.
 const BURSTS: f64 = 2.0;
 
-/// Nanoseconds a request, by how it ends.
+/// Latencies of requests in nanoseconds, by result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Prices {
     /// A hit while nothing is frozen.
     pub(super) hit: f64,
     /// A hit on a frozen entry.
     pub(super) frozen: f64,
-    /// A hit on another one beside a frozen index.
+    /// A hit on an entry that is not frozen, beside a frozen index.
     pub(super) dynamic: f64,
-    /// A miss, either way.
+    /// A miss, with or without a frozen index.
     pub(super) miss: f64,
 }
 
 impl Prices {
-    /// The time that requests of `frozen` save beside as many of `baseline`, for nothing
-    /// but their shares. `None` where one of the two has no requests.
+    /// Returns the time that a request of `frozen` saves compared with `baseline`, due to the
+    /// shares of hits alone. `None` if either has no requests.
     pub(super) fn difference(
         &self,
         baseline: &WindowCounts,
@@ -439,35 +439,35 @@ impl Prices {
         })
     }
 
-    /// Prices by which hits take no time beside a frozen index: a loss by these is one for
-    /// certain.
+    /// Returns these prices with hits beside a frozen index at 0. A loss at such prices is certain.
     pub(super) fn at_best(&self) -> Self {
         Self { frozen: 0.0, dynamic: 0.0, ..*self }
     }
 }
 
-/// Of a share of so many requests. None of few is no proof that there are none at all.
+/// Returns the variance of a share that was observed in a number of requests. A share of 0 in few
+/// requests still has a variance.
 pub(super) fn share_variance(share: f64, requests: u64) -> f64 {
     let requests = requests.max(1) as f64;
     let share = (share * requests + 1.0) / (requests + 2.0);
     BURSTS * share * (1.0 - share) / requests
 }
 
-/// Warm is a cache after so many lookups per entry and in all, however few insertions there were.
+/// Lookups per entry that warm a cache, however few insertions there were.
 const WARM_LOOKUPS_PER_ENTRY: u64 = 10;
 const WARM_LOOKUPS: u64 = 20_000;
-/// After this time it counts as warm, if there were a few lookups.
+/// Time after which a cache counts as warm if there were a few lookups.
 const TIME_MAX: Duration = Duration::from_secs(5);
 const WARM_LOOKUPS_FEW: u64 = 1_000;
-/// The hit ratio is looked at after so many lookups, and so many per entry.
+/// Fewest lookups between two readings of the hit ratio.
 const CHUNK_MIN: u64 = 4_000;
 const CHUNK_PER_ENTRY: u64 = 4;
-/// A change of the hit ratio that does not matter.
+/// Largest change of a hit ratio that counts as steady.
 const CHANGE: f64 = 0.003;
-/// Standard errors that a change may have.
+/// Standard errors that are added to the allowed change.
 const CHANGE_ERRORS: f64 = 1.0;
 
-/// A renewal takes so many lookups per entry, or this time.
+/// Lookups per entry that complete a renewal.
 const RENEWING_PER_ENTRY: u64 = 2;
 const RENEWAL_MAX: Duration = Duration::from_secs(1);
 
@@ -483,7 +483,7 @@ impl Chunk {
         self.hits as f64 / self.lookups.max(1) as f64
     }
 
-    /// Of its hit ratio, roughly.
+    /// Returns the approximate variance of the hit ratio.
     fn variance(&self) -> f64 {
         let ratio = self.hit_ratio();
         ratio * (1.0 - ratio) / self.lookups.max(1) as f64
@@ -495,7 +495,7 @@ impl Chunk {
     }
 }
 
-/// Requests since everything thawed, or since the cache was made.
+/// Detector of a warm cache, by the requests since everything thawed or since the cache was made.
 #[derive(Debug, Clone)]
 pub(super) struct Warmth {
     since: Duration,
@@ -520,13 +520,14 @@ impl Warmth {
         }
     }
 
-    /// Not until the cache is warm, only until what is still asked for has been: what was frozen
-    /// comes back as if it had just been used, and would be frozen again at once.
+    /// Creates a detector that waits only until entries still in demand have been requested, not
+    /// until the cache is warm. Thawed entries come back as if just used, and an immediate freeze
+    /// would take the same ones again.
     pub(super) fn renewal(now: Duration) -> Self {
         Self { is_renewal: true, ..Self::new(now) }
     }
 
-    /// Takes in what was seen; once the cache is warm, answers why.
+    /// Adds observations. Once the cache is warm, returns the reason in words.
     pub(super) fn add(&mut self, seen: &Observations) -> Option<String> {
         self.lookups += seen.lookups();
         self.insertions += seen.insertions;
@@ -607,8 +608,8 @@ mod shares_tests {
 mod warmth_tests {
     use super::*;
 
-    /// Runs seconds of 100 steps, each with so many lookups of a hit ratio; answers after how many
-    /// steps it was warm.
+    /// Runs up to 1,000 steps of 10 ms, each with a number of lookups at a hit ratio. Returns the
+    /// step at which the cache was warm.
     fn steps(lookups: u64, insertions: u64, hit_ratio: impl Fn(u32) -> f64) -> Option<u32> {
         let mut warmth = Warmth::new(Duration::ZERO);
         (1..=1000).find(|&step| {

@@ -1,5 +1,4 @@
-//! Measures how long lookups take: of one in about a hundred, by how it ended. The others read no
-//! clock.
+//! Latencies of about one lookup in a hundred, by result. The other lookups read no clock.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +6,13 @@ use crate::frozen::observe::Latencies;
 use crate::index::KeyHash;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Where the controller's time begins for all caches.
+/// Returns the time since a start that all caches share.
 pub(crate) fn now() -> Duration {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     START.get_or_init(Instant::now).elapsed()
 }
 
-/// A number that one thread adds to and others read.
+/// A floating-point number that one thread adds to and others read.
 #[derive(Debug, Default)]
 struct Total(Count);
 
@@ -27,9 +26,10 @@ impl Total {
     }
 }
 
-/// Longer times than so many typical ones and so many nanoseconds count as these: then the thread
-/// was put aside, which says nothing of the cache, and one such time would outweigh ten thousand
-/// others. The cache's own occasional work, such as freeing a batch of entries, is shorter.
+/// Limit of a time, as a multiple of the typical one; longer times are cut to it and some
+/// nanoseconds. The thread was then preempted, which says nothing about the cache, and one such
+/// time would outweigh ten thousand others. The cache's own occasional work, such as freeing a
+/// batch of entries, is shorter.
 const STALL: f64 = 4.0;
 const STALL_NS: f64 = 16_000.0;
 /// Times over which the typical one is smoothed. It follows a real change within some dozens.
@@ -81,19 +81,19 @@ pub(crate) struct Timings {
     frozen: LookupTimes,
     dynamic: LookupTimes,
     miss: LookupTimes,
-    /// The lookup that is to be timed next, by its number, or a later one.
+    /// Number of the next lookup to be timed, or a later one.
     pub(crate) next: Count,
-    /// A miss that was timed: the hash of its key, 0 for none, and when it began, in nanoseconds.
-    /// The insertion that follows belongs to it, and what was loaded in between.
+    /// Hash of the key of a timed miss; 0 for none. The miss includes the insertion of that key
+    /// that follows, and its load.
     missed: Count,
     missed_at: Count,
-    /// Where the next lookup to be timed is drawn from.
+    /// Source of random numbers for the choice of the next timed lookup.
     pub(crate) random: Random,
 }
 
 impl Timings {
-    /// In how many lookups the next one is to be timed: every number up to twice the mean is as
-    /// likely, so that a pattern of the keys does not coincide with that of the clock.
+    /// Returns the number of lookups until the next timed one. All numbers up to twice the mean are
+    /// equally likely, so that the choice does not coincide with a pattern of the keys.
     pub(crate) fn draw(&self, mean: u32) -> u64 {
         1 + u64::from(self.random.next()) * (2 * u64::from(mean) - 1) / (1 << 32)
     }
@@ -109,13 +109,13 @@ impl Timings {
         }
     }
 
-    /// Returns whether an insertion is to be [told of](Self::inserted).
+    /// Returns true if a timed miss waits for its [insertion](Self::inserted).
     #[inline(always)]
     pub(crate) fn waits_for_insertion(&self) -> bool {
         self.missed.get() != 0
     }
 
-    /// A key was inserted: that ends a miss of it that was timed.
+    /// Records the insertion of a key, which ends a timed miss of that key.
     #[cold]
     pub(crate) fn inserted(&self, hash: KeyHash) {
         if self.missed.get() == hash.whole().max(1) {
@@ -145,7 +145,7 @@ impl Count {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Counts one, and says how many it has been.
+    /// Adds one, and returns the new count.
     #[inline(always)]
     pub(crate) fn next(&self) -> u64 {
         let count = self.0.load(Ordering::Relaxed).wrapping_add(1); // as in `add`
@@ -163,13 +163,13 @@ impl Count {
     }
 }
 
-/// Random numbers for one thread, good enough to choose requests by (SplitMix64 without its last
+/// Random numbers for one thread, good enough to choose requests (SplitMix64 without its last
 /// step).
 #[derive(Debug, Default)]
 pub(crate) struct Random(Count);
 
 impl Random {
-    /// The next one; every number is as likely.
+    /// Returns the next number; all are equally likely.
     pub(crate) fn next(&self) -> u32 {
         let random = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.0.set(random);

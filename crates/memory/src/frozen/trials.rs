@@ -1,46 +1,53 @@
-//! Measures the gain of the frozen index itself: hits on the same entries with it and without.
+//! Trials of the frozen index, drift of frozen parts, monitoring of frozen phases, and proofs of a
+//! ratio.
+//!
+//! # Trials of the index
+//!
+//! A trial measures the gain by the frozen index itself: hits on the same entries with and without
+//! it.
 //!
 //! Hits on frozen entries are faster than others for two reasons: nothing is promoted, and the
-//! index is smaller and simpler. The first is seen while learning, without an index. The second
-//! cannot be: hot entries are in the processor's caches, so comparing frozen hits with dynamic ones
-//! would credit the index with what it owes to its entries. Bypassing the index and publishing it
-//! again by turns compares like with like.
+//! index is smaller and simpler. The first effect is measured while learning, without an index. The
+//! second cannot be: hot entries are in the processor's caches, so comparing frozen hits with
+//! dynamic ones would credit the index with the speed of its entries. Bypassing and publishing the
+//! index in turns compares like with like.
 //!
 //! # Drift
 //!
-//! Estimates how fast a frozen part grows old, and how long it is to serve.
+//! [`Drift`] estimates how fast a frozen part grows old, and the lifetime that follows.
 //!
-//! A frozen part loses hits as the workload moves on. If each second adds `s` to the mean latency,
+//! A frozen part loses hits as the workload changes. If each second adds `s` to the mean latency,
 //! an index that serves for `T` costs `s·T/2` on average, and its replacement, which costs `C`,
-//! `C/T`. The sum is least at `T = √(2C/s)`: the square root of the economic lot size (Harris
+//! adds `C/T`. The sum is least at `T = √(2C/s)`: the square root of the economic lot size (Harris
 //! 1913), and of the interval between checkpoints (Young 1974). FrozenHot leaves the lifetime to
 //! the user, as a factor of the construction time, and names this as future work.
 //!
 //! The drift is measured by the shares of frozen hits and of all hits, which are counted exactly,
-//! at the latencies of the phase; latencies themselves are too noisy.
+//! at the latencies of the phase. Latencies themselves are too noisy.
 //!
 //! # Frozen phases
 //!
-//! A frozen phase, watched: whether it is still worth it, and whether it is time for a new index.
+//! [`Monitor`] watches a frozen phase: whether it still pays, and whether it is time for a new
+//! index.
 //!
 //! Blocks of windows are compared with the baseline, each block once. A phase ends only when
-//! several blocks in a row are slower by more than the error of the comparison and a margin: a
+//! several blocks in a row are slower by more than the error of the comparison and a margin. A
 //! stall, or a busy minute of another program, is over by then. The loss of an ageing index by its
 //! hits alone is counted and known much sooner.
 //!
 //! # Proof
 //!
-//! Proves that a ratio that was just chosen pays, at work, before it is relied upon.
+//! [`Proof`] shows under load that a chosen ratio pays, before the controller relies on it.
 //!
-//! The result of learning is a prediction, made of latencies from different moments: where the
-//! machine was slow while the baseline was measured, freezing anything looks like a gain. So the
-//! ratio is frozen with its index for short windows that take turns with windows of the merged
-//! cache, in the order merged, frozen, frozen, merged, …, so that what changes slowly cancels. It
-//! ends as soon as nothing is left to be hoped for; doubt counts against freezing.
+//! The result of learning is a prediction from latencies of different moments. Where the machine
+//! was slow while the baseline was measured, freezing anything looks like a gain. So windows with
+//! the frozen index take turns with windows of the merged cache, in the order merged, frozen,
+//! frozen, merged, …, so that slow changes cancel out. The proof ends as soon as no gain is to be
+//! expected; doubt counts against freezing.
 //!
-//! The merged cache beside it has just had a part that could not change, and lacks what would have
-//! come in meanwhile. It gets a few lookups per entry to recover (the renewal of [`Warmth`]); hits
-//! that are still missing against a cache that was left alone are added at the price of a miss.
+//! The merged cache has just thawed a part that could not change, and lacks the entries that would
+//! have come in meanwhile. It gets a few lookups per entry to recover (the renewal of [`Warmth`]).
+//! Hits that are still missing compared with an undisturbed cache are added at the price of a miss.
 
 use std::time::Duration;
 
@@ -49,29 +56,29 @@ use floe_policy::trial::{Difference, Mode, Seen, Sums, Trial, TrialOptions, Tria
 use super::observe::Warmth;
 use super::observe::{Action, Costs, Done, Observations, Prices, WindowCounts, Windows, typical};
 
-/// The chance that what is said to be the error is too small.
+/// Probability that the true error exceeds the stated one.
 const RISK: f64 = 0.05;
-/// Windows of each mode that are remembered.
+/// Latest windows of each mode that are kept.
 const WINDOWS: usize = 32;
 
-/// In nanoseconds per lookup.
+/// The effect of the frozen index, in nanoseconds per lookup.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Worth {
-    /// By which the index makes a hit on a frozen entry faster.
+    /// Time that the index saves at a hit on a frozen entry.
     pub(super) saving: f64,
     pub(super) saving_error: f64,
-    /// The cost of a lookup that the index does not answer.
+    /// Cost of a lookup that the index does not answer.
     pub(super) failing: f64,
 }
 
-/// Publishes and bypasses the index by turns.
+/// A trial that publishes and bypasses the index in turns.
 #[derive(Debug, Clone)]
 pub(super) struct IndexTrial {
     trial: Trial,
     order: TrialOrder,
-    /// With the index.
+    /// Windows with the index.
     served: Windows,
-    /// Without.
+    /// Windows in which the index was bypassed.
     bypassed: Windows,
     open: WindowCounts,
     opened: Duration,
@@ -79,7 +86,8 @@ pub(super) struct IndexTrial {
 }
 
 impl IndexTrial {
-    /// One trial, at once and of all its rounds: to find out what the index is worth.
+    /// Creates one trial that starts at once and runs all its rounds, to measure the worth of the
+    /// index.
     pub(super) fn now(now: Duration, rounds: usize) -> Self {
         Self::first_at(
             now,
@@ -88,8 +96,8 @@ impl IndexTrial {
         )
     }
 
-    /// Trials that are `interval` apart at first, each no longer than it takes to be sure. The
-    /// first comes after as long.
+    /// Creates repeated trials, at first `interval` apart, each no longer than certainty takes. The
+    /// first one starts after `interval`.
     pub(super) fn every(now: Duration, interval: Duration) -> Self {
         let options = TrialOptions {
             interval_min: interval,
@@ -112,7 +120,7 @@ impl IndexTrial {
         }
     }
 
-    /// Takes in what was seen, and answers whether to bypass the index.
+    /// Adds observations, and returns the action that bypasses or publishes the index.
     pub(super) fn step(&mut self, seen: &Observations) -> Action {
         let mut counts = WindowCounts::default();
         counts.add(seen);
@@ -145,22 +153,22 @@ impl IndexTrial {
         }
     }
 
-    /// Returns whether a trial is being run: what is seen is not what a frozen phase is like.
+    /// Returns true while a trial runs. Observations are then not typical of a frozen phase.
     pub(super) fn is_trying(&self) -> bool {
         self.trial.is_trying()
     }
 
-    /// When to step next.
+    /// Returns the time of the next step.
     pub(super) fn until(&self) -> Duration {
         self.order.until
     }
 
-    /// Returns whether hits are slower with the index than without, by more than the error.
+    /// Returns true if hits are slower with the index than without, by more than the error.
     pub(super) fn is_harmful(&self) -> bool {
         !self.is_trying() && self.trial.mode() == Mode::Baseline
     }
 
-    /// Why, of the last trial.
+    /// Returns the reason for the result of the last trial.
     pub(super) fn reason(&self) -> String {
         self.trial
             .decisions()
@@ -168,12 +176,12 @@ impl IndexTrial {
             .map_or_else(|| "no trial yet".to_owned(), |last| last.reason.clone())
     }
 
-    /// Windows with the index.
+    /// Returns the windows with the index.
     pub(super) fn served(&self) -> &Windows {
         &self.served
     }
 
-    /// `None` before both modes were seen often enough.
+    /// Returns the measured worth of the index; `None` until both modes have enough windows.
     pub(super) fn worth(&self) -> Option<Worth> {
         let frozen = |windows: &Windows| windows.means_of(|window| window.latencies.frozen);
         let dynamic = |windows: &Windows| windows.means_of(|window| window.latencies.dynamic);
@@ -187,13 +195,13 @@ impl IndexTrial {
     }
 }
 
-/// Standard errors that a drift must exceed to be believed.
+/// Standard errors that a drift must exceed to count as certain.
 const BELIEF: f64 = 4.0;
-/// Standard errors by which a drift may be larger than it looks.
+/// Standard errors by which a drift may be larger than measured.
 const MAY_BE: f64 = 1.0;
-/// Of what the phases before have shown, the share that counts in the next one.
+/// Weight that observations keep from one phase to the next.
 const FADE: f64 = 0.8;
-/// Windows before anything is said.
+/// Fewest windows for an estimate.
 const WINDOWS_MIN: f64 = 10.0;
 
 /// A straight line through points, by least squares.
@@ -225,7 +233,7 @@ impl Line {
         }
     }
 
-    /// Its slope, with the standard error.
+    /// Returns the slope and its standard error; `None` with too few points.
     fn slope(&self) -> Option<(f64, f64)> {
         let count = self.count;
         let spread = self.xx - self.x * self.x / count;
@@ -239,7 +247,7 @@ impl Line {
     }
 }
 
-/// The decay of a frozen phase.
+/// Estimator of the loss of hits during frozen phases.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Drift {
     frozen: Line,
@@ -256,14 +264,14 @@ impl Drift {
         }
     }
 
-    /// Begins another phase. The observations of earlier phases count less and less.
+    /// Begins another phase. The weight of earlier phases fades.
     pub(super) fn begin(&mut self) {
         self.frozen.fade();
         self.hits.fade();
     }
 
-    /// The nanoseconds by which requests become slower each second, with the standard error;
-    /// `None` while too little was seen.
+    /// Returns the nanoseconds by which requests become slower each second, with the standard
+    /// error; `None` with too few observations.
     fn slope(&self, costs: &Costs) -> Option<(f64, f64)> {
         let frozen = costs.frozen?;
         let dynamic = costs.dynamic.unwrap_or(frozen);
@@ -274,9 +282,11 @@ impl Drift {
         Some((slope, (share_error * per_share).hypot(hits_error * per_hit)))
     }
 
-    /// The lifetime that follows one of `current` when a replacement costs so many nanoseconds
-    /// times seconds: what is cheapest if a drift is certain; otherwise it grows, at most to
-    /// double, as long as the drift that may have escaped notice lets it.
+    /// Returns the lifetime to follow one of `current`. `cost` is that of a replacement, in
+    /// nanoseconds times seconds.
+    ///
+    /// If a drift is certain, the lifetime is the cheapest one. Otherwise it grows, at most to
+    /// double, as far as a drift within the error allows.
     pub(super) fn lifetime(&self, current: Duration, cost: f64, costs: &Costs) -> Duration {
         let double = current.saturating_mul(2);
         match self.slope(costs) {
@@ -292,7 +302,7 @@ impl Drift {
     }
 }
 
-/// `√(2C/s)`.
+/// Returns `√(2C/s)`, the lifetime of least cost.
 fn cheapest(cost: f64, slope: f64) -> Duration {
     let seconds = (2.0 * cost.max(0.0) / slope).sqrt();
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
@@ -300,43 +310,43 @@ fn cheapest(cost: f64, slope: f64) -> Duration {
 
 /// Windows in a block.
 const BLOCK: usize = 16;
-/// Blocks that are looked at together.
+/// Blocks that are evaluated together.
 const BLOCKS: usize = 4;
-/// The chance that noise alone makes a block look slower.
+/// Probability that noise alone makes a block look slower.
 const BLOCK_RISK: f64 = 0.001;
-/// The loss of a block that is let pass, as a share of the baseline.
+/// Tolerated loss of a block, as a share of the baseline.
 const MARGIN: f64 = 0.02;
-/// Windows, at most, whose hits tell whether an index has grown old; what may be lost, as a share
-/// of the baseline; and samples that make a new price of misses.
+/// Most windows whose hits show that an index has grown old.
 const RECENT: usize = 4;
 const OLD_MARGIN: f64 = 0.01;
 const PRICE_SAMPLES_MIN: u64 = 30;
-/// Windows at the start of a phase that are not looked at: the processor's caches do not know the
-/// new index yet.
+/// Windows ignored at the start of a phase, in which the processor's caches do not have the new
+/// index yet.
 const FIRST: u64 = 1;
 
-/// The result of comparing a block with the baseline.
+/// Result of comparing a block with the baseline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Verdict {
-    /// The block is not over.
+    /// The block is not complete.
     Open,
-    /// Not slower than the baseline, or not for certain.
+    /// The block is not slower than the baseline, or not for certain.
     Fine,
-    /// Slower than the baseline, for so many blocks in a row.
+    /// The block is slower than the baseline, by this difference and for this number of blocks in a
+    /// row.
     Loss(Difference, u32),
-    /// Nothing to compare with.
+    /// There are not enough measurements to compare.
     Unknown,
 }
 
-/// Frozen phases with one ratio.
+/// Monitor of frozen phases with one ratio.
 #[derive(Debug, Clone)]
 pub(super) struct Monitor {
     pub(super) began: Duration,
     windows: Windows,
     pub(super) drift: Drift,
-    /// In this phase.
+    /// Lookups in this phase.
     lookups: u64,
-    /// Of the first block of the first phase.
+    /// Counts of the first block of the first phase.
     pub(super) first: Option<WindowCounts>,
     closed: u64,
     in_block: usize,
@@ -357,7 +367,7 @@ impl Monitor {
         }
     }
 
-    /// A new index with the same ratio serves; what is being compared goes on.
+    /// Records that a new index with the same ratio serves. Comparisons under way go on.
     pub(super) fn refreshed(&mut self, now: Duration) {
         self.began = now;
         self.drift.begin();
@@ -366,29 +376,29 @@ impl Monitor {
         self.windows.interrupt(now);
     }
 
-    /// Lookups in this phase, without those while the index was tried.
+    /// Returns the lookups in this phase, without those during trials of the index.
     pub(super) fn lookups(&self) -> u64 {
         self.lookups
     }
 
-    /// The means of the last block's windows.
+    /// Returns the mean latencies of the last block's windows.
     pub(super) fn last_block(&self, elsewhere: &Costs) -> Vec<f64> {
         let mut means = self.windows.means(elsewhere);
         means.drain(..means.len().saturating_sub(BLOCK));
         means
     }
 
-    /// The windows of the last blocks.
+    /// Returns the windows of the last blocks.
     pub(super) fn windows(&self) -> &Windows {
         &self.windows
     }
 
-    /// Forgets the open window: the index is bypassed, or was just now.
+    /// Drops the open window, because the index is bypassed or was just now.
     pub(super) fn interrupt(&mut self, now: Duration) {
         self.windows.interrupt(now);
     }
 
-    /// The last windows, as far as they are this index's.
+    /// Returns the sum of the last windows of the present index.
     pub(super) fn recent(&self) -> WindowCounts {
         let mut recent = WindowCounts::default();
         let served = self.closed.saturating_sub(FIRST) as usize;
@@ -396,8 +406,8 @@ impl Monitor {
         recent
     }
 
-    /// Returns whether the index has so many hits less than the cache had without that it is slower
-    /// for these alone, and by how much.
+    /// Returns the loss by an old index; `None` if there is none. An index is old if requests are
+    /// slower only because of the hits that the frozen part has lost.
     pub(super) fn old(&self, baseline: &WindowCounts, prices: &Prices) -> Option<Difference> {
         let recent = self.recent();
         let misses = recent.latencies.miss;
@@ -407,7 +417,7 @@ impl Monitor {
         found.is_loss(OLD_MARGIN).then_some(found)
     }
 
-    /// Takes in what was seen, and compares at the end of a block.
+    /// Adds observations, and compares with the baseline at the end of a block.
     pub(super) fn step(
         &mut self,
         seen: &Observations,
@@ -446,35 +456,36 @@ impl Monitor {
     }
 }
 
-/// Length of a window, and what passes before it after a switch.
+/// Shortest length of a window of a proof.
 const TURN: Duration = Duration::from_millis(25);
 const AFTER_SWITCH: Duration = Duration::from_millis(5);
-/// Samples and lookups that a window waits for, up to so many times its length.
+/// Samples that a window of a proof waits for, up to [`PATIENCE`] times its length.
 const SAMPLES_MIN: u64 = 30;
 const LOOKUPS_MIN: u64 = 5_000;
 const PATIENCE: u32 = 10;
-/// Lookups per entry that a window has, unless it takes so many times its length: what was kept is
-/// often asked for again only when a loop, or whatever else goes around, has come to it once more.
+/// Lookups per entry that a window of a proof waits for, up to [`LONG_PATIENCE`] times its length.
+/// In a loop, or another cyclic pattern, a retained entry is requested only when the cycle returns
+/// to it.
 const LOOKUPS_PER_ENTRY: u64 = 4;
 const LONG_PATIENCE: u32 = 100;
-/// Rounds of a window each after which what was seen is looked at. At the first look a gain may be
-/// certain, at the last it must.
+/// Rounds, of a window of each kind, after which a proof is evaluated. At the first evaluation a
+/// gain may be certain, at the last it must be.
 const LOOKS: [usize; 3] = [4, 8, 16];
-/// The chance that what does not pay is taken for a gain, over all looks.
+/// Probability that a loss is taken for a gain, over all evaluations of a proof.
 const PROOF_RISK: f64 = 0.05;
-/// The loss by hits alone, as a share, that ends a proof before its first look.
+/// Loss by hits alone, as a share of the baseline, that ends a proof before its first evaluation.
 const LOST_MARGIN: f64 = 0.02;
 
 /// The next step of a proof, or its result.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Course {
-    /// With this, and to be stepped on completion.
+    /// Carry out this action, and step the proof when it is completed.
     Do(Action),
-    /// To be stepped at this time.
+    /// Step the proof at this time.
     Wait(Duration),
     /// Freezing is faster beyond doubt. Nothing is frozen now.
     Pays(Difference),
-    /// It is not, and why. Nothing is frozen if the second is true.
+    /// Freezing does not pay, for this reason. The flag is true if nothing is frozen now.
     Fails(String, bool),
 }
 
@@ -483,20 +494,20 @@ enum Stage {
     Freezing,
     Thawing,
     Recovering(Warmth),
-    /// Requests before `from` are not counted.
+    /// A window is open. Requests before `from` are not counted.
     Window {
         from: Duration,
         counts: WindowCounts,
     },
 }
 
-/// Turns with the frozen index and without.
+/// A proof that a ratio pays, by windows with and without the frozen index.
 #[derive(Debug, Clone)]
 pub(super) struct Proof {
     freeze: Action,
-    /// A cache that was left alone.
+    /// Counts of an undisturbed cache without freezing.
     baseline: WindowCounts,
-    /// Latencies of requests that a window has not sampled.
+    /// Latencies for kinds of requests that a window has not sampled.
     costs: Costs,
     stage: Stage,
     /// True if the index serves, or is about to.
@@ -506,7 +517,8 @@ pub(super) struct Proof {
 }
 
 impl Proof {
-    /// Of a merged cache that is warm. `freeze` asks for the index.
+    /// Creates the proof for a warm cache without freezing. `freeze` is the action that builds the
+    /// index.
     pub(super) fn new(now: Duration, freeze: Action, baseline: WindowCounts, costs: Costs) -> Self {
         Self {
             freeze,
@@ -519,12 +531,12 @@ impl Proof {
         }
     }
 
-    /// Returns what was asked for and is not reported yet.
+    /// Returns true while an action is under way.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.stage, Stage::Freezing | Stage::Thawing)
     }
 
-    /// Takes in what was seen.
+    /// Adds observations, and returns the next step.
     pub(super) fn step(&mut self, seen: &Observations) -> Course {
         match &mut self.stage {
             Stage::Freezing => {
@@ -582,7 +594,7 @@ impl Proof {
         })
     }
 
-    /// A window is full: what is next?
+    /// Closes a full window, and decides on the next step.
     fn close(&mut self, window: WindowCounts, now: Duration) -> Course {
         if self.serves {
             self.served.push(window)
@@ -633,8 +645,8 @@ impl Proof {
         }
     }
 
-    /// Returns what is lost for certain by hits alone, if that is too much: beside a cache that was
-    /// left alone, and the one of just now.
+    /// Returns the certain loss by hits alone, if it is too large compared with both the
+    /// undisturbed cache and the merged windows.
     fn lost_hits(&self) -> Option<Difference> {
         let (prices, served) = (self.prices()?.at_best(), total(&self.served));
         let merged = total(&self.merged);
@@ -645,7 +657,8 @@ impl Proof {
             .then_some(found[0]?)
     }
 
-    /// As they were seen here, or as they were known before. A miss costs the same either way.
+    /// Returns the latency of each kind of request as measured here, or as known before. A miss
+    /// costs the same with and without the index.
     pub(super) fn prices(&self) -> Option<Prices> {
         let everywhere = || self.merged.iter().chain(&self.served);
         let hit =
@@ -659,7 +672,7 @@ impl Proof {
         })
     }
 
-    /// The gain over all rounds.
+    /// Returns the gain over all rounds.
     fn found(&self, risk: f64) -> Option<Difference> {
         let (merged, served) = self.means(risk);
         let rounds: Vec<_> = merged.into_iter().zip(served).collect();
@@ -668,21 +681,24 @@ impl Proof {
         Some(Difference { baseline: found.baseline - missing, gain: found.gain - missing, ..found })
     }
 
-    /// Nanoseconds a request that hits take the merged cache which have not come back yet.
+    /// Returns the cost, in nanoseconds a request, of hits that the merged cache has lost by
+    /// freezing and not yet regained.
     fn missing(&self) -> f64 {
         let prices = self.prices().map_or(0.0, |prices| (prices.miss - prices.hit).max(0.0));
         let hits = |counts: &WindowCounts| counts.hit_ratio().unwrap_or(0.0);
         (hits(&self.baseline) - hits(&total(&self.merged))).max(0.0) * prices
     }
 
-    /// Of the merged windows, as those of a cache that was left alone.
+    /// Returns the mean latencies of the merged windows, corrected to those of an undisturbed
+    /// cache.
     pub(super) fn baseline_means(&self) -> Vec<f64> {
         let missing = self.missing();
         self.means(PROOF_RISK).0.into_iter().map(|mean| mean - missing).collect()
     }
 
-    /// Nanoseconds a request of each window, merged and served. Misses have one price in all of
-    /// them unless it differs by more than its error: it may be a thousand times what else differs.
+    /// Returns the mean latency of a request in each window, merged and served, in nanoseconds.
+    /// Misses have one price in all windows unless their prices differ by more than the error: a
+    /// miss may cost a thousand times as much as other differences.
     fn means(&self, risk: f64) -> (Vec<f64>, Vec<f64>) {
         let sampled = |windows: &[WindowCounts]| -> Vec<f64> {
             windows
@@ -710,7 +726,7 @@ impl Proof {
     }
 }
 
-/// Fewer samples make no mean.
+/// Fewest samples that make a mean.
 const SAMPLES_FEW: u64 = 4;
 
 fn misses(window: &WindowCounts) -> Sums {
@@ -798,12 +814,12 @@ mod proof_tests {
     use super::*;
     use crate::frozen::observe::Latencies;
 
-    /// A machine that answers each order at once.
+    /// A simulated machine that carries out each action at once.
     struct Machine {
-        /// Shares of frozen hits and of other hits, beside the index.
+        /// Shares of frozen hits and of other hits while the index serves.
         shares: (f64, f64),
         frozen_ns: f64,
-        /// By which everything is slower with each window.
+        /// Slowdown of all requests with time, per second.
         creeping: f64,
     }
 
@@ -839,7 +855,7 @@ mod proof_tests {
             }
         }
 
-        /// Returns how it ends, and how often the index has served till then.
+        /// Returns the result of a proof, and the number of windows with the index.
         fn end(&self) -> (Course, usize) {
             let baseline =
                 WindowCounts { dynamic_hits: 860_000, misses: 140_000, ..WindowCounts::default() };

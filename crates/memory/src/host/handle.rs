@@ -1,12 +1,13 @@
 //! Handles: owners of a value, one pointer wide.
 //!
-//! The first few handles of a thread are hazard cells of its own: taking one writes nothing that
-//! another thread reads often, and no count. Such a cell names the entry with its lowest bit set,
-//! by which it differs from cells of guards. All further handles, and those of values that are in
-//! no cache, are the address of the entry with its lowest bit set, and the entry counts them.
+//! The first few handles of a thread are hazard cells of its own: taking one writes no count and
+//! nothing that other threads often read. Such a cell names the entry with its lowest bit set,
+//! which distinguishes it from the cells of guards. All further handles, and those of values that
+//! are in no cache, are the address of the entry with its lowest bit set, and the entry counts
+//! them.
 //!
-//! A cell is emptied by whichever thread releases the handle, and filled by the thread that owns
-//! it, which reads it with Acquire first ([`is_free`](crate::hazard::is_free)).
+//! Any thread that releases the handle empties its cell. Only the thread that owns the cell fills
+//! it, and reads it with Acquire first ([`is_free`](crate::hazard::is_free)).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,13 +19,13 @@ use crate::entry::Entry;
 use crate::hazard::{Cell, HANDLE, Record};
 use crate::sync::{AtomicUsize, Ordering};
 
-/// In a handle: it is counted.
+/// Bit of a handle that is counted by its entry.
 const COUNTED: usize = 1;
 
 /// An owner of a value of a [`HostCache`](super::HostCache), one pointer wide: derefs to the value.
 ///
-/// The value is dropped after its last handle, in the cache or out of it. A handle may be given
-/// to any thread. Making, copying and dropping one takes no lock.
+/// The value is dropped after its last handle, whether it is in the cache or not. A handle may be
+/// given to any thread. Making, copying and dropping one takes no lock.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -47,15 +48,15 @@ unsafe impl<K: Send + Sync, V: Send + Sync> Send for Handle<'_, K, V> {}
 unsafe impl<K: Send + Sync, V: Send + Sync> Sync for Handle<'_, K, V> {}
 
 impl<'a, K, V> Handle<'a, K, V> {
-    /// The distance in bytes from an entry to its value, for code in other languages: see
+    /// Offset in bytes of a value from its entry, for code in other languages: see
     /// [`into_raw`](Self::into_raw).
     pub const VALUE_OFFSET: usize = offset_of!(EntryOf<K, V>, value) + offset_of!(Node<V>, value);
 
-    /// The distance in bytes from an entry to its key, for code in other languages.
+    /// Offset in bytes of a key from its entry, for code in other languages.
     pub const KEY_OFFSET: usize = offset_of!(EntryOf<K, V>, key);
 
-    /// The memory of an entry with its key and value, in bytes; a host that counts its metadata
-    /// adds it to charges.
+    /// Memory of an entry with its key and value, in bytes. A host that counts its metadata adds
+    /// this to charges.
     pub const ENTRY_BYTES: usize = size_of::<EntryOf<K, V>>();
 
     /// Takes over a cell of the thread's record that names an entry.
@@ -67,7 +68,7 @@ impl<'a, K, V> Handle<'a, K, V> {
         }
     }
 
-    /// Counts an owner in place of a cell.
+    /// Creates a counted handle to the entry that a cell names.
     #[inline(never)]
     fn counted(cell: &Cell) -> Self {
         let address = cell.load(Ordering::Relaxed); // this thread wrote it
@@ -79,10 +80,10 @@ impl<'a, K, V> Handle<'a, K, V> {
         unsafe { Self::of_counted(entry) }
     }
 
-    /// Takes over an owner that is counted.
+    /// Creates a handle that takes over an owner counted by the entry.
     ///
     /// # Safety
-    /// It is, and keeps the entry.
+    /// The entry must count that owner, and the owner must keep the entry.
     pub(super) unsafe fn of_counted(entry: *const EntryOf<K, V>) -> Self {
         let raw = entry.cast::<()>().cast_mut().map_addr(|address| address | COUNTED);
         Self::new(NonNull::new(raw).expect("the address of an entry"))
@@ -92,18 +93,18 @@ impl<'a, K, V> Handle<'a, K, V> {
         Self { raw, cache: PhantomData }
     }
 
-    /// The cell, if the handle is one.
+    /// Returns the cell of the handle; `None` if the handle is counted.
     fn cell(&self) -> Option<&Cell> {
         // SAFETY: a cell of a record, which lives as long as the cache.
         (self.raw.addr().get() & COUNTED == 0).then(|| unsafe { self.raw.cast::<Cell>().as_ref() })
     }
 
-    /// Returns whether an entry counts it.
+    /// Returns true if the entry counts this handle.
     pub(super) fn is_counted(&self) -> bool {
         self.cell().is_none()
     }
 
-    /// The entry. A pointer, by which the last handle may drop it.
+    /// Returns the entry, as a pointer because the last handle may drop it.
     #[inline(always)]
     fn pointer(&self) -> *const EntryOf<K, V> {
         match self.cell() {
@@ -121,17 +122,17 @@ impl<'a, K, V> Handle<'a, K, V> {
         unsafe { &*self.pointer() }
     }
 
-    /// The key under which the value came in.
+    /// Returns the key under which the value was inserted.
     pub fn key(&self) -> &K {
         &self.entry().key
     }
 
-    /// The charge given at its insertion.
+    /// Returns the charge given at the insertion of the value.
     pub fn charge(&self) -> usize {
         self.entry().value.charge()
     }
 
-    /// Makes a plain pointer of the handle, without an end to its ownership.
+    /// Turns the handle into a plain pointer, which keeps its ownership.
     ///
     /// With the lowest bit set it is the address of an entry plus 1; otherwise it points to a word
     /// that is the address of the entry plus 1. The value is at
@@ -141,16 +142,16 @@ impl<'a, K, V> Handle<'a, K, V> {
         ManuallyDrop::new(self).raw
     }
 
-    /// Takes back a handle from its [pointer](Self::into_raw).
+    /// Restores a handle from its [pointer](Self::into_raw).
     ///
     /// # Safety
-    /// The pointer is from `into_raw` of a handle with these types, becomes one handle only, and
-    /// the cache is not dropped before that.
+    /// The pointer must come from `into_raw` of a handle with these types, and become one handle
+    /// only. The cache must not be dropped before that.
     pub unsafe fn from_raw(raw: NonNull<()>) -> Self {
         Self::new(raw)
     }
 
-    /// Makes the handle one that is counted, for an owner that keeps it long: it frees the cell of
+    /// Turns the handle into a counted one, for an owner that keeps it long. This frees the cell of
     /// the thread that took it, so that this thread's next handles are cheap again.
     pub fn into_long(self) -> Self {
         if self.is_counted() { self } else { self.clone() }
@@ -158,7 +159,7 @@ impl<'a, K, V> Handle<'a, K, V> {
 }
 
 impl<K, V> Clone for Handle<'_, K, V> {
-    /// Another owner, which the entry counts.
+    /// Creates another handle to the value, which the entry counts.
     fn clone(&self) -> Self {
         self.entry().value.add_owner();
         // SAFETY: just counted.
@@ -202,31 +203,31 @@ impl<K, V: fmt::Debug> fmt::Debug for Handle<'_, K, V> {
     }
 }
 
-/// Of a node's state: it is in no cache, but in memory of its own.
+/// Bit of a node's state: the node is in no cache, but in memory of its own.
 pub(super) const ALONE: usize = 1;
-/// Of a node's state: it was found outside of the cache with an owner, so its charge is in
+/// Bit of a node's state: it was found outside of the cache with an owner, so its charge is in
 /// [`Sums::kept`].
 const KEPT: usize = 2;
-/// In a node's state: one owner by count.
+/// One counted owner in a node's state.
 const OWNER: usize = 4;
 
 /// The sums of the charges of a cache's values.
 #[derive(Debug, Default)]
 #[repr(align(128))] // hits write none of it, and read nothing beside it
 pub(super) struct Sums {
-    /// Of all values that were not dropped yet.
+    /// Charge of all values that were not dropped yet.
     pub(super) usage: AtomicUsize,
-    /// Of those that are outside of the cache with an owner.
+    /// Charge of the values that are outside of the cache with an owner.
     pub(super) kept: AtomicUsize,
-    /// Of those that have an owner by count.
+    /// Charge of the values that have a counted owner.
     pub(super) counted: AtomicUsize,
 }
 
-/// A value with its charge: what entries of a host's cache hold. It cannot be made outside.
+/// A value with its charge, as entries of a host's cache hold it. Users cannot create one.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Node<V> {
-    /// Owners by count, and [`ALONE`] and [`KEPT`].
+    /// Number of counted owners, and the bits [`ALONE`] and [`KEPT`].
     state: AtomicUsize,
     charge: usize,
     sums: *const Sums,
@@ -239,10 +240,10 @@ unsafe impl<V: Send> Send for Node<V> {}
 unsafe impl<V: Sync> Sync for Node<V> {}
 
 impl<V> Node<V> {
-    /// A value whose charge is in the usage already.
+    /// Creates a node for a value whose charge is included in the usage already.
     ///
     /// # Safety
-    /// The sums live longer than the node.
+    /// `sums` must outlive the node.
     pub(super) unsafe fn new(value: V, charge: usize, sums: &Sums) -> Self {
         Self { state: AtomicUsize::new(0), charge, sums, value }
     }
@@ -256,12 +257,12 @@ impl<V> Node<V> {
         self.charge
     }
 
-    /// The weight of the entry in the cache.
+    /// Returns the weight of the entry in the cache.
     pub(super) fn weight(&self) -> u32 {
         u32::try_from(self.charge).unwrap_or(u32::MAX)
     }
 
-    /// Adds an owner. The caller is one, or has a cell that names the entry.
+    /// Adds a counted owner. The caller must be an owner, or have a cell that names the entry.
     pub(super) fn add_owner(&self) {
         // Relaxed: a reclaimer comes to know of the first owner by the cell that was cleared after
         // this, and of another by the one that made it.
@@ -270,8 +271,8 @@ impl<V> Node<V> {
         }
     }
 
-    /// Takes an owner away. Returns true if it was the last of a node that is in no cache, which
-    /// the caller drops then; otherwise the node may be gone.
+    /// Removes a counted owner. Returns true if it was the last of a node that is in no cache: then
+    /// the caller must drop the node. Otherwise the node may be gone already.
     pub(super) fn drop_owner(&self) -> bool {
         let (sums, charge) = (self.sums, self.charge);
         // Release: what this owner did with the value comes before its end. Acquire: and so did
@@ -284,21 +285,21 @@ impl<V> Node<V> {
         before & !KEPT == OWNER | ALONE
     }
 
-    /// Returns how many owners there are by count.
+    /// Returns the number of counted owners.
     pub(super) fn owners(&self) -> usize {
         // Acquire: pairs with the Release of the last owner, for whoever drops the node.
         self.state.load(Ordering::Acquire) / OWNER
     }
 
-    /// Makes it one that is in no cache, with one owner.
+    /// Marks the node as one that is in no cache, with one owner.
     pub(super) fn stand_alone(&self) {
         self.state.store(OWNER | ALONE | KEPT, Ordering::Relaxed); // nobody else has it yet
         self.sums().counted.fetch_add(self.charge, Ordering::Relaxed); // a sum
         self.sums().kept.fetch_add(self.charge, Ordering::Relaxed); // as above
     }
 
-    /// Asked of an entry that has left the cache: whether an owner keeps it. `is_named` says that a
-    /// cell does.
+    /// Returns true if an owner keeps this node of a removed entry. `is_named` is true if a cell
+    /// names the entry.
     pub(super) fn is_kept(&self, is_named: bool) -> bool {
         let kept = is_named || self.owners() > 0;
         // Relaxed: one reclaimer at a time has the entry.

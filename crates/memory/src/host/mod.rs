@@ -1,19 +1,18 @@
 //! A cache for hosts in other languages: values with a charge, and handles one pointer wide.
 //!
-//! A host such as a database in C++ keeps a pointer for each value that it uses, and gives it back
-//! on any thread. [`HostCache`] hands out [`Handle`]s for that. The first four of a thread are
-//! words of the thread's own, as guards of a [`Cache`] are: such a hit takes no lock
-//! and does no read-modify-write, whether its entry is frozen or not. Further ones count in the
-//! entry.
+//! A host such as a database in C++ keeps a pointer for each value that it uses, and releases it on
+//! any thread. [`HostCache`] provides [`Handle`]s for that. The first four of a thread are words of
+//! the thread's own, as guards of a [`Cache`] are: such a hit takes no lock and does no
+//! read-modify-write, whether its entry is frozen or not. The entry counts further ones.
 //!
-//! Each value comes with its *charge*: bytes of memory, mostly. It counts towards
-//! [`usage`](HostCache::usage) until the value is dropped, which is the host's deleter: it runs
-//! once, outside of locks, after the entry has left the cache and its last handle has gone. Entries
-//! that have left without a handle wait for others before they are dropped, as in a `Cache`;
+//! Each value comes with its *charge*, usually bytes of memory. It counts towards
+//! [`usage`](HostCache::usage) until the value is dropped. Dropping the value is the host's
+//! deleter: it runs once, outside of locks, after the entry has left the cache and its last handle
+//! has gone. Removed entries without a handle are dropped in batches, as in a `Cache`;
 //! [`HostCache::reclaim`] drops them at once.
 //!
-//! An entry with handles may be evicted like others. It is not found then, and its charge counts
-//! until the last handle goes, at the expense of entries in the cache.
+//! An entry with handles may be evicted like others. Lookups do not find it then, and its charge
+//! counts until the last handle is released, so fewer entries fit into the cache meanwhile.
 //!
 //! ```
 //! # use floe_memory as floe;
@@ -63,13 +62,13 @@ mod handle;
 #[allow(unused_imports)] // by models, which are no library
 pub use crate::pending::{LoadRun, Running, Wait};
 
-/// The fate of a value that is inserted under a key that is there.
+/// Treatment of a value that is inserted under a key that the cache has already.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IfPresent {
-    /// It replaces the other, which stays with its handles.
+    /// The new value replaces the old one, which stays in memory as long as it has handles.
     #[default]
     Replace,
-    /// The other stays in the cache; the handle of the new value is the only way to it.
+    /// The old value stays in the cache; only its handle gives access to the new one.
     Keep,
 }
 
@@ -81,12 +80,12 @@ pub struct Insertion {
 }
 
 impl Insertion {
-    /// Replaces what is there, with [low](Priority::Low) priority.
+    /// Creates the default options: replace a present value, with [low](Priority::Low) priority.
     pub const fn new() -> Self {
         Self { if_present: IfPresent::Replace, priority: Priority::Low }
     }
 
-    /// Sets what becomes of a value whose key is there.
+    /// Sets the treatment of a value whose key is present.
     pub const fn if_present(self, if_present: IfPresent) -> Self {
         Self { if_present, ..self }
     }
@@ -97,13 +96,13 @@ impl Insertion {
     }
 }
 
-/// The error of an insertion into a strict cache that values with handles fill. Key and value go
-/// back to the caller.
+/// The error of an insertion into a strict cache that is full of values with handles. It returns
+/// key and value to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused<K, V> {
-    /// The key.
+    /// The key of the failed insertion.
     pub key: K,
-    /// The value.
+    /// The value of the failed insertion.
     pub value: V,
 }
 
@@ -119,10 +118,10 @@ impl<K: fmt::Debug, V: fmt::Debug> std::error::Error for Refused<K, V> {}
 ///
 /// It is shared by reference or in an `Arc`, and outlives its handles.
 pub struct HostCache<K, V, P: Replacement = QdClock, S = DefaultHasher> {
-    /// First: its values refer to the limits.
+    /// The underlying cache. It is dropped first, as its values refer to the limits.
     pub(crate) cache: Cache<K, Node<V>, P, S>,
     limits: Arc<Limits>,
-    /// There is a pool for low priority, so that the policy is told of it.
+    /// True if there is a pool for low priority, so that the policy needs to know the priority.
     tells_low: bool,
 }
 
@@ -131,7 +130,8 @@ where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    /// Makes a cache with a limit of the sum of all charges. [`HostBuilder`] has further settings.
+    /// Creates a cache with a limit on the sum of all charges. [`HostBuilder`] has further
+    /// settings.
     pub fn new(capacity: usize) -> Self {
         HostBuilder::new(capacity).build()
     }
@@ -156,7 +156,8 @@ where
         Some(Handle::of_cell(record, found.cell))
     }
 
-    /// Returns true if a key is there. No hit is counted, and the policy does not learn of it.
+    /// Returns true if the cache has an entry with this key. It counts no hit and does not tell the
+    /// policy.
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -165,11 +166,11 @@ where
     }
 
     /// Inserts a value with its charge and returns a handle to it. The handle is returned even
-    /// where the cache does not take the value: the policy or the admission rejects it, or its
-    /// charge is 4 GiB or more.
+    /// where the cache does not take the value, because the policy or the admission rejects it, or
+    /// because its charge is 4 GiB or more.
     ///
     /// # Errors
-    /// Key and value, if the cache is strict and way for the charge cannot be made.
+    /// Returns key and value if the cache is strict and cannot make room for the charge.
     pub fn insert_held(
         &self,
         key: K,
@@ -231,7 +232,7 @@ where
         self.insert_held(key, value, charge, options).map(drop)
     }
 
-    /// Returns a handle to a value that does not enter the cache and counts in its usage.
+    /// Returns a handle to a value that does not enter the cache but counts in its usage.
     ///
     /// # Errors
     /// See [`insert_held`](Self::insert_held).
@@ -248,7 +249,7 @@ where
         Ok(alone(key, unsafe { Node::new(value, charge, &self.limits.sums) }))
     }
 
-    /// Removes a key, and returns whether it was there. Handles keep their value.
+    /// Removes a key, and returns true if it was present. Handles keep the value.
     pub fn erase<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -256,17 +257,18 @@ where
         self.cache.remove(key).is_some()
     }
 
-    /// Drops a handle, and removes its entry from the cache if no other handle is left; returns
-    /// whether it was removed. Takes the locks of the shard and of the threads' records; dropping a
-    /// handle takes none.
+    /// Drops a handle, and removes its entry from the cache if no other handle is left. Returns
+    /// true if the entry was removed. Takes the locks of the shard and of the threads' records;
+    /// merely dropping a handle takes none.
     pub fn release_and_erase(&self, handle: Handle<'_, K, V>) -> bool {
         let entry = handle.entry();
         self.is_last(&handle) && take_out(&self.cache, &entry.key, &entry.value)
     }
 
-    /// Drops a handle. If it was the last, the value is dropped with it, be it in the cache,
-    /// evicted from there or by itself; another thread that looks at it this moment puts that off.
-    /// Returns whether it was the last. Takes the locks of all shards and of the threads' records.
+    /// Drops a handle, and its value with it if the handle was the last. This holds for values in
+    /// the cache, for evicted ones, and for those that never were in the cache. A thread that reads
+    /// the value at this moment delays the drop. Returns true if the handle was the last. Takes the
+    /// locks of all shards and of the threads' records.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -289,7 +291,7 @@ where
         is_last
     }
 
-    /// Returns whether a handle is the only one of its value.
+    /// Returns true if a handle is the only one of its value.
     fn is_last(&self, handle: &Handle<'_, K, V>) -> bool {
         let counted = usize::from(handle.is_counted());
         let address = std::ptr::from_ref(handle.entry()).addr();
@@ -297,7 +299,7 @@ where
             && self.cache.inner.threads.records.named(address) == 1 - counted
     }
 
-    /// Removes everything. Handles keep their values.
+    /// Removes all entries. Handles keep their values.
     pub fn clear(&self) {
         self.cache.clear();
     }
@@ -325,30 +327,31 @@ where
         self.cache.freeze(share);
     }
 
-    /// Returns how many entries are in the cache.
+    /// Returns the number of entries in the cache.
     pub fn len(&self) -> usize {
         self.cache.len()
     }
 
-    /// Returns whether no entry is in the cache.
+    /// Returns true if the cache has no entries.
     pub fn is_empty(&self) -> bool {
         self.cache.is_empty()
     }
 
-    /// Returns what the cache has counted; see [`Cache::stats`](crate::Cache::stats). Its weights
-    /// are charges.
+    /// Returns the counts of the cache; see [`Cache::stats`](crate::Cache::stats). Its weights are
+    /// charges.
     pub fn stats(&self) -> Stats {
         self.cache.stats()
     }
 
-    /// Returns the charge of all values that are not dropped yet: in the cache, with handles, and
-    /// waiting for their end. One load.
+    /// Returns the charge of all values that are not dropped yet: those in the cache, those with
+    /// handles, and those that wait to be dropped. Costs one load.
     pub fn usage(&self) -> usize {
         self.limits.usage()
     }
 
-    /// Returns the charge of all values that have a handle. Goes through the threads that use the
-    /// cache, and holds up only those that begin or end, or free what has left.
+    /// Returns the charge of all values that have a handle. It visits the record of each thread
+    /// that uses the cache. Meanwhile it blocks threads that start or end their use of the cache,
+    /// or free removed entries.
     pub fn pinned_usage(&self) -> usize {
         let records = &self.cache.inner.threads.records;
         let in_cells = records.with_handles(|named| {
@@ -365,25 +368,25 @@ where
         in_cells + counted.cast_unsigned()
     }
 
-    /// Returns the capacity.
+    /// Returns the capacity: the limit of the sum of all charges.
     pub fn capacity(&self) -> usize {
         self.limits.capacity()
     }
 
-    /// Returns whether insertions fail that would exceed the capacity.
+    /// Returns true if insertions fail that would exceed the capacity.
     pub fn is_strict(&self) -> bool {
         self.limits.is_strict()
     }
 
-    /// Has insertions fail that would exceed the capacity, or go over it.
+    /// Sets whether insertions beyond the capacity fail (true), or exceed it (false).
     pub fn set_strict(&self, strict: bool) {
         self.limits.set_strict(strict);
     }
 }
 
-/// Returns whether the calling thread loads a key of a cache, so that it cannot ask for its value:
-/// [`Cache::get_or_insert_with`](crate::Cache::get_or_insert_with) would panic. For hosts that
-/// answer with an error of theirs. Looks at no more than a thread-local where no load is running.
+/// Returns true if the calling thread is loading this key, so that it cannot ask for its value:
+/// [`Cache::get_or_insert_with`](crate::Cache::get_or_insert_with) would panic. For hosts that want
+/// to return an error instead. Reads only a thread-local where no load is running.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -411,7 +414,7 @@ where
         .is_some_and(|found| found.is_own())
 }
 
-/// Hands a value out by itself.
+/// Returns a handle to a value that is in no cache.
 fn alone<'a, K, V>(key: K, node: Node<V>) -> Handle<'a, K, V> {
     node.stand_alone();
     let entry = Box::into_raw(Box::new(EntryOf::alone(key, node)));
@@ -447,15 +450,16 @@ pub struct HostBuilder<K, V, P = QdClock, S = DefaultHasher> {
 }
 
 impl<K, V> HostBuilder<K, V> {
-    /// Begins with a capacity: the limit of the sum of all charges, in their unit, mostly bytes.
+    /// Creates a builder with a capacity: the limit on the sum of all charges, in their unit,
+    /// usually bytes.
     pub fn new(capacity: usize) -> Self {
         Self { capacity, strict: false, tells_low: false, cache: Builder::default() }
     }
 }
 
 impl<K, V, P, S> HostBuilder<K, V, P, S> {
-    /// Has insertions fail that would exceed the capacity because of values that have handles. By
-    /// default they go over it.
+    /// Sets whether insertions fail that would exceed the capacity because of values with handles.
+    /// By default they succeed and exceed it.
     pub fn strict(self, strict: bool) -> Self {
         Self { strict, ..self }
     }
@@ -469,15 +473,15 @@ impl<K, V, P, S> HostBuilder<K, V, P, S> {
     /// Sets the eviction policy by name: see [`Builder::policy_named`].
     ///
     /// # Errors
-    /// When there is no such policy or parameter; the error names those that there are.
+    /// When there is no such policy or parameter; the error lists the valid ones.
     pub fn policy_named(self, name: &str) -> Result<HostBuilder<K, V, AnyPolicy, S>, ChoiceError> {
         let Self { capacity, strict, tells_low, cache } = self;
         Ok(HostBuilder { capacity, strict, tells_low, cache: cache.policy_named(name)? })
     }
 
-    /// Keeps shares of the capacity for entries of high and of low priority, above the policy set
-    /// before: see [`PriorityPools`]. Without them an entry of high priority counts as used once,
-    /// and low and bottom priority are the same.
+    /// Reserves shares of the capacity for entries of high and of low priority, on top of the
+    /// policy set before: see [`PriorityPools`]. Without them an entry of high priority counts as
+    /// used once, and low and bottom priority are the same.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -507,12 +511,12 @@ impl<K, V, P, S> HostBuilder<K, V, P, S> {
         HostBuilder { capacity, strict, tells_low, cache: cache.hasher(hasher) }
     }
 
-    /// Sets the number of parts, each with a lock of its own: see [`Builder::shards`].
+    /// Sets the number of shards, each with a lock of its own: see [`Builder::shards`].
     pub fn shards(self, shards: usize) -> Self {
         Self { cache: self.cache.shards(shards), ..self }
     }
 
-    /// Has the hottest entries frozen: see [`Builder::freezing`].
+    /// Makes the cache freeze its hottest entries: see [`Builder::freezing`].
     pub fn freezing(self, freezing: Freezing) -> Self {
         Self { cache: self.cache.freezing(freezing), ..self }
     }
@@ -528,16 +532,15 @@ where
     /// Makes the cache.
     ///
     /// # Panics
-    /// When no cache can have these settings; [`try_build`](Self::try_build) returns the error
-    /// instead.
+    /// When the settings are invalid; [`try_build`](Self::try_build) returns the error instead.
     pub fn build(self) -> HostCache<K, V, P, S> {
         self.try_build().unwrap_or_else(|error| panic!("no such cache: {error}"))
     }
 
-    /// Makes the cache.
+    /// Makes the cache, or returns the reason why the settings are invalid.
     ///
     /// # Errors
-    /// When no cache can have these settings.
+    /// See [`BuildError`].
     pub fn try_build(self) -> Result<HostCache<K, V, P, S>, BuildError> {
         let limits = Arc::new(Limits::new(self.capacity, self.strict));
         let sums = Arc::clone(&limits);
@@ -564,19 +567,20 @@ impl<K, V, P, S> std::fmt::Debug for HostBuilder<K, V, P, S> {
     }
 }
 
-/// The part of the capacity for entries that wait for their end.
+/// Divisor of the capacity: removed entries of up to this part of it may wait to be dropped.
 const WAITING_PART: usize = 64;
 
-/// The capacity, and what is used of it. All of it is read and written Relaxed: these are sums and
-/// settings, by which no memory is handed over.
+/// The capacity of a host's cache, and its usage. All fields are accessed Relaxed: they are sums
+/// and settings, by which no memory is handed over.
 #[derive(Debug)]
 struct Limits {
     sums: Sums,
     capacity: AtomicUsize,
     is_strict: AtomicBool,
-    /// The cache's own limit, as it was last set.
+    /// Limit of weight of the underlying cache, as last set.
     applied: AtomicUsize,
-    /// The usage after way was made in vain, or 0: no need to try at each insertion.
+    /// Usage after the last failed attempt to make room, or 0. It saves the attempt at each
+    /// insertion.
     in_vain: AtomicUsize,
 }
 
@@ -609,13 +613,13 @@ impl Limits {
         self.is_strict.store(strict, Ordering::Relaxed);
     }
 
-    /// The charges that entries in the cache may have.
+    /// Returns the charge that entries in the cache may have together.
     fn for_cache(&self) -> usize {
         let capacity = self.capacity();
         (capacity - capacity / WAITING_PART).saturating_sub(self.sums.kept.load(Ordering::Relaxed))
     }
 
-    /// Gives a charge back that was taken for a value.
+    /// Returns a charge that was taken for a value.
     fn give_back(&self, charge: usize) {
         self.sums.usage.fetch_sub(charge, Ordering::Relaxed);
     }
@@ -628,8 +632,8 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Takes a charge for a value that comes, and makes way for it if need be. False if that is
-    /// impossible and the limit strict: then nothing is taken.
+    /// Takes the charge of a value to be inserted, and makes room for it if need be. Returns false,
+    /// and takes nothing, if that is impossible and the limit strict.
     #[inline]
     fn take(&self, charge: usize) -> bool {
         let limits = &*self.limits;
@@ -644,7 +648,7 @@ where
         true
     }
 
-    /// Sets the cache's own limit, and evicts what is beyond it.
+    /// Sets the limit of the underlying cache, and evicts entries beyond it.
     fn limit(&self, to: usize) {
         self.limits.applied.store(to, Ordering::Relaxed);
         self.cache.inner.budget.set_weight(to as u64);
@@ -687,9 +691,9 @@ where
         !(is_over && strict)
     }
 
-    /// Changes the capacity while the cache is used. Evicts what is too much before it returns, and
-    /// drops what has left without a handle; values with handles go over it, whether it is strict
-    /// or not.
+    /// Changes the capacity while the cache is in use. Before it returns, it evicts entries beyond
+    /// the capacity, and drops removed ones without a handle. Values with handles may exceed the
+    /// capacity, even in a strict cache.
     pub fn set_capacity(&self, capacity: usize) {
         let limits = &*self.limits;
         limits.capacity.store(capacity, Ordering::Relaxed);
@@ -703,8 +707,9 @@ where
     }
 }
 
-/// The pause between two looks, and how many there are: 10 s at least, for a process that was
-/// forked while a thread was with the cache, which never leaves it there.
+/// Pause between two checks whether threads have left the cache; after [`WAITS`] checks, 10 s or
+/// more, the wait ends. In a process that was forked while a thread used the cache, that thread
+/// never leaves it.
 const WAIT: Duration = Duration::from_micros(50);
 const WAITS: u32 = 200_000;
 

@@ -1,4 +1,4 @@
-//! When to look at the baseline again, when to learn again, and how long to wait after a failure.
+//! Parts of the controller: its schedule, the baseline, lifetimes, and the record of frozen phases.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::frozen::observe::{Costs, Prices, WindowCounts, Windows};
 use crate::frozen::trials::{IndexTrial, Monitor, Worth};
 use crate::frozen::{FreezeDecision, FreezeStats, Freezing, Lifetime, Phase};
 
-/// Between two looks at the baseline.
+/// Shortest and longest time between two measurements of the baseline.
 const RECHECK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
-/// Between two learning phases while all is well.
+/// Shortest and longest time between two learning phases while freezing pays.
 const RELEARN: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
-/// The first wait is at least so many times what learning took.
+/// Least first wait after a failure, as a multiple of the time that learning took.
 const WAIT_PER_LEARNING: u32 = 10;
-/// A choice that has not lasted for so many times as long as it took to learn, and so long at
-/// least, was not worth learning: then it is not learned again at once.
+/// Time that a choice must last to be worth learning, as a multiple of the time that learning took.
+/// After a shorter time, the controller does not learn again at once.
 const LASTING: u32 = 20;
 const LASTING_MIN: Duration = Duration::from_secs(10);
 
@@ -27,7 +27,7 @@ pub(super) struct Schedule {
     relearn: (Backoff, Duration),
     learning_since: Duration,
     learning_took: Duration,
-    /// When the ratio was chosen.
+    /// Time at which the ratio was chosen.
     chosen_at: Duration,
 }
 
@@ -44,17 +44,17 @@ impl Schedule {
         }
     }
 
-    /// Learning begins.
+    /// Records the start of learning.
     pub(super) fn learn(&mut self, now: Duration) {
         self.learning_since = now;
     }
 
-    /// Learning has come to an end, or is further than before.
+    /// Records the time that learning has taken so far.
     pub(super) fn learned(&mut self, now: Duration) {
         self.learning_took = now.saturating_sub(self.learning_since);
     }
 
-    /// Frozen phases with a new ratio begin.
+    /// Records the start of frozen phases with a new ratio.
     pub(super) fn begin(&mut self, now: Duration) {
         self.chosen_at = now;
         self.recheck.0.reset();
@@ -62,47 +62,49 @@ impl Schedule {
         self.relearn.1 = now + self.relearn.0.take();
     }
 
-    /// Returns whether what was learned last has been good for long.
+    /// Returns true if the last choice has lasted long enough to be worth its learning.
     pub(super) fn has_lasted(&self, now: Duration) -> bool {
         now.saturating_sub(self.chosen_at) >= LASTING_MIN.max(self.learning_took * LASTING)
     }
 
-    /// Returns whether the baseline is to be looked at again.
+    /// Returns true if the baseline is to be measured again.
     pub(super) fn wants_recheck(&self, now: Duration) -> bool {
         now >= self.recheck.1
     }
 
-    /// The baseline agreed: the next look comes later.
+    /// Schedules the next measurement of the baseline later than the last one, because the baseline
+    /// agreed.
     pub(super) fn put_off_recheck(&mut self, now: Duration) {
         self.recheck.1 = now + self.recheck.0.take();
     }
 
-    /// Returns whether the ratio was learned long ago.
+    /// Returns true if the ratio was learned too long ago.
     pub(super) fn wants_to_learn(&self, now: Duration) -> bool {
         now >= self.relearn.1
     }
 
-    /// The workload is another one: what was learned of waits does not hold.
+    /// Resets the waits, because the workload has changed.
     pub(super) fn start_anew(&mut self) {
         self.wait.reset();
         self.relearn.0.reset();
     }
 
-    /// The wait after a failure: each one longer, and none too short for what learning costs.
+    /// Returns the wait after a failure. Each one in a row is longer, and none is short compared
+    /// with the cost of learning.
     pub(super) fn wait(&mut self) -> Duration {
         self.wait.take_at_least(self.learning_took * WAIT_PER_LEARNING)
     }
 
-    /// The first wait again, for a workload that has changed meanwhile.
+    /// Returns the first wait again, for a workload that has changed meanwhile.
     pub(super) fn shortest_wait(&mut self) -> Duration {
         self.wait.reset();
         self.wait.take()
     }
 }
 
-/// Windows of a baseline.
+/// Windows in a baseline.
 pub(super) const BASELINE: usize = 16;
-/// Looks at the baseline that are kept.
+/// Measurements of the baseline that are kept.
 const ROUNDS: usize = 16;
 /// Windows of baselines that are kept.
 const POOL: usize = 60;
@@ -110,29 +112,31 @@ const POOL: usize = 60;
 #[derive(Debug, Clone)]
 pub(super) struct Baseline {
     windows: Windows,
-    /// Nanoseconds a request, window by window.
+    /// Mean latency of each window, in nanoseconds a request.
     means: Vec<f64>,
-    /// Nanoseconds a request in the windows of all baselines since the ratio was learned.
+    /// Mean latencies of the windows of all baselines since the ratio was learned, in nanoseconds a
+    /// request.
     pool: Vec<f64>,
-    /// Looks at the baseline since the last learning: its mean, and that of the frozen phase
-    /// before.
+    /// Mean of each baseline since the last learning, paired with the mean of the frozen phase
+    /// before it.
     rounds: Vec<(f64, f64)>,
 }
 
 impl Baseline {
-    /// One that is not measured yet.
+    /// Creates a baseline that is not measured yet.
     pub(super) fn new(now: Duration) -> Self {
         let windows = Windows::new(now, BASELINE);
         Self { windows, means: Vec::new(), pool: Vec::new(), rounds: Vec::new() }
     }
 
-    /// Takes these windows for it. Operations sampled in none of them cost as much as `elsewhere`.
+    /// Sets the windows of the baseline. Operations sampled in none of them cost as much as
+    /// `elsewhere`.
     pub(super) fn measured(&mut self, windows: Windows, elsewhere: &Costs) {
         self.means = windows.means(elsewhere);
         self.windows = windows;
     }
 
-    /// Forgets what was measured for another ratio; `pool` was measured for this one.
+    /// Forgets the measurements for another ratio; `pool` was measured for the new one.
     pub(super) fn begin(&mut self, pool: Vec<f64>) {
         self.pool = pool;
         self.rounds.clear();
@@ -146,12 +150,13 @@ impl Baseline {
         self.windows.total()
     }
 
-    /// Nanoseconds a request, window by window, of all baselines since the ratio was learned.
+    /// Returns the mean latency of each window of all baselines since the ratio was learned, in
+    /// nanoseconds a request.
     pub(super) fn pool(&self) -> &[f64] {
         &self.pool
     }
 
-    /// Nanoseconds a request.
+    /// Returns the mean latency of a request in nanoseconds; `None` before the first measurement.
     pub(super) fn mean(&self) -> Option<f64> {
         trimmed_mean(&self.means)
     }
@@ -161,13 +166,13 @@ impl Baseline {
         Difference::between(&self.means, frozen, RISK)
     }
 
-    /// The machine is slower now: only this one counts from now on.
+    /// Drops earlier baselines from the pool, because the machine has become slower.
     pub(super) fn replace_pool(&mut self) {
         self.pool.clone_from(&self.means);
     }
 
-    /// Compares frozen windows with this baseline, with all since the ratio was learned, and round
-    /// by round. Returns the difference to this one, and the first certain loss.
+    /// Compares frozen windows with this baseline, with all baselines since the ratio was learned,
+    /// and in pairs. Returns the difference to this one, and the first certain loss.
     pub(super) fn compare(&mut self, frozen: &[f64]) -> (Option<Difference>, Option<Difference>) {
         if let (Some(baseline), Some(frozen)) = (self.mean(), trimmed_mean(frozen)) {
             self.rounds.push((baseline, frozen));
@@ -185,7 +190,6 @@ impl Baseline {
     }
 }
 
-/// For people: nanoseconds a request, and hits.
 impl std::fmt::Display for Baseline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let hits = self.total().hit_ratio().unwrap_or(0.0) * 100.0;
@@ -193,14 +197,14 @@ impl std::fmt::Display for Baseline {
     }
 }
 
-/// Of the lifetime, its renewal may take one part in so many.
+/// Divisor of the lifetime: its renewal may take up to this part of it.
 const DETOURS_PER_LIFETIME: u32 = 8;
 
-/// The bounds of a lifetime, and the time that a renewal takes.
+/// Bounds of a lifetime, and the time that a renewal takes.
 #[derive(Debug, Clone)]
 pub(super) struct Lifespan {
     options: Freezing,
-    /// When everything thawed for a refresh, and how long the next index took to come last time.
+    /// Time of the last thaw for a refresh.
     detour_since: Duration,
     detour: Duration,
 }
@@ -210,22 +214,22 @@ impl Lifespan {
         Self { options, detour_since: Duration::ZERO, detour: Duration::ZERO }
     }
 
-    /// Everything thaws for a refresh.
+    /// Records that everything thaws for a refresh.
     pub(super) fn leave(&mut self, now: Duration) {
         self.detour_since = now;
     }
 
-    /// The cache is ready for the next index.
+    /// Records that the cache is ready for the next index.
     pub(super) fn come_back(&mut self, now: Duration) {
         self.detour = now.saturating_sub(self.detour_since);
     }
 
-    /// The time from the begin of a refresh to the next index.
+    /// Returns the time from the start of a refresh to the next index.
     pub(super) fn detour(&self) -> Duration {
         self.detour
     }
 
-    /// The first lifetime of a ratio, whose index took so long to construct.
+    /// Returns the first lifetime of a ratio, given the construction time of its index.
     pub(super) fn first(&self, construction: Duration) -> Duration {
         let constructions = |factor: f64| {
             let lifetime = Duration::try_from_secs_f64(construction.as_secs_f64() * factor);
@@ -239,36 +243,35 @@ impl Lifespan {
         }
     }
 
-    /// Keeps a lifetime within its bounds.
+    /// Clamps a lifetime to its bounds.
     pub(super) fn bounded(&self, lifetime: Duration) -> Duration {
         let (min, max) = (self.options.lifetime_min, self.options.lifetime_max);
         lifetime.clamp(min.max(self.detour * DETOURS_PER_LIFETIME).min(max), max)
     }
 
-    /// The shortest lifetime.
+    /// Returns the shortest lifetime.
     pub(super) fn least(&self) -> Duration {
         self.bounded(Duration::ZERO)
     }
 }
 
-/// Blocks in a row that must be slower before a frozen phase ends; double after each false alarm,
-/// up to a limit.
+/// Slower blocks in a row that end a frozen phase. Doubled after each false alarm, up to a limit.
 const PATIENCE: u32 = 2;
 const PATIENCE_MAX: u32 = 16;
-/// Between two trials of the index, at first.
+/// First interval between two trials of the index.
 const INDEX_INTERVAL: Duration = Duration::from_secs(10);
-/// A frozen share or a hit ratio that has moved by so much calls for learning anew.
+/// Change of the frozen share or of the hit ratio that makes the controller learn again.
 const SHIFT: f64 = 0.1;
 
 #[derive(Debug, Clone)]
 pub(super) struct FrozenPhases {
     pub(super) monitor: Monitor,
-    /// The latencies of the kinds of requests when the ratio was proved.
+    /// Latency of each kind of request when the ratio was proved.
     pub(super) prices: Option<Prices>,
     pub(super) index: IndexTrial,
     worth: Option<Worth>,
     patience: u32,
-    /// Indexes in a row that lost too many hits long before their time.
+    /// Indexes in a row that lost too many hits long before the end of their lifetime.
     old: u32,
 }
 
@@ -284,8 +287,7 @@ impl FrozenPhases {
         }
     }
 
-    /// Forgets what was known of phases with another ratio. The monitor begins with the first
-    /// index.
+    /// Resets the record for phases with another ratio. The monitor starts with the first index.
     pub(super) fn begin(&mut self, now: Duration, prices: Option<Prices>) {
         self.prices = prices;
         self.index = IndexTrial::every(now, INDEX_INTERVAL);
@@ -293,38 +295,39 @@ impl FrozenPhases {
         self.old = 0;
     }
 
-    /// The worth of the index when it was last tried.
+    /// Returns the worth of the index as found by its last trial.
     pub(super) fn worth(&self) -> Option<Worth> {
         self.worth
     }
 
-    /// Takes in what a trial of the index found, if it found anything.
+    /// Records the result of a trial of the index, if it had one.
     pub(super) fn note_worth(&mut self, found: Option<Worth>) {
         self.worth = found.or(self.worth);
     }
 
-    /// Returns whether so many slower blocks in a row are too many.
+    /// Returns true if this number of slower blocks in a row ends the phase.
     pub(super) fn is_too_slow(&self, blocks: u32) -> bool {
         blocks >= self.patience
     }
 
-    /// It was a false alarm: the next one needs more.
+    /// Records a false alarm: the next alarm needs more slower blocks.
     pub(super) fn forgive(&mut self) {
         self.patience = (self.patience * 2).min(PATIENCE_MAX);
     }
 
-    /// An index grew old, early or not. Returns how many did so early, once those are too many.
+    /// Records that an index grew old, early or not. Returns the number of early ones in a row once
+    /// they are too many.
     pub(super) fn grew_old(&mut self, is_early: bool) -> Option<u32> {
         self.old = if is_early { self.old + 1 } else { 0 };
         (self.old >= self.patience).then(|| std::mem::take(&mut self.old))
     }
 
-    /// An index has served its time.
+    /// Records that an index has served its full lifetime.
     pub(super) fn served_its_time(&mut self) {
         self.old = 0;
     }
 
-    /// Returns which share has moved since the first phase, and how far, in words.
+    /// Returns a description of the share that has moved since the first phase; `None` if none has.
     pub(super) fn moved(&self) -> Option<String> {
         let (first, now) = (self.monitor.first?, self.monitor.windows().total());
         let moved = |what: &str, from: Option<f64>, to: Option<f64>| {
@@ -337,12 +340,12 @@ impl FrozenPhases {
     }
 }
 
-/// Decisions that are kept.
+/// Latest decisions that are kept.
 const DECISIONS: usize = 32;
 
 #[derive(Debug, Clone)]
 pub(super) struct Report {
-    /// Counts, and the ratio and lifetime in force.
+    /// Counts, and the present ratio and lifetime.
     pub(super) stats: FreezeStats,
     decisions: Record<FreezeDecision>,
     /// Refreshes in a row for no other reason than age.
@@ -365,7 +368,7 @@ impl Report {
         self.decisions.push(FreezeDecision { at, phase, reason });
     }
 
-    /// A refresh for no other reason than age. Many in a row are told as one.
+    /// Records a refresh for no other reason than age. Many in a row become one decision.
     pub(super) fn refresh(&mut self, at: Duration, phase: Phase, why: String) {
         let times = self.routine + 1;
         if times > 1 {
@@ -376,7 +379,7 @@ impl Report {
         self.routine = times;
     }
 
-    /// An index was published.
+    /// Records the publication of an index.
     pub(super) fn constructed(&mut self, took: Duration, entries: u64) {
         self.stats.constructed += 1;
         self.stats.construction = took;
@@ -527,7 +530,7 @@ mod event_tests {
 
     use super::*;
 
-    /// Counts the events of the cache.
+    /// Subscriber that counts the events of the cache.
     struct Counting(std::sync::Arc<AtomicUsize>);
 
     impl Subscriber for Counting {

@@ -1,4 +1,4 @@
-//! While a frozen index is built, serves, and is replaced.
+//! The controller while a frozen index is built, serves, and is replaced.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::frozen::observe::{WINDOW, WindowCounts};
 use crate::frozen::trials::{Monitor, Verdict};
 use crate::frozen::{Lifetime, Phase};
 
-/// The next index serves for this part of the time after which one had grown old.
+/// Lifetime of the next index, as a part of the age at which the last one had grown old.
 const OLD_PART: f64 = 0.75;
 
-/// The windows of a frozen phase that was too slow.
+/// Windows of a frozen phase that was too slow.
 #[derive(Debug, Clone)]
 pub(super) struct Suspect {
-    /// Nanoseconds a request, window by window.
+    /// Mean latency of each window, in nanoseconds a request.
     means: Vec<f64>,
-    /// The last of these windows.
+    /// Counts of the last of these windows.
     recent: WindowCounts,
 }
 
@@ -29,13 +29,14 @@ impl Controller {
         self.ask(self.freezing())
     }
 
-    /// The next index of the same ratio, after a renewal: one of many, and not told each time.
+    /// Builds the next index of the same ratio after a renewal. This is routine and not recorded as
+    /// a decision each time.
     pub(super) fn freeze_again(&mut self) -> ControllerStep {
         self.state = State::Constructing { is_refresh: true };
         self.ask(self.freezing())
     }
 
-    /// Returns what freezes the ratio that was chosen.
+    /// Returns the action that freezes the chosen share.
     pub(super) fn freezing(&self) -> Action {
         let ratio = self.report.stats.ratio;
         if ratio >= 1.0 { Action::FreezeAll } else { Action::Freeze { ratio } }
@@ -113,7 +114,7 @@ impl Controller {
         }
     }
 
-    /// Something is wrong with these windows. Is it freezing? A fresh baseline tells.
+    /// Measures a fresh baseline, to find out whether freezing makes the present windows slow.
     fn suspect(&mut self, reason: String) -> ControllerStep {
         let suspect = Suspect {
             means: self.phases.monitor.last_block(&self.costs),
@@ -122,8 +123,8 @@ impl Controller {
         self.thaw(After::WarmUp(Then::Judge(Box::new(suspect))), reason)
     }
 
-    /// The index has lost so many hits that it does harm. If others soon did, too, that is not
-    /// cured by the next.
+    /// Renews an index that has lost so many hits that it does harm. If several indexes in a row
+    /// grew old early, another one would not help, and the controller learns again or gives up.
     fn renew_old(&mut self, loss: &Difference) -> ControllerStep {
         let age = self.now.saturating_sub(self.phases.monitor.began);
         let is_early = age <= 2 * self.lifespan.least();
@@ -137,7 +138,7 @@ impl Controller {
         step
     }
 
-    /// At the end of a block of windows. A drift that is certain may shorten the lifetime.
+    /// Updates the lifetime at the end of a block of windows. A certain drift may shorten it.
     fn look(&mut self) {
         let windows = self.phases.monitor.windows();
         self.costs = windows.costs().or(&self.costs);
@@ -149,7 +150,7 @@ impl Controller {
         stats.lifetime = lifetime.min(stats.lifetime);
     }
 
-    /// The lifetime after one of the present length.
+    /// Returns the lifetime to use after the present one.
     fn next_lifetime(&self) -> Duration {
         let stats = &self.report.stats;
         if self.options.lifetime != Lifetime::Drift {
@@ -166,7 +167,7 @@ impl Controller {
         self.lifespan.bounded(drift.lifetime(stats.lifetime, cost, &self.costs))
     }
 
-    /// Returns whether it is time for a new index, and why. An idle cache keeps the one it has.
+    /// Returns the reason for a new index, if it is time for one. An idle cache keeps its index.
     fn is_due(&self, seen: &Observations) -> Option<String> {
         let age = self.now.saturating_sub(self.phases.monitor.began);
         if self.phases.monitor.lookups() < LOOKUPS_FEW.max(seen.entries / 10) {
@@ -203,7 +204,7 @@ impl Controller {
         self.ask(Action::Thaw)
     }
 
-    /// Returns whether the ratio may no longer be the best one, and why.
+    /// Returns the reason why the ratio may no longer be the best one, if there is one.
     fn wants_to_learn(&self) -> Option<String> {
         if !self.schedule.has_lasted(self.now) {
             return None;
@@ -214,7 +215,7 @@ impl Controller {
         self.phases.moved()
     }
 
-    /// A frozen phase was slower than its baseline, and here is a fresh one.
+    /// Compares a frozen phase that seemed too slow with a fresh baseline, and acts on the result.
     pub(super) fn judge(&mut self, suspect: &Suspect) -> ControllerStep {
         let prices = self.phases.prices;
         let by_hits =
@@ -239,8 +240,8 @@ impl Controller {
         self.give_up_merged(format!("freezing did harm: {numbers}"))
     }
 
-    /// Frozen phases are compared with a fresh baseline: the last one, and all since the ratio was
-    /// learned.
+    /// Compares frozen windows with a fresh baseline and with all since the ratio was learned, and
+    /// acts on the result.
     pub(super) fn compare_again(&mut self, frozen: &[f64]) -> ControllerStep {
         let (now, loss) = self.baseline.compare(frozen);
         if let Some(loss) = loss {
