@@ -231,7 +231,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         }
     }
 
-    /// Sets the time after its insertion at which an entry expires. It may expire up to 25 ms later.
+    /// Sets the time after its insertion at which an entry expires, up to 25 ms late.
     ///
     /// Lookups do not find an expired entry. A thread of the library frees it within a second or
     /// two; where the system cannot start a thread, inserting threads do. A value that guards keep

@@ -2,11 +2,11 @@
 //!
 //! # Lookups of frozen entries
 //!
-//! Looking keys up where some entries are frozen: in the frozen index, then in the shard.
+//! Where some entries are frozen, lookups search the frozen index first, and then the shard.
 //!
-//! Functions of their own: with this in it a lookup where nothing is frozen needs twice as many
-//! registers, and is too long for callers to take in. The usual one, [`look_up_frozen`], calls the
-//! others last, so that it saves no register.
+//! These are separate functions: with their code in it, a lookup where nothing is frozen would need
+//! twice as many registers, and be too long to be inlined. The usual one, [`look_up_frozen`], calls
+//! the others last, so that it saves no register.
 
 use std::any::TypeId;
 use std::hash::{BuildHasher, Hash};
@@ -39,39 +39,39 @@ use crate::stats::{AdmissionStats, Cause, LoadCounts, Stats};
 use crate::sync::{Arc, MutexGuard, Ordering, lock, lock_until};
 use crate::user_code::FirstPanic;
 
-/// Weighs an entry.
+/// Function that returns the weight of an entry.
 pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u32 + Send + Sync>;
-/// Is told of each entry that leaves.
+/// Function called for each entry that leaves, with the cause.
 pub(crate) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
-/// Is asked of each entry that has left and would be freed, and told whether a cell or a hold names
-/// it; says whether it is to be kept.
+/// Check of a removed entry before it is freed. The flag is true if a cell or a hold names the
+/// entry. Returns true if the entry must be kept.
 pub(crate) type KeepCheck<K, V> = Box<dyn Fn(&Entry<K, V>, bool) -> bool + Send + Sync>;
 
-/// The cache itself.
+/// The shared state of a cache.
 pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) shards: Shards<K, V, P>,
     pub(crate) hasher: S,
-    /// The number of `threads`.
+    /// Serial number of the cache, a copy of that in `threads`.
     pub(crate) serial: u64,
     pub(crate) threads: Arc<Threads>,
     pub(crate) frozen: FrozenState<K, V>,
     pub(crate) budget: Budget,
-    /// True if an insertion has nothing to ask and nobody to tell: there is neither listener nor
-    /// weigher, admission or lifetime.
+    /// True if insertions may take the fast path: there is no listener, weigher, admission or
+    /// lifetime.
     pub(crate) inserts_usually: bool,
     pub(crate) weigher: Option<Weigher<K, V>>,
     pub(crate) listener: Option<Listener<K, V>>,
     pub(crate) lifetimes: Lifetimes,
     pub(crate) policy_info: &'static PolicyInfo,
-    /// The name of the admission, if there is one.
+    /// Name of the admission, if there is one.
     pub(crate) admission: Option<String>,
     pub(crate) loads: LoadCounts,
-    /// Last: entries may refer to what it has.
+    /// Check before entries are freed. Dropped last, because entries may refer to its state.
     pub(crate) keep_check: Option<KeepCheck<K, V>>,
 }
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// The calling thread's record.
+    /// Returns the calling thread's record.
     #[inline(always)]
     pub(crate) fn record(&self) -> &Record {
         local::record_by(self.serial, &self.threads)
@@ -81,19 +81,19 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         self.weigher.as_ref().map_or(1, |weigh| weigh(key, value).max(1))
     }
 
-    /// The parts that freezing works on.
+    /// Returns the parts of the cache that freezing works on.
     pub(crate) fn freezing(&self) -> FreezeJob<'_, K, V, P> {
         let Self { shards, frozen: state, threads, budget, .. } = self;
         FreezeJob { shards, state, threads, budget }
     }
 
-    /// The share of a shard, by the present limits.
+    /// Returns the size of a shard by the present limits.
     pub(crate) fn shape(&self) -> Shape {
         shape::<K, V>(&self.budget, self.weigher.is_some(), self.shards.len())
     }
 
-    /// Takes out what has expired in all shards. Returns in how many ticks something will have, if
-    /// it is not used, and when that was.
+    /// Removes expired entries from all shards. Returns the ticks until the next expiry if no entry
+    /// is used, and the time of the sweep in microseconds.
     pub(crate) fn sweep_all(&self, panic: &mut FirstPanic) -> (Option<u64>, u64) {
         let now_us = self.lifetimes.clock().micros();
         let (now, first) = (Ticks(now_us / TICK_US), std::cell::Cell::new(None));
@@ -110,7 +110,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         (first.get(), now_us)
     }
 
-    /// An insertion is over, and perhaps with it a miss that is timed.
+    /// Records the end of an insertion, which may complete a timed miss.
     #[inline(always)]
     pub(crate) fn note_insertion(&self, hash: KeyHash) {
         if self.frozen.timed_one_in() != 0 {
@@ -122,13 +122,13 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
     }
 
-    /// A shard's lock, for what makes a load of a key that is under way out of date: no such load
-    /// brings anything in from now on. A load that begins later reads what the caller has changed
-    /// before this.
+    /// Locks a shard for a change that makes a pending load of the key out of date: no such load
+    /// inserts its value from now on. A load that begins later sees the changes that the caller has
+    /// made before.
     ///
-    /// A thread that loads is counted under the same lock before it reads anything (see
-    /// `Cache::turn`). So where no thread is counted, any load of the key takes the lock after
-    /// this, and the lock orders its reads after the new data.
+    /// A loading thread is counted under this lock before it reads anything (see `Cache::turn`). So
+    /// where no thread is counted, any load of the key takes the lock after this call, and the lock
+    /// orders its reads after the new data.
     #[inline(always)]
     pub(crate) fn owner_past_loads<'a, Q>(
         &self,
@@ -143,7 +143,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         if shard.is_loading() { self.detach(shard, owner, hash, key) } else { owner }
     }
 
-    /// Makes all loads that are under way out of date: none of them brings anything in from now on.
+    /// Makes all pending loads out of date: none of them inserts its value from now on.
     pub(crate) fn outdate_loads(&self) {
         for shard in self.shards.iter() {
             let detached = lock(&shard.pending_loads).clear();
@@ -152,7 +152,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     }
 
     /// Detaches the load of a key and takes the lock again. A load attached in between begins after
-    /// this.
+    /// the change.
     #[cold]
     fn detach<'a, Q>(
         &self,
@@ -208,7 +208,7 @@ impl<K, V, P: Replacement, S> Drop for Inner<K, V, P, S> {
     }
 }
 
-/// Returns what each of some shards is to be, by the limits of the cache.
+/// Returns the size of each of `shards` shards by the limits of the cache.
 pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shape {
     let number = shards;
     let shards = shards as u64;
@@ -242,13 +242,13 @@ pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shap
     }
 }
 
-/// Lookups that [`Inner::look_up_many`] has under way at once.
+/// Lookups that [`Inner::look_up_many`] runs at once.
 pub(crate) const BATCH: usize = 16;
-/// Bytes of an index that is taken to be in the processor's cache.
+/// Size in bytes up to which all indexes count as resident in the processor's cache.
 const NEAR_BYTES: usize = 64 << 10;
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Notes a hit in the policy's marks, and in its order where they say so.
+    /// Records a hit in the policy's marks, and in its order where the marks require that.
     #[inline(always)]
     fn note_hit(
         &self,
@@ -291,8 +291,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// Looks a key up that has not expired. Counts nothing, marks nothing, and renews a time to
-    /// idle only if it `is_use`.
+    /// Looks a key up, unless its entry has expired. Counts and marks nothing. Defers the expiry of
+    /// an entry with a time to idle only if `is_use`.
     pub(crate) fn peek<'a, Q>(
         &'a self,
         record: &'a Record,
@@ -347,7 +347,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// [`look_up`](Self::look_up) by the clock, or by a thread that is to fence.
+    /// Looks a key up for a lookup that is timed, or for a thread that has to use fences.
     #[cold]
     fn look_up_unusually<'a, Q>(
         &'a self,
@@ -379,8 +379,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         found
     }
 
-    /// Looks up to [`BATCH`] keys up, their memory fetched at once, and tells `found` of those that
-    /// are there, in order.
+    /// Looks up to [`BATCH`] keys up, and prefetches their memory together. Calls `found` for those
+    /// that are present, in order.
     #[inline]
     pub(crate) fn look_up_many<'a, Q>(
         &'a self,
@@ -441,7 +441,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// Returns the entry that was found, unless it has expired.
+    /// Returns the found entry, unless it has expired.
     #[inline(always)]
     fn unless_expired<'a>(&self, found: Found<'a, K, V>) -> Option<Found<'a, K, V>> {
         if found.entry.head.is_set() && self.drop_expired(found.entry, found.cell) {
@@ -450,7 +450,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         Some(found)
     }
 
-    /// Lets an entry go that was found and has expired; false if it has not.
+    /// Releases the cell of a found entry if the entry has expired. Returns false if it has not.
     #[cold]
     #[inline(never)]
     fn drop_expired(&self, entry: &Entry<K, V>, cell: &Cell) -> bool {
@@ -461,8 +461,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         is_over
     }
 
-    /// Looks a key up in its shard where it is neither in the frozen index nor where nearly all
-    /// keys are found: one in twenty. It is hashed again, so that others need not keep its hash.
+    /// Looks a key up in its shard after the two fast lookups have failed, which happens for one
+    /// key in twenty. The key is hashed again, so that other lookups need not keep its hash.
     #[inline(never)]
     fn look_up_further<'a, Q>(&'a self, record: &'a Record, key: &Q) -> Option<Found<'a, K, V>>
     where
@@ -485,7 +485,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// [`look_up_further`](Self::look_up_further) where that was unsure.
+    /// Looks a key up by a slow lookup, where [`look_up_further`](Self::look_up_further) was
+    /// unsure.
     #[cold]
     #[inline(never)]
     fn look_up_slowly<'a, Q>(&'a self, record: &'a Record, key: &Q) -> Option<Found<'a, K, V>>
@@ -502,7 +503,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// Counts and marks a hit, or counts a miss where the entry has expired.
+    /// Counts and marks a hit, or counts a miss if the entry has expired.
     #[inline(always)]
     fn count<'a>(
         &self,
@@ -519,7 +520,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         Some(found)
     }
 
-    /// [`count`](Self::count) for an entry that expires or is frozen.
+    /// Works as [`count`](Self::count), for an entry that can expire or is frozen.
     #[cold]
     #[inline(never)]
     fn count_with_care<'a>(
@@ -543,7 +544,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     }
 }
 
-/// Notes a hit in marks that are the user's code, which may use this cache.
+/// Records a hit in marks that are code of the user, which may use this cache.
 #[inline(never)]
 fn touch_with_care<K, V>(found: &Found<'_, K, V>, marks: &impl Marks, slot: u32) -> Touch {
     let found = Keep::new(found.cell); // it may panic
@@ -552,7 +553,7 @@ fn touch_with_care<K, V>(found: &Found<'_, K, V>, marks: &impl Marks, slot: u32)
     touch
 }
 
-/// [`Inner::look_up`] where some entries are frozen.
+/// Looks a key up as [`Inner::look_up`] does, where some entries are frozen.
 #[inline(never)]
 fn look_up_frozen<'a, K, V, P: Replacement, S: BuildHasher + 'static, Q>(
     inner: &'a Inner<K, V, P, S>,
@@ -574,8 +575,8 @@ where
     }
 }
 
-/// [`look_up_frozen`], if there is a frozen index, for a lookup that is timed, or of a thread that
-/// holds a guard.
+/// Looks a key up for a lookup that is timed, or for a thread that holds a guard. Searches the
+/// frozen index if there is one.
 #[inline(never)]
 fn look_up_beside_guards<'a, K, V, P: Replacement, S: BuildHasher + 'static, Q>(
     inner: &'a Inner<K, V, P, S>,
@@ -597,7 +598,7 @@ where
         .or_else(|| inner.look_up_further(record, key))
 }
 
-/// Returns an entry that expires and was found frozen; if it has expired, what its shard says.
+/// Returns a frozen entry that can expire. If it has expired, looks the key up in its shard.
 #[inline(never)]
 fn look_up_expiring<'a, K, V, P: Replacement, S: BuildHasher + 'static, Q>(
     inner: &'a Inner<K, V, P, S>,
@@ -668,14 +669,14 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     }
 }
 
-/// The locks of a shard.
+/// The locks of a shard, for a fork.
 struct ShardLocks<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
     pending_loads: Option<MutexGuard<'a, PendingLoads<K, V>>>,
     _owner: Option<MutexGuard<'a, Owner<K, V, P>>>,
 }
 
-/// The locks of a cache.
+/// The locks of a cache, for a fork.
 struct CacheLocks<'a, K, V, P: Replacement> {
     shards: Vec<ShardLocks<'a, K, V, P>>,
     _freezer: Option<MutexGuard<'a, Freezer<K, V>>>,

@@ -1,8 +1,8 @@
-//! Entries on their way out: taken out of the index, perhaps still looked at.
+//! Limbo: entries that were removed from the index and that threads may still read.
 //!
-//! They wait in batches, because a check that no thread reads them takes a look at all threads, or
-//! even a heavy barrier, regardless of their number. Two batches wait: by the time the younger one
-//! is full, most threads have [answered](crate::grace) for the older one, or some other shard has
+//! They wait in batches, because the check that no thread reads them visits all threads, or even
+//! needs a heavy barrier, however few they are. Two batches wait. By the time the younger one is
+//! full, most threads have [answered](crate::retired) for the older one, or another shard has
 //! passed the barrier.
 
 use std::collections::VecDeque;
@@ -11,29 +11,29 @@ use crate::records::Records;
 use crate::retired::Round;
 use crate::retired::{Batch, Retired, Waiting};
 
-/// Room for so many that wait is kept.
+/// Capacity that an empty queue of waiting entries keeps.
 const ROOM: usize = 64;
 
-/// Entries of a shard that wait to be freed. An insertion touches the front of it only.
+/// Removed entries of a shard that wait to be freed. An insertion touches its first fields only.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Limbo {
     fresh: Vec<Retired>,
     fresh_weight: u64,
-    /// It is time for a batch when so many are fresh, or they have so much weight. At most `batch`,
-    /// and with what is aged at most twice that.
+    /// Number of fresh entries at which a batch is due; their weight may make it due earlier. At
+    /// most `batch`, and at most twice that together with the aged entries.
     due_at: usize,
     batch_weight: u64,
     older: Box<Older>,
 }
 
-/// Entries that wait for longer.
+/// The entries that have waited for longer.
 #[derive(Debug, Default)]
 struct Older {
     aged: Vec<Retired>,
-    /// Asked when they had left.
+    /// Round of questions asked after the aged entries had left.
     aged_at: Round,
-    /// Guards keep them, or did the last time.
+    /// Entries that guards kept at the last check.
     held: VecDeque<Waiting>,
     /// Memory for the next batch.
     spare: Vec<Retired>,
@@ -42,7 +42,7 @@ struct Older {
 }
 
 impl Limbo {
-    /// With batches of so many entries, or of so much weight.
+    /// Creates a limbo with batches of this many entries, or of this weight.
     pub(crate) fn new(batch: usize, batch_weight: u64) -> Self {
         let older = Box::new(Older { batch, ..Older::default() });
         Self { fresh: Vec::new(), fresh_weight: 0, due_at: batch, batch_weight, older }
@@ -64,7 +64,7 @@ impl Limbo {
         self.fresh.push(retired);
     }
 
-    /// Returns what guards were found to keep waits for the next batch.
+    /// Adds entries that guards were found to keep. They wait for the next batch.
     pub(crate) fn keep(&mut self, held: impl Iterator<Item = Waiting>) {
         self.older.held.extend(held);
     }
@@ -79,21 +79,21 @@ impl Limbo {
         self.fresh.len() + self.older.aged.len() + self.older.held.len()
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
         let Older { aged, held, spare, .. } = &*self.older;
         let lists = [&self.fresh, aged, spare].map(Vec::capacity);
         lists.iter().sum::<usize>() * size_of::<Retired>() + held.capacity() * size_of::<Waiting>()
     }
 
-    /// Returns whether it is time for a batch.
+    /// Returns true if a batch is due.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
         self.fresh.len() >= self.due_at || self.fresh_weight >= self.batch_weight
     }
 
-    /// A batch, if one has waited long enough, when it is time. With it come some of those that
-    /// guards kept, so that many of them cost a batch no more than few.
+    /// Returns the batch that has waited long enough, if there is one. It includes some of the
+    /// entries that guards kept, so the number of those does not make a batch dearer.
     pub(crate) fn turn(&mut self, records: &Records) -> Option<Batch> {
         let is_too_much =
             self.fresh_weight >= 2 * self.batch_weight || self.fresh.len() >= 2 * self.older.batch;
@@ -114,7 +114,7 @@ impl Limbo {
         (!is_empty).then_some(Batch { entries, asked, held, is_urgent: false })
     }
 
-    /// All that waits, to be freed now.
+    /// Returns all waiting entries as one batch, to be freed now.
     pub(crate) fn everything(&mut self, records: &Records) -> Batch {
         self.fresh_weight = 0;
         let older = &mut *self.older;
@@ -125,7 +125,7 @@ impl Limbo {
         Batch { entries, asked: records.ask(), held, is_urgent: true }
     }
 
-    /// All that waits, for the end.
+    /// Takes all waiting entries, at the end of the cache.
     pub(crate) fn take_all(&mut self) -> Vec<Retired> {
         let older = std::mem::take(&mut *self.older);
         let mut entries = std::mem::take(&mut self.fresh);
@@ -136,7 +136,7 @@ impl Limbo {
 }
 
 impl Older {
-    /// Takes so many of those that guards kept, in turn.
+    /// Takes up to `most` of the entries that guards kept, in turn.
     fn some_held(&mut self, most: usize) -> Vec<Waiting> {
         let some = self.held.drain(..most.min(self.held.len())).collect();
         if self.held.capacity() > ROOM.max(8 * self.held.len()) {

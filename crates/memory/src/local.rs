@@ -1,11 +1,11 @@
-//! From a thread to its record in a cache, in a few instructions.
+//! Access from a thread to its record in a cache, in a few instructions.
 //!
-//! A thread remembers its records by the number of the cache, which is never given twice: the one
-//! used last, a small table of those used lately, and a map of all. When it ends, or has nothing to
-//! do for a while ([`rest`]), it releases them.
+//! A thread remembers its records by the number of the cache, which is never used twice. It has the
+//! record used last, a small table of recent ones, and a map of all. When it ends, or has nothing
+//! to do for a while ([`rest`]), it releases them.
 //!
-//! A thread that ends drops its thread-locals, and those of the user's may use a cache after this
-//! module's has gone. The records they take are released at the very end (`system`), where the
+//! A thread that ends drops its thread-locals, and those of the user may use a cache after this
+//! module's are gone. The records that they take are released at the very end (`system`), where the
 //! system offers a hook for it.
 
 use std::cell::Cell;
@@ -17,12 +17,12 @@ use crate::sync::{Arc, AtomicU64, Ordering, Weak};
 
 /// Caches that one thread can use in turn without a search. A power of two.
 const RECENT: usize = 64;
-/// Records of caches that are no more are forgotten when there are so many of all, and then when
-/// they are twice as many as were left: so the first use of a cache costs the same however many
-/// there are.
+/// Least number of records at which a thread drops those of dropped caches. It does so again when
+/// it has twice as many as were left. So the amortized cost of the first use of a cache is
+/// constant.
 const FORGET_FROM: usize = 64;
 
-/// The records of one cache, and its number.
+/// The thread records of one cache, and the cache's number.
 #[derive(Debug)]
 pub(crate) struct Threads {
     serial: u64,
@@ -36,7 +36,7 @@ impl Threads {
         Arc::new(Self { serial, records })
     }
 
-    /// The number of the cache, which no other has or had.
+    /// Returns the number of the cache, which no other has or had.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
     }
@@ -46,15 +46,15 @@ impl Threads {
 #[derive(Default)]
 struct Mine {
     records: HashMap<u64, (Weak<Threads>, *const Record), foldhash::fast::RandomState>,
-    /// When to forget those of caches that are no more.
+    /// Number of records at which those of dropped caches are removed.
     forget_at: usize,
-    /// Records that were looked at for that.
+    /// Records examined in search of those of dropped caches.
     #[cfg(test)]
     visited: usize,
 }
 
 impl Mine {
-    /// The thread's record in a cache.
+    /// Returns the thread's record in a cache.
     fn record(&mut self, threads: &Arc<Threads>) -> *const Record {
         if let Some((_, record)) = self.records.get(&threads.serial) {
             return *record;
@@ -84,7 +84,7 @@ impl Drop for Mine {
     }
 }
 
-/// Has a thread release its records when its thread-locals go.
+/// Guard whose destructor releases a thread's records when its thread-locals are dropped.
 struct End;
 
 impl Drop for End {
@@ -97,17 +97,17 @@ thread_local! {
     static LAST_RECORD: Cell<(u64, *const Record)> = const { Cell::new((0, std::ptr::null())) };
     static RECENT_RECORDS: [Cell<(u64, *const Record)>; RECENT] =
         const { [const { Cell::new((0, std::ptr::null())) }; RECENT] };
-    /// From a box, or null. Without a destructor, so that it is there to the end.
+    /// Pointer from a box, or null. It has no destructor, so it is usable until the thread's end.
     static MINE: Cell<*mut Mine> = const { Cell::new(std::ptr::null_mut()) };
     static END: End = const { End };
 }
 
-/// The calling thread's record in a cache.
+/// Returns the calling thread's record in a cache.
 pub(crate) fn record(threads: &Arc<Threads>) -> &Record {
     record_by(threads.serial, threads)
 }
 
-/// [`record`] for who has the number of the cache at hand.
+/// Returns the calling thread's record in a cache whose number the caller has at hand.
 #[inline(always)]
 pub(crate) fn record_by(serial: u64, threads: &Arc<Threads>) -> &Record {
     debug_assert_eq!(serial, threads.serial);
@@ -118,9 +118,9 @@ pub(crate) fn record_by(serial: u64, threads: &Arc<Threads>) -> &Record {
     unsafe { &*record }
 }
 
-/// Gives all records of the calling thread back, which will not use any cache for a while. An idle
+/// Releases all records of the calling thread, which will not use any cache for a while. An idle
 /// thread that keeps a record does not answer: a reclaimer then needs the heavy
-/// [barrier](crate::barrier), batch by batch.
+/// [barrier](crate::barrier) for every batch.
 pub(crate) fn rest() {
     let mine = MINE.replace(std::ptr::null_mut());
     if !mine.is_null() {
@@ -132,7 +132,7 @@ pub(crate) fn rest() {
     }
 }
 
-/// The calling thread's record in a cache other than the one it used last.
+/// Returns the calling thread's record in a cache other than the one it used last.
 #[inline(never)]
 fn other_record(threads: &Arc<Threads>) -> *const Record {
     let recent = |recent: &[Cell<(u64, *const Record)>; RECENT]| {
@@ -167,8 +167,8 @@ mod system {
     use std::ffi::c_void;
     use std::sync::OnceLock;
 
-    /// Called by the system when a thread's thread-locals are gone, and again if it was asked for
-    /// meanwhile.
+    /// Releases the thread's records. The system calls this when a thread's thread-locals are gone,
+    /// and again if it was requested meanwhile.
     extern "C" fn end(_: *mut c_void) {
         super::rest();
     }
@@ -181,7 +181,8 @@ mod system {
         made.then_some(key)
     }
 
-    /// Has the calling thread [rest](super::rest) once more when all else of it has gone.
+    /// Requests a last [rest](super::rest) of the calling thread, after all its thread-locals are
+    /// gone.
     pub(super) fn at_the_very_end() {
         static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
         if let Some(key) = KEY.get_or_init(make_key) {

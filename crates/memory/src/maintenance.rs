@@ -1,30 +1,30 @@
-//! Maintenance: takes out what has expired and steps freezing, on threads of
-//! the library's.
+//! Maintenance threads of the library: they remove expired entries and step freezing.
 //!
-//! No other thread depends on them for the time, which each reads from the system
-//! ([`clock`](crate::clock)): expired entries are not found, regardless of these threads. They
-//! sleep until something is due. A cache in which nothing expires or freezes is not in the list,
-//! and one in which nothing is due costs nothing.
+//! Other threads do not depend on them for the time, which each reads from the system
+//! ([`clock`](crate::clock)): lookups do not find expired entries even if these threads are late.
+//! They sleep until something is due. A cache in which nothing expires or freezes is not
+//! registered, and one in which nothing is due costs nothing.
 //!
-//! One thread *leads*: it waits for the next due time. Ticks run no user code, and it does them
-//! itself. A sweep runs destructors and the listener. So does letting a cache go, which may drop
-//! its last handle. Before either, the thread wakes or starts another one that leads instead. That
-//! one takes on the next sweep only if the one before is over or takes long. So sweeps run one by
-//! one, and a listener that never returns blocks only its own thread.
+//! One thread *leads*: it waits for the next due time. It makes ticks itself, as they run no user
+//! code. A sweep runs destructors and the listener; so does releasing a cache, which may drop its
+//! last handle. Before either, the thread wakes or starts another one that leads instead. That one
+//! begins the next sweep only if the last one is over or takes long. So sweeps run one by one, and
+//! a listener that never returns blocks only its own thread.
 //!
 //! Where no thread can be started, inserting threads do the sweeps of that cache when they are due
-//! (`Inner::see_to_it`), and try again to start one; freezing is refused when the cache is built. A
-//! forked process has none of these threads and starts its own with the first insertion into a
-//! cache that is in the list ([`quiet`](crate::quiet)).
+//! (`Lifetimes::sweep_without_threads`), and try again to start one; freezing is refused when the
+//! cache is built. A forked process has none of these threads, and starts its own with the first
+//! insertion into a registered cache.
 //!
 //! # Forks
 //!
-//! A fork finds no lock of a cache taken by the library's threads, which the child does not have.
+//! A fork must not find a cache locked by one of the library's threads, which the child does not
+//! have.
 //!
-//! These threads are in a *section* while they have such locks, and a forking thread waits until
-//! none is. User code never runs in one. It can delay one all the same, by comparing keys under a
-//! lock that the section waits for: so the wait for sections has an end, and sections do not wait
-//! for each other.
+//! These threads are in a *section* while they hold such locks, and a forking thread waits until no
+//! section is under way. User code never runs in one. It can delay one all the same, by comparing
+//! keys under a lock that the section waits for. So the wait for sections is limited, and sections
+//! do not wait for each other.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -36,57 +36,59 @@ use std::time::{Duration, Instant};
 use crate::clock::{Clock, Sweep};
 use crate::sync::{lock, wait, wait_timeout};
 
-/// Between two ticks of a cache that is in use.
+/// Time between two ticks of a cache that is in use, in microseconds.
 const TICK_US: u64 = 5_000;
-/// After a sweep that ended in a panic, and between two attempts to start a thread.
+/// Time until a retry, in microseconds: after a sweep that panicked, and between two attempts to
+/// start a thread.
 const AGAIN_US: u64 = 1_000_000;
 
-/// A cache in the list.
+/// A registered cache.
 struct Kept {
     cache: Weak<dyn Sweep>,
     ticks: bool,
     tick_due: Option<u64>,
     tick_us: u64,
     sweep_due: Option<u64>,
-    /// A thread is sweeping it. Entries that become due meanwhile wait for its end.
+    /// True while a thread sweeps the cache. Entries that become due meanwhile wait for its end.
     is_swept: bool,
 }
 
-/// The list of caches, and the state of the maintenance threads.
+/// The registered caches, and the state of the maintenance threads.
 #[derive(Default)]
 struct Maintenance {
     caches: HashMap<u64, Kept, foldhash::fast::RandomState>,
-    /// When which cache is due, by its number.
+    /// Due time and number of each cache that ticks.
     ticks: BTreeSet<(u64, u64)>,
     sweeps: BTreeSet<(u64, u64)>,
     last_number: u64,
     /// True if a thread leads.
     is_led: bool,
-    /// Threads that wait until they are to lead.
+    /// Threads that wait for the lead.
     waiting: usize,
-    /// Sweeps under way, and until when the last one that was begun is not long.
+    /// Sweeps under way; `long_at` is the time from which the one begun last counts as long.
     sweeping: usize,
     long_at: u64,
     threads: usize,
     retry_at: u64,
-    /// The process is a child, and has none of the threads that are counted here.
+    /// True in a child process after a fork, until it has reset the state: the counted threads do
+    /// not exist in it.
     is_forked: bool,
 }
 
 static MAINTENANCE: Mutex<Option<Maintenance>> = Mutex::new(None);
-/// Rung for the leader, when something is due earlier or the last cache has gone.
+/// Wakes the leader when something is due earlier, or when the last cache is gone.
 static EARLIER: Condvar = Condvar::new();
-/// Rung for the threads that wait to lead.
+/// Wakes a thread that waits for the lead.
 static LEAD: Condvar = Condvar::new();
-/// Caches are in the list and no thread is there: none could be started, or this is a forked
-/// process.
+/// True if caches are registered and there is no maintenance thread: none could be started, or this
+/// is a forked process.
 static IS_ALONE: AtomicBool = AtomicBool::new(false);
-/// For tests: how often a thread woke up.
+/// Number of times that a maintenance thread woke up. For tests.
 static WAKE_UPS: AtomicU64 = AtomicU64::new(0);
-/// For tests: no thread can be started.
+/// True if every start of a thread fails. For tests.
 static NO_THREADS: AtomicBool = AtomicBool::new(false);
 
-/// The list, locked. Nothing under this lock is the user's code.
+/// The locked list of caches. No user code runs under this lock.
 struct Locked(MutexGuard<'static, Option<Maintenance>>);
 
 impl std::ops::Deref for Locked {
@@ -128,8 +130,8 @@ fn now_us() -> u64 {
     Clock::system_us()
 }
 
-/// Puts a cache into the list and returns its number there. It ticks from now on, or is swept when
-/// that is [due](sweep_at). [`start`] is to follow.
+/// Registers a cache and returns its number. It ticks from now on if `ticks`, and is swept when
+/// that is [due](sweep_at). The caller must call [`start`] next.
 pub(crate) fn register(cache: Weak<dyn Sweep>, ticks: bool) -> u64 {
     let mut maintenance = locked();
     maintenance.last_number += 1;
@@ -143,7 +145,7 @@ pub(crate) fn register(cache: Weak<dyn Sweep>, ticks: bool) -> u64 {
     number
 }
 
-/// A cache is no more.
+/// Removes a cache that is being dropped.
 pub(crate) fn forget(number: u64) {
     let mut maintenance = locked();
     let Some(kept) = maintenance.caches.remove(&number) else { return };
@@ -159,12 +161,12 @@ pub(crate) fn forget(number: u64) {
     }
 }
 
-/// A cache is to be swept at a time, or earlier.
+/// Schedules a sweep of a cache at a time, unless an earlier one is scheduled.
 pub(crate) fn sweep_at(number: u64, at: u64) {
     locked().schedule_sweep(number, at);
 }
 
-/// Returns whether caches are in the list and no thread maintains them, as far as that is known.
+/// Returns true if caches are registered and no thread maintains them, as far as is known.
 #[inline]
 pub(crate) fn is_alone() -> bool {
     IS_ALONE.load(Ordering::Relaxed) // late by a moment does no harm
@@ -174,8 +176,8 @@ pub(crate) fn is_alone() -> bool {
 #[cfg(all(unix, not(miri)))] // others have no fork to be told of
 pub(crate) struct Forking(Locked);
 
-/// Locks the list for a fork: so the child has it whole, and not locked by a thread that it does
-/// not have.
+/// Locks the list for a fork, so that the child finds it consistent and not locked by a thread that
+/// it does not have.
 #[cfg(all(unix, not(miri)))] // others have no fork to be told of
 pub(crate) fn forking() -> Forking {
     Forking(locked())
@@ -183,17 +185,18 @@ pub(crate) fn forking() -> Forking {
 
 #[cfg(all(unix, not(miri)))] // others have no fork to be told of
 impl Forking {
-    /// In the child. Allocates nothing: it may be about to run another program.
+    /// Marks the state as forked, in the child. Allocates nothing, as the child may be about to run
+    /// another program.
     pub(crate) fn has_forked(mut self) {
         self.0.is_forked = true;
         IS_ALONE.store(!self.0.caches.is_empty(), Ordering::Relaxed); // the child has one thread
     }
 }
 
-/// Starts a thread, if there is none and something to do for it.
+/// Starts a maintenance thread if there is none and caches are registered.
 ///
 /// # Errors
-/// When the system has none to give, or had none a moment ago.
+/// When the system cannot start a thread, or could not a moment ago.
 pub(crate) fn start() -> std::io::Result<()> {
     let mut maintenance = locked();
     if std::mem::take(&mut maintenance.is_forked) {
@@ -213,23 +216,24 @@ pub(crate) fn start() -> std::io::Result<()> {
     Ok(())
 }
 
-/// For tests: how often a thread of the library's woke up.
+/// Returns how often a maintenance thread woke up. For tests.
 pub(crate) fn wake_ups() -> u64 {
     WAKE_UPS.load(Ordering::Relaxed) // a count
 }
 
-/// For tests: whether threads can be started from now on.
+/// Sets whether starts of threads fail from now on. For tests.
 pub(crate) fn without_threads(without: bool) {
     NO_THREADS.store(without, Ordering::Relaxed); // only for tests
 }
 
-/// Between two ticks of a cache that is not in use.
+/// Longest time between two ticks of a cache that is not in use, in microseconds.
 const IDLE_TICK_US: u64 = 160_000;
-/// A sweep that takes longer than this holds up no other.
+/// Time in microseconds after which a sweep counts as long and no longer delays the next one.
 const LONG_US: u64 = 20_000;
 
 impl Maintenance {
-    /// Restarts in a forked process: no thread works on the list, and interrupted sweeps are due.
+    /// Resets the state in a forked process: no thread works on the list, and interrupted sweeps
+    /// are due.
     fn begin_again(&mut self) {
         (self.is_led, self.waiting, self.sweeping, self.threads, self.retry_at) =
             (false, 0, 0, 0, 0);
@@ -276,7 +280,7 @@ impl Maintenance {
         }
     }
 
-    /// Ticks that are due.
+    /// Takes all caches whose ticks are due.
     fn take_ticks(&mut self, now: u64) -> Vec<(u64, Arc<dyn Sweep>)> {
         let mut taken = Vec::new();
         while let Some(&(at, number)) = self.ticks.first().filter(|(at, _)| *at <= now) {
@@ -295,7 +299,7 @@ impl Maintenance {
         self.schedule_tick(number, due);
     }
 
-    /// A sweep that is due. It is under way from now on.
+    /// Takes a cache whose sweep is due, and marks the sweep as under way.
     fn take_sweep(&mut self, now: u64) -> Option<(u64, Arc<dyn Sweep>)> {
         loop {
             let &(at, number) = self.sweeps.first().filter(|(at, _)| *at <= now)?;
@@ -321,7 +325,7 @@ impl Maintenance {
         }
     }
 
-    /// When the leader has something to do.
+    /// Returns the next time at which the leader has something to do.
     fn next_due(&self) -> Option<u64> {
         let tick = self.ticks.first().map(|(at, _)| *at);
         let sweep = self
@@ -340,7 +344,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Has another thread lead.
+    /// Passes the lead to another thread.
     fn hand_over(&mut self) {
         self.is_led = false;
         if self.waiting > 0 {
@@ -351,10 +355,10 @@ impl Maintenance {
     }
 }
 
-/// The name of these threads.
+/// Name of the maintenance threads.
 const NAME: &str = "floe-keep_check";
 
-/// Returns whether this is a maintenance thread.
+/// Returns true if the calling thread is a maintenance thread.
 pub(crate) fn is_own_thread() -> bool {
     std::thread::current().name() == Some(NAME)
 }
@@ -407,7 +411,7 @@ fn run() {
     maintenance.threads -= 1;
 }
 
-/// Does ticks, and hands over.
+/// Makes the ticks of some caches, and passes the lead on.
 fn tick(maintenance: Locked, ticks: Vec<(u64, Arc<dyn Sweep>)>, now: u64) -> Locked {
     drop(maintenance);
     let used: Vec<_> =
@@ -446,12 +450,12 @@ fn rest() {
     crate::local::rest();
 }
 
-/// Runs what may run the user's code, which panics in vain.
+/// Runs a closure that may run user code, and drops its panic.
 fn quietly<R>(run: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(run)).map_err(crate::user_code::discard).ok()
 }
 
-/// The longest time that a fork waits for sections to end.
+/// Longest time that a fork waits for sections to end.
 #[cfg(all(unix, not(miri)))] // as above
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -462,7 +466,7 @@ struct Sections {
 }
 
 static SECTIONS: Mutex<Sections> = Mutex::new(Sections { under_way: 0, is_forking: false });
-/// Rung when a section ends, and when a fork is over.
+/// Signals the end of a section or of a fork.
 static CHANGED: Condvar = Condvar::new();
 
 thread_local! {
@@ -470,7 +474,7 @@ thread_local! {
     static MAY_BE_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A section: the process does not fork meanwhile.
+/// Guard of a section: the process does not fork while it exists.
 #[derive(Debug)]
 pub(crate) struct Quiet(());
 
@@ -483,12 +487,12 @@ impl Drop for Quiet {
     }
 }
 
-/// The calling thread is one of the library's.
+/// Marks the calling thread as one of the library's.
 pub(crate) fn may_be_quiet() {
     MAY_BE_QUIET.set(true);
 }
 
-/// Makes a section, if this thread is one of the library's. For code that takes locks of a cache
+/// Begins a section if this thread is one of the library's. For code that takes locks of a cache
 /// and runs no user code under them.
 #[inline]
 pub(crate) fn quiet() -> Option<Quiet> {
@@ -502,8 +506,8 @@ pub(crate) fn quiet() -> Option<Quiet> {
     })
 }
 
-/// The sections, locked by a thread that forks: none is under way unless one took too long, and
-/// none begins.
+/// The sections, locked by a forking thread. None begins, and none is under way unless it took too
+/// long.
 #[cfg(all(unix, not(miri)))] // others have no fork to wait for
 pub(crate) struct NoSections(MutexGuard<'static, Sections>);
 
@@ -534,7 +538,7 @@ impl NoSections {
         CHANGED.notify_all();
     }
 
-    /// Ends the fork in the child, which has no thread of a section.
+    /// Ends the fork in the child, in which no section is under way.
     pub(crate) fn in_the_child(mut self) {
         (self.0.is_forking, self.0.under_way) = (false, 0);
     }

@@ -1,20 +1,20 @@
-//! Loads under way: one for each key, and which of them wait for each other.
+//! Pending loads: one for each key, and the waits of loads for each other.
 //!
 //! A pending load is attached to its key until it completes, or until the key is removed, inserted
-//! or cleared: then its value may be out of date. It still goes to the callers that wait for it, as
-//! they asked before, but does not enter the cache.
+//! or cleared, which may make its value out of date. The value still goes to the callers that wait
+//! for it, as they asked before, but does not enter the cache.
 //!
 //! A load may ask for further keys, in any cache, and wait there for loads of other callers. Waits
 //! of this kind are edges between *runs*: one run of a loading function, for one key or a batch.
-//! All edges of the process are in one graph. A wait that would close a circle does not begin, and
+//! All edges of the process are in one graph. A wait that would close a cycle does not begin, and
 //! its caller loads by itself.
 //!
-//! - A thread or task has the runs that it is inside of in a thread-local list, and each of them
-//!   waits for what the caller waits for. A caller that is inside of none has nobody waiting for
-//!   it, and leaves the graph alone. So do hits.
-//! - A run that a future polls is also taken to wait for the thread that polled it last, while that
-//!   thread is blocked: an executor with one thread cannot poll it otherwise. Where another thread
-//!   could have, a key is loaded once more than necessary.
+//! - A thread or task keeps the runs that it is executing in a thread-local list. Each of them
+//!   waits for the load for which the caller waits. A caller that executes no run blocks nobody,
+//!   and does not touch the graph. Nor do hits.
+//! - A run that a future polls is also assumed to wait for the thread that polled it last, while
+//!   that thread is blocked: an executor with one thread cannot poll it otherwise. Where another
+//!   thread could have, a key is loaded once more than necessary.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
@@ -35,7 +35,7 @@ use crate::entry::Entry;
 use crate::records::Hold;
 use crate::sync::{Arc, Condvar, Mutex, lock, thread_local, wait_timeout};
 
-/// Loads under way in a shard, by hash and key.
+/// The pending loads of a shard, by hash and key.
 #[derive(Debug)]
 pub(crate) struct PendingLoads<K, V> {
     attached: HashTable<Attached<K, V>>,
@@ -55,7 +55,7 @@ impl<K, V> Default for PendingLoads<K, V> {
 }
 
 impl<K, V> Attached<K, V> {
-    /// Returns whether it is of a key.
+    /// Returns true if the load is for the key that `is_it` recognizes.
     fn is_of(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> bool {
         // SAFETY: attached, and the pending loads are locked.
         self.hash == hash && is_it(unsafe { self.pending_load.key() })
@@ -63,7 +63,7 @@ impl<K, V> Attached<K, V> {
 }
 
 impl<K, V> PendingLoads<K, V> {
-    /// A pending load of a key: one whose load the calling thread runs, if there is any.
+    /// Returns a pending load of a key. One that the calling thread runs takes precedence.
     pub(crate) fn find(
         &self,
         hash: u64,
@@ -88,7 +88,7 @@ impl<K, V> PendingLoads<K, V> {
         self.attached.insert_unique(hash, attached, |attached| attached.hash);
     }
 
-    /// Detaches the pending loads of a key into `detached`, which is to be dropped outside of the
+    /// Detaches the pending loads of a key into `detached`, which must be dropped outside of the
     /// lock.
     pub(crate) fn detach(
         &mut self,
@@ -103,7 +103,7 @@ impl<K, V> PendingLoads<K, V> {
         }
     }
 
-    /// Detaches a pending_load. Returns whether it was attached until then.
+    /// Detaches a pending load. Returns true if it was attached until then.
     pub(crate) fn complete(&mut self, hash: u64, pending_load: &Arc<PendingLoad<K, V>>) -> bool {
         let found = self
             .attached
@@ -112,9 +112,9 @@ impl<K, V> PendingLoads<K, V> {
         found.map(|attached| attached.remove()).is_ok()
     }
 
-    /// In a forked process: keeps only the pending loads whose load the calling thread runs, and
-    /// returns how many they are. Of others the loading thread had a handle, too, so nothing of the
-    /// user's is dropped.
+    /// Keeps only the pending loads that the calling thread runs, in a forked process, and returns
+    /// their number. The loading threads also had handles to the others, so this drops no user
+    /// data.
     pub(crate) fn keep_own(&mut self) -> usize {
         self.attached.retain(|attached| {
             let is_own = attached.pending_load.is_own();
@@ -126,27 +126,27 @@ impl<K, V> PendingLoads<K, V> {
         self.attached.len()
     }
 
-    /// Detaches all, and returns what is to be dropped outside of the lock.
+    /// Detaches all pending loads, and returns them to be dropped outside of the lock.
     pub(crate) fn clear(&mut self) -> Self {
         std::mem::take(self)
     }
 }
 
-/// The entry that a load brought, and the hold that keeps it as long as callers wait.
+/// The loaded entry, and the hold that keeps it as long as callers wait.
 #[derive(Debug)]
 struct Brought<K, V> {
     entry: NonNull<Entry<K, V>>,
     _hold: Hold,
 }
 
-/// The error of a failed load, for all waiting callers that can have it.
+/// The error of a failed load, for all waiting callers whose error type matches.
 pub(crate) type Failure = Option<Arc<dyn Any + Send + Sync>>;
 
-/// Futures that wait, each by its number.
+/// Wakers of waiting futures, each by its number.
 #[derive(Debug, Default)]
 struct Wakers {
     waiting: BTreeMap<u64, Waker>,
-    /// Numbers given so far.
+    /// The highest number given so far.
     given: u64,
 }
 
@@ -163,9 +163,9 @@ pub(crate) struct PendingLoad<K, V> {
     state: Mutex<State<K, V>>,
     over: Condvar,
     run: LoadRun,
-    /// The process, by its number of forks, in which its shard counts it.
+    /// Process that counts the load in its shard, as a number of forks.
     counted_in: AtomicU64,
-    /// The key, until the value comes in.
+    /// The key, until the value is inserted.
     key: UnsafeCell<Option<K>>,
 }
 
@@ -177,7 +177,7 @@ unsafe impl<K: Send + Sync, V: Send + Sync> Send for PendingLoad<K, V> {}
 unsafe impl<K: Send + Sync, V: Send + Sync> Sync for PendingLoad<K, V> {}
 
 impl<K, V> PendingLoad<K, V> {
-    /// Of a key that a run loads.
+    /// Creates the pending load of a key that `run` loads.
     pub(crate) fn new(key: K, run: LoadRun) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State::Loading(Wakers::default())),
@@ -188,25 +188,27 @@ impl<K, V> PendingLoad<K, V> {
         })
     }
 
-    /// The run that loads it.
+    /// Returns the run that loads the key.
     pub(crate) fn run(&self) -> &LoadRun {
         &self.run
     }
 
-    /// Returns whether its shard counts it: not so in a child of the process where it began.
+    /// Returns true if the load is counted in its shard. It is not in a child of the process in
+    /// which it began.
     pub(crate) fn is_counted(&self) -> bool {
         self.counted_in.load(Ordering::Relaxed) == forks() // written before there are threads
     }
 
-    /// Returns whether it is the calling thread that runs its load: then that waits for itself.
+    /// Returns true if the calling thread runs this load, so that waiting for it would never end.
     pub(crate) fn is_own(&self) -> bool {
         self.run.is_here()
     }
 
-    /// The key.
+    /// Returns the key.
     ///
     /// # Safety
-    /// The pending load is attached and its table locked, or the caller is the one that loads.
+    /// Either the pending load is attached and the caller has locked its table, or the caller runs
+    /// the load.
     pub(crate) unsafe fn key(&self) -> &K {
         // SAFETY: the caller that loads takes it only after it has detached the pending load, under
         // the lock of the table.
@@ -216,18 +218,18 @@ impl<K, V> PendingLoad<K, V> {
     /// Takes the key.
     ///
     /// # Safety
-    /// The caller is the one that loads, has detached the pending load, and does so once.
+    /// The caller must run the load, have detached it, and call this once only.
     pub(crate) unsafe fn take_key(&self) -> K {
         // SAFETY: nobody else looks at it any more.
         unsafe { (*self.key.get()).take() }.expect("it is taken once")
     }
 
-    /// Ends it well. `hold` keeps the entry.
+    /// Completes the load with an entry, which `hold` keeps.
     pub(crate) fn complete(&self, entry: &Entry<K, V>, hold: Hold) {
         self.end(State::Completed(Brought { entry: NonNull::from(entry), _hold: hold }));
     }
 
-    /// Ends it without a value, with only the failure for the waiting callers.
+    /// Completes the load without a value. Waiting callers get the failure.
     pub(crate) fn fail(&self, failure: Failure) {
         self.end(State::Failed(failure));
     }
@@ -241,7 +243,7 @@ impl<K, V> PendingLoad<K, V> {
         }
     }
 
-    /// Waits for the end.
+    /// Blocks until the load is over, and returns its entry or failure.
     pub(crate) fn wait(&self) -> Result<NonNull<Entry<K, V>>, Failure> {
         let mut state = lock(&self.state);
         loop {
@@ -256,7 +258,7 @@ impl<K, V> PendingLoad<K, V> {
         }
     }
 
-    /// Waits for the end, but no longer than until a time. Returns whether it is over.
+    /// Blocks until the load is over, but no longer than until a time. Returns true if it is over.
     pub(crate) fn is_over_by(&self, until: Instant) -> bool {
         let mut state = lock(&self.state);
         loop {
@@ -269,8 +271,8 @@ impl<K, V> PendingLoad<K, V> {
         }
     }
 
-    /// Waits for the end without holding a thread up: then [`wait`](Self::wait) returns at once.
-    /// False if the wait would have no end.
+    /// Waits for the end of the load without blocking a thread; then [`wait`](Self::wait) returns
+    /// at once. Yields false if the wait would never end.
     pub(crate) fn completion(&self) -> impl Future<Output = bool> + Send + '_
     where
         K: Send + Sync,
@@ -286,9 +288,9 @@ impl<K, V> PendingLoad<K, V> {
 
 struct Completion<'a, K, V> {
     pending_load: &'a PendingLoad<K, V>,
-    /// For others that would wait for this one.
+    /// The recorded wait, by which other callers detect cycles.
     wait: Option<Wait>,
-    /// Of its waker, once that waits.
+    /// Number of the waker, once one is registered.
     number: Option<u64>,
 }
 
@@ -333,10 +335,10 @@ impl<K, V> Drop for Completion<'_, K, V> {
     }
 }
 
-/// A number of a thread, from 1.
+/// Number of a thread that polls runs, from 1.
 type Thread = u64;
 
-/// One run of a loading function, for one key or for a batch of keys. Clones are the same run.
+/// One run of a loading function, for one key or for a batch of keys. Clones refer to the same run.
 #[derive(Debug, Clone, Default)]
 pub struct LoadRun(Arc<Polled>);
 
@@ -354,33 +356,33 @@ impl Hash for LoadRun {
     }
 }
 
-/// The thread that has polled a run last, or 0.
+/// The thread that polled a run last, or 0.
 #[derive(Debug, Default)]
 struct Polled(AtomicU64);
 
 thread_local! {
-    /// The runs that this thread is inside of, the innermost last.
+    /// The runs that this thread is executing, the innermost last.
     #[allow(clippy::missing_const_for_thread_local)] // the model checker's macro has no such
     static INSIDE: RefCell<Vec<LoadRun>> = RefCell::new(Vec::new());
-    /// The number of this thread if it has polled a run, or 0.
+    /// Number of this thread if it has polled a run, or 0.
     #[allow(clippy::missing_const_for_thread_local)] // as above
     static POLLER: Cell<Thread> = Cell::new(0);
 }
 
 impl LoadRun {
-    /// A run that has not begun.
+    /// Creates a run that has not begun.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes that the calling thread is inside of the run until the guard is dropped.
+    /// Enters the run: the calling thread executes it until the returned guard is dropped.
     pub fn enter(&self) -> Running {
         // A thread that is about to end may have no list any more. Then its waits are not noted.
         _ = INSIDE.try_with(|inside| inside.borrow_mut().push(self.clone()));
         Running { run: self.clone(), here: PhantomData }
     }
 
-    /// [`enter`](Self::enter) for one poll of a future.
+    /// Enters the run for one poll of a future, and records the polling thread.
     pub fn poll(&self) -> Running {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let thread = POLLER.try_with(|poller| {
@@ -393,7 +395,7 @@ impl LoadRun {
         self.enter()
     }
 
-    /// Returns whether the calling thread is inside of the run.
+    /// Returns true if the calling thread is executing this run.
     pub fn is_here(&self) -> bool {
         INSIDE.try_with(|inside| inside.borrow().contains(self)).unwrap_or(false)
     }
@@ -403,28 +405,28 @@ impl LoadRun {
     }
 }
 
-/// Returns whether the calling thread is inside of a run.
+/// Returns true if the calling thread is executing any run.
 pub(crate) fn is_inside() -> bool {
     INSIDE.try_with(|inside| !inside.borrow().is_empty()).unwrap_or(false)
 }
 
-/// For tests: the number of runs that the calling thread is inside of.
+/// Returns the number of runs that the calling thread is executing. For tests.
 #[cfg(test)]
 pub(crate) fn depth() -> usize {
     inside().len()
 }
 
-/// The runs that the calling thread is inside of.
+/// Returns the runs that the calling thread is executing.
 fn inside() -> Vec<LoadRun> {
     INSIDE.try_with(|inside| inside.borrow().clone()).unwrap_or_default()
 }
 
-/// The calling thread is inside of a run until this is dropped.
+/// Guard during which the calling thread is executing a run.
 #[derive(Debug)]
 #[must_use = "the thread is inside of the run as long as this is there"]
 pub struct Running {
     run: LoadRun,
-    /// The list is the thread's.
+    /// Makes the guard `!Send`, as the list of runs belongs to the thread.
     here: PhantomData<*const ()>,
 }
 
@@ -439,17 +441,19 @@ impl Drop for Running {
     }
 }
 
-/// All waits for runs by callers that are inside of others, or block a thread that polls them.
+/// All waits for runs by callers that execute runs themselves, or that block a thread which polls
+/// runs.
 #[derive(Debug, Default)]
 struct Graph {
-    /// For each run that waits: the waits, by number, and the runs that they wait for.
+    /// For each waiting run: its waits, by number, and the runs for which it waits.
     waiting: HashMap<LoadRun, Vec<(u64, LoadRun)>>,
-    /// For each blocked thread: the runs that it waits for.
+    /// For each blocked thread: its waits, by number, and the runs for which it waits.
     blocked: HashMap<Thread, Vec<(u64, LoadRun)>>,
 }
 
 impl Graph {
-    /// Returns whether a run waits, by way of others perhaps, for one of some runs or for a thread.
+    /// Returns true if `from` waits, directly or indirectly, for one of the runs `to` or for the
+    /// thread.
     fn leads(&self, from: &LoadRun, to: &[LoadRun], thread: Option<Thread>) -> bool {
         let (mut seen, mut next) = (HashSet::new(), vec![from]);
         while let Some(run) = next.pop() {
@@ -467,7 +471,7 @@ impl Graph {
     }
 }
 
-/// Forks between the first process and this one.
+/// Number of forks between the first process and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of forks between the first process and this one.
@@ -481,7 +485,7 @@ pub(crate) fn has_forked() {
     FORKS.fetch_add(1, Ordering::Relaxed); // there is one thread
 }
 
-/// The graph, locked by a thread that forks.
+/// The graph, locked by a forking thread.
 #[cfg(all(unix, not(miri)))]
 pub(crate) struct Locked(std::sync::MutexGuard<'static, Option<Graph>>);
 
@@ -493,7 +497,8 @@ pub(crate) fn locked() -> Locked {
 
 #[cfg(all(unix, not(miri)))]
 impl Locked {
-    /// Forgets all waits: other threads are not there, and the one that has forked does not wait.
+    /// Drops all waits, in the child: other threads do not exist there, and the forking thread does
+    /// not wait.
     pub(crate) fn in_the_child(mut self) {
         // Not freed: the child may be about to run another program.
         std::mem::forget(self.0.take());
@@ -505,7 +510,7 @@ fn graph() -> std::sync::MutexGuard<'static, Option<Graph>> {
     GRAPH.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A wait for a run, noted as long as this is there.
+/// A wait for a run, recorded in the graph until this is dropped.
 #[derive(Debug)]
 pub struct Wait {
     number: u64,
@@ -514,19 +519,19 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Notes that some runs wait until another ends. `None` if that would have no end. `blocks`
-    /// says that the calling thread does nothing else until then.
+    /// Records that the runs `by` wait for the end of the run `on`. Returns `None` if that wait
+    /// would never end. `blocks` is true if the calling thread does nothing else until then.
     pub fn of(on: &LoadRun, by: Vec<LoadRun>, blocks: bool) -> Option<Self> {
         let poller = if blocks { POLLER.try_with(Cell::get).unwrap_or(0) } else { 0 };
         Self::begin(on, by, (poller != 0).then_some(poller))
     }
 
-    /// [`of`](Self::of) the runs that the calling thread is inside of, which blocks.
+    /// Records a wait by the runs that the calling thread is executing; the thread blocks.
     pub fn block(on: &LoadRun) -> Option<Self> {
         Self::of(on, inside(), true)
     }
 
-    /// [`of`](Self::of) the runs that the calling thread is inside of, which goes on.
+    /// Records a wait by the runs that the calling thread is executing; the thread does not block.
     pub fn suspend(on: &LoadRun) -> Option<Self> {
         Self::of(on, inside(), false)
     }
@@ -551,7 +556,7 @@ impl Wait {
         Some(Self { number, by, thread })
     }
 
-    /// Returns whether it is a wait of the runs that the calling thread is inside of.
+    /// Returns true if the wait belongs to the runs that the calling thread is executing now.
     pub(crate) fn is_of_here(&self) -> bool {
         INSIDE.try_with(|inside| *inside.borrow() == self.by).unwrap_or(true)
     }
@@ -573,7 +578,7 @@ impl Drop for Wait {
     }
 }
 
-/// Takes a wait out of a list.
+/// Removes a wait from a list.
 fn end<T: Eq + Hash>(lists: &mut HashMap<T, Vec<(u64, LoadRun)>>, of: &T, number: u64) {
     let Some(list) = lists.get_mut(of) else { return };
     list.retain(|(wait, _)| *wait != number);

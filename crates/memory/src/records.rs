@@ -1,37 +1,37 @@
-//! The records of a cache's threads: hands them out, takes them back, and goes through them for
+//! The records of a cache's threads: they are handed to threads, taken back, and scanned by
 //! reclaimers.
 //!
-//! The cost of that is bounded by the threads there are, not by those there were: records stand in
-//! the order *owned* by threads, *left* with a guard still alive, and *free*. The first two are
-//! gone through. Free ones keep what they have counted, the sum of which is kept as well, and go to
-//! the next threads; so there are as many as there were threads at once.
+//! The cost of a scan is bounded by the number of present threads, not of past ones. Records are
+//! sorted into those *owned* by threads, those *left* with a guard still alive, and *free* ones;
+//! only the first two are scanned. Free records keep their counts, whose sum is kept as well, and
+//! go to the next threads. So there are as many records as there were threads at once.
 //!
-//! Guards that may travel between threads stand in a [table](crate::holds) under a lock, read last:
-//! a guard of a thread can become one of those. The other way round, it does so under the lock of
-//! the records.
+//! Guards that may travel between threads are in a table of [`Holds`] under a lock, which is read
+//! last: a guard of a thread can become one of those. The opposite conversion happens under the
+//! lock of the records.
 //!
 //! # Scans
 //!
-//! One look at the cells of all threads, a part at a time.
+//! A scan reads the cells of all threads, a part at a time.
 //!
-//! Where threads hold few guards, a reclaimer looks at all cells whenever it frees a batch. With
-//! many guards that would cost each batch as much as all of them. So a *scan* reads some cells for
-//! each batch, under the lock of the records each time, and batches wait for its end. It has seen
-//! all guards of what had left before it began: a guard stays in its cell until it is dropped or
-//! becomes a [hold](crate::holds), which reclaimers look for later. The way back from a hold to a
-//! cell notes the address here.
+//! Where threads hold few guards, a reclaimer reads all cells whenever it frees a batch. With many
+//! guards that would be too much work for each batch. So a *scan* reads some cells for each batch,
+//! under the lock of the records each time, and batches wait for its end. A complete scan has seen
+//! all guards of entries that had left before it began: a guard stays in its cell until it is
+//! dropped or becomes a [`Hold`], for which reclaimers look later. The conversion of a hold to a
+//! cell adds the address to the scan.
 //!
 //! # Holds
 //!
-//! Entries held by guards that may travel between threads and outlive the cache: a table of
-//! addresses under one lock.
+//! A hold is a guard that may travel between threads and outlive the cache: an address in a table
+//! under one lock.
 //!
 //! A [`Hold`] is made while a guard names the entry, and a reclaimer reads this table after all
-//! cells: so a guard can become a hold, and the entry is seen in one place or the other. The way
-//! back is [`Records::adopt`](crate::records::Records::adopt)'s.
+//! cells. So a guard can become a hold, and the reclaimer sees the entry in one place or the other.
+//! [`Records::adopt`] converts a hold to a guard.
 //!
-//! A cache that ends leaves what is held to its holders (an [`Estate`]): the last hold of an entry
-//! drops it, and the last of all gives the memory back.
+//! A cache that ends leaves held entries to their holders (an [`Estate`]). The last hold of an
+//! entry drops it, and the last of all frees the memory.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -41,13 +41,13 @@ use crate::hazard::{Cell, Further, Record};
 use crate::retired::{Grace, Round};
 use crate::sync::{Arc, Mutex, MutexGuard, Ordering, lock, lock_until};
 
-/// Cells beyond the first ones of their threads that a reclaimer reads all at once.
+/// Most further cells of all threads that a reclaimer reads at once.
 const FEW: usize = 1024;
 
-/// Something whose address stays the same while the list it is in grows.
+/// A box, whose contents keep their address while the list grows.
 type Fixed<T> = Box<T>;
 
-/// The counts of threads, as far as they are often read.
+/// Those counts of threads that are often read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) lookups: u64,
@@ -74,37 +74,38 @@ impl Counted {
     }
 }
 
-/// The records, in three parts.
+/// The records, in three parts: owned, left and free.
 #[derive(Debug, Default)]
 struct List {
-    /// Boxed, because threads keep their address. Never fewer; as many as there were threads at
-    /// once.
+    /// All records, boxed because threads keep their addresses. Their number never falls; there are
+    /// as many as there were threads at once.
     records: Vec<Fixed<Record>>,
-    /// The first so many are owned by threads.
+    /// Number of records, from the first, that are owned by threads.
     owned: usize,
-    /// The first so many are owned or still have a guard.
+    /// Number of records, from the first, that are owned or still have a guard.
     live: usize,
-    /// The sum of the counts of free records.
+    /// Sum of the counts of free records.
     free: Counted,
-    /// Records, cells and holds that reclaimers have visited since the cache was made.
+    /// Records, cells and holds that reclaimers have examined since the cache was made.
     visited: u64,
-    /// The most of them that were visited under one lock, but for those who ask for all.
+    /// The most of them that were examined under one lock, except by scans of everything on
+    /// request.
     visited_at_once: u64,
-    /// A scan under way, where there are many cells.
+    /// The scan under way, where there are many cells.
     scan: Option<Scan>,
-    /// The last one that has ended.
+    /// The last complete scan.
     ended: Scan,
 }
 
 impl List {
-    /// Exchanges two records' places.
+    /// Exchanges the places of two records.
     fn swap(&mut self, a: usize, b: usize) {
         self.records.swap(a, b);
         self.records[a].place.store(a, Ordering::Relaxed); // under the lock
         self.records[b].place.store(b, Ordering::Relaxed); // as above
     }
 
-    /// Frees a record that is live, not owned, and has no guard any more.
+    /// Frees a record that no thread owns and that has no guard any more.
     fn free(&mut self, at: usize) {
         debug_assert!((self.owned..self.live).contains(&at));
         self.free = self.free.and(Counted::of(&self.records[at]));
@@ -113,12 +114,12 @@ impl List {
         self.swap(at, self.live);
     }
 
-    /// Returns about how many cells there are beyond the first ones of their threads.
+    /// Returns the approximate number of further cells of all threads.
     fn further_cells(&self) -> usize {
         self.records[..self.live].iter().map(|record| record.further_cells()).sum()
     }
 
-    /// Reads about so many more cells for the scan under way.
+    /// Continues the scan under way by about `cells` cells.
     fn scan_some(&mut self, cells: usize) {
         let Some(mut scan) = self.scan.take() else { return };
         let mut left = cells;
@@ -141,7 +142,8 @@ impl List {
         self.visited_at_once = self.visited_at_once.max(visited);
     }
 
-    /// There are few cells now: a scan of many ends at once, and nobody needs the last one.
+    /// Completes a scan under way and drops the last one. Called when there are few cells, so that
+    /// scans are not needed.
     fn end_scans(&mut self) {
         self.scan_some(usize::MAX);
         if self.ended.round != Round::default() {
@@ -154,14 +156,14 @@ impl List {
     }
 }
 
-/// The locks of records, for a fork. Those of cells go first.
+/// The locks of records, for a fork. Those of cells are released first.
 pub(crate) struct RecordLocks<'a> {
     _further: Vec<MutexGuard<'a, Further>>,
     _holds: HoldsLock<'a>,
     _list: Option<MutexGuard<'a, List>>,
 }
 
-/// The records of a cache, and what is held of it.
+/// The records of a cache's threads, and its held entries.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     list: Mutex<List>,
@@ -172,12 +174,12 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Without any.
+    /// Creates an empty list of records.
     pub(crate) fn new(times_lookups: bool) -> Self {
         Self { times_lookups, ..Self::default() }
     }
 
-    /// Takes all locks for a fork.
+    /// Takes all locks for a fork, as far as they are free until the given time.
     pub(crate) fn locks(&self, until: Instant) -> RecordLocks<'_> {
         let list = lock_until(&self.list, until);
         let records = list.as_deref().map_or(&[][..], |list| &list.records[..]);
@@ -190,7 +192,8 @@ impl Records {
         RecordLocks { _further: further, _holds: self.holds.locked(until), _list: list }
     }
 
-    /// A record for the calling thread, which keeps it until it [releases](Self::release) it.
+    /// Returns a record for the calling thread, which keeps it until it [releases](Self::release)
+    /// it.
     pub(crate) fn acquire(&self) -> *const Record {
         let mut list = lock(&self.list);
         let at = list.owned;
@@ -213,7 +216,7 @@ impl Records {
         &raw const **record
     }
 
-    /// Takes the calling thread's record back; another thread may have it. Cells of guards that are
+    /// Takes the calling thread's record back; another thread may get it. Cells of guards that are
     /// still alive stay filled.
     pub(crate) fn release(&self, record: &Record) {
         record.probed_out(); // the thread is between two lookups
@@ -227,38 +230,37 @@ impl Records {
         }
     }
 
-    /// Returns what all threads have counted.
+    /// Returns the sum of the counts of all threads.
     pub(crate) fn counted(&self) -> Counted {
         lock(&self.list).counted()
     }
 
-    /// [`counted`](Self::counted) where that takes no waiting.
+    /// Returns the sum of the counts of all threads; `None` if the lock is taken.
     pub(crate) fn try_counted(&self) -> Option<Counted> {
         self.list.try_lock().ok().map(|list| list.counted())
     }
 
-    /// Folds what all threads have counted that ever were: one record for each that there was at
-    /// once.
+    /// Folds over all records, which together have the counts of all present and past threads.
     pub(crate) fn fold<T>(&self, start: T, mut add: impl FnMut(T, &Record) -> T) -> T {
         lock(&self.list).records.iter().fold(start, |sum, record| add(sum, record))
     }
 
-    /// Asks all threads to [answer](Self::answer), after something was taken out that is to be
-    /// freed.
+    /// Asks all threads to [answer](Self::answer), after entries to be freed were removed.
     pub(crate) fn ask(&self) -> Round {
         self.grace.ask()
     }
 
-    /// Answers the threads that have asked. `own` is the caller's record, and the caller must not
-    /// be about to read anything that it has found but not yet published in a cell.
+    /// Answers the threads that have asked. `own` is the caller's record. The caller must not be
+    /// about to read an entry that it has found but not yet published in a cell.
     #[inline(always)]
     pub(crate) fn answer(&self, own: &Record) {
         self.grace.answer(&own.answer);
     }
 
-    /// Returns which of some addresses must not be freed, and perhaps others, in order. What is
-    /// there was taken out before a round was asked. `own` is the caller's record. `None` if there
-    /// are so many cells that a [scan](Self::advance) is to read them.
+    /// Returns a sorted list of addresses that must not be freed: those of `addresses` that a cell
+    /// or hold names, and perhaps others. The entries must have been removed before `round` was
+    /// asked. `own` is the caller's record. Returns `None` if there are so many cells that a
+    /// [scan](Self::advance) is needed.
     pub(crate) fn protected(
         &self,
         own: &Record,
@@ -277,7 +279,8 @@ impl Records {
         Some(self.looked_at(&mut list, addresses))
     }
 
-    /// [`protected`](Self::protected) if it can be told without a barrier and without waiting.
+    /// Works as [`protected`](Self::protected), but returns `None` where that needs a barrier or a
+    /// wait.
     pub(crate) fn protected_at_once(
         &self,
         own: &Record,
@@ -292,7 +295,8 @@ impl Records {
         })
     }
 
-    /// Waits until all threads have answered a round or passed the barrier since.
+    /// Passes the heavy barrier, unless all threads have answered a round or the barrier was passed
+    /// since.
     fn pass<'a>(
         &'a self,
         mut list: MutexGuard<'a, List>,
@@ -312,9 +316,8 @@ impl Records {
         list
     }
 
-    /// Reads about so many more cells, where there are many. Returns whether a scan has ended that
-    /// has seen all guards of what was taken out before a round was asked. `own` is the caller's
-    /// record.
+    /// Continues the scan by about `cells` cells. Returns true once a complete scan has seen all
+    /// guards of entries removed before `round` was asked. `own` is the caller's record.
     pub(crate) fn advance(&self, own: &Record, cells: usize, round: Round) -> bool {
         crate::sync::fence(Ordering::SeqCst); // as in `protected`
         let mut list = lock(&self.list);
@@ -333,8 +336,8 @@ impl Records {
         list.ended.round >= round
     }
 
-    /// For each of some addresses, of what was taken out before a round was asked: whether that can
-    /// be freed by the last scan that has ended.
+    /// Returns for each address whether the last complete scan allows freeing the entry. The round
+    /// of each address was asked after its entry was removed.
     pub(crate) fn are_cleared(&self, some: &[(usize, Round)]) -> Vec<bool> {
         let mut list = lock(&self.list);
         let mut held = Vec::new();
@@ -349,7 +352,7 @@ impl Records {
         some.iter().map(is_cleared).collect()
     }
 
-    /// Returns whether all threads have answered a round, or passed the barrier since.
+    /// Returns true if all threads have answered a round, or the barrier was passed since.
     fn has_passed(&self, list: &mut List, own: &Record, round: Round) -> bool {
         if self.grace.has_passed(round) {
             return true;
@@ -365,7 +368,7 @@ impl Records {
         true
     }
 
-    /// The addresses in all cells, and those of some that are held, in order.
+    /// Returns the sorted addresses in all cells, and those of `some` that are held.
     fn looked_at(&self, list: &mut List, some: impl Iterator<Item = usize>) -> Vec<usize> {
         let visited = list.visited;
         let mut addresses = Vec::new();
@@ -384,8 +387,8 @@ impl Records {
         addresses
     }
 
-    /// Calls a function with the addresses of entries that handles name, in order and each once.
-    /// None of the entries is freed meanwhile: reclaimers look under the same lock.
+    /// Calls a function with the sorted, distinct addresses of entries that handles name. None of
+    /// the entries is freed meanwhile, as reclaimers take the same lock.
     pub(crate) fn with_handles<R>(&self, read: impl FnOnce(Vec<usize>) -> R) -> R {
         let list = lock(&self.list);
         let mut named = Vec::new();
@@ -395,27 +398,28 @@ impl Records {
         read(named)
     }
 
-    /// Returns how many cells and holds name the entry at an address, which the caller keeps.
+    /// Returns how many cells and holds name the entry at an address. The caller must keep the
+    /// entry.
     pub(crate) fn named(&self, address: usize) -> usize {
         let mut list = lock(&self.list);
         let named = self.looked_at(&mut list, std::iter::once(address));
         named.into_iter().filter(|&named| named == address).count()
     }
 
-    /// Returns the number of records, cells and holds visited since the cache was made, by
+    /// Returns the number of records, cells and holds examined since the cache was made, by
     /// reclaimers and by threads that needed a cell.
     pub(crate) fn visited(&self) -> u64 {
         let list = lock(&self.list);
         list.visited + list.records.iter().map(|record| record.searched()).sum::<u64>()
     }
 
-    /// Returns the most records, cells, holds or entries visited by a reclaimer under one lock.
+    /// Returns the most records, cells, holds or entries that a reclaimer examined under one lock.
     pub(crate) fn visited_at_once(&self) -> u64 {
         lock(&self.list).visited_at_once
     }
 
-    /// Returns whether a cell that names something is one of this cache's. `own` is the caller's
-    /// record, where it is more often than not.
+    /// Returns true if a filled cell belongs to this cache. `own` is the caller's record, which is
+    /// searched first.
     pub(crate) fn has(&self, own: &Record, cell: &Cell) -> bool {
         let in_other = || {
             // The thread may have given up its record meanwhile, and the cell with it.
@@ -425,17 +429,18 @@ impl Records {
         own.has(cell) || in_other()
     }
 
-    /// Holds the entry at an address that a guard of the caller's keeps meanwhile.
+    /// Holds the entry at an address. A guard of the caller must keep it meanwhile.
     pub(crate) fn hold(&self, address: usize) -> Hold {
         self.holds.hold(address)
     }
 
-    /// Returns what is held.
+    /// Returns the table of held entries.
     pub(crate) fn holds(&self) -> &Arc<Holds> {
         &self.holds
     }
 
-    /// A cell of the caller's own record that names an entry which a hold keeps meanwhile.
+    /// Returns a cell of the caller's own record that names a held entry. The hold must exist
+    /// during the call.
     pub(crate) fn adopt<'a>(&self, own: &'a Record, address: usize) -> &'a Cell {
         // A reclaimer that goes through cells and holds has this lock meanwhile: it sees the hold,
         // or comes later and sees the cell.
@@ -454,7 +459,7 @@ impl Records {
     }
 }
 
-/// Returns whether all threads but the caller know that they have to fence.
+/// Returns true if all threads but the caller know that they have to use fences.
 #[cold]
 fn all_fence(list: &List, own: &Record) -> bool {
     // Acquire: see `Record::knows_to_fence`.
@@ -462,58 +467,59 @@ fn all_fence(list: &List, own: &Record) -> bool {
     list.records[..list.owned].iter().all(|record| std::ptr::eq(&**record, own) || fences(record))
 }
 
-/// Addresses that cells name, as far as a scan has come.
+/// The addresses that a scan has found in cells so far.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
-    /// All threads had answered this round, or passed the barrier since, when it began. The first
-    /// round is later than that of no scan.
+    /// Latest round that all threads had answered, or for which the barrier was passed, when the
+    /// scan began. The default value means that there was no scan.
     pub(crate) round: Round,
-    /// The number of the scan.
+    /// Number of the scan.
     pub(crate) serial: u64,
     pub(crate) seen: HashSet<usize, foldhash::fast::RandomState>,
 }
 
 impl Scan {
-    /// Begins, with room for so many addresses: a table that grows is copied at once.
+    /// Creates a scan with room for `room` addresses, because a growing table would be copied under
+    /// the lock.
     pub(crate) fn new(round: Round, serial: u64, room: usize) -> Self {
         let mut seen = HashSet::default();
         seen.reserve(room);
         Self { round, serial, seen }
     }
 
-    /// Notes a cell that names an entry, as the scan may have read the cell before.
+    /// Adds the address of an entry whose cell the scan may have read before.
     pub(crate) fn note(&mut self, address: usize) {
         self.seen.insert(address);
     }
 
-    /// Returns whether this, when it has ended, has seen all guards of what had left before a round
-    /// was asked, and none for an address.
+    /// Returns true if this complete scan allows freeing an entry. The entry must have left before
+    /// `asked`, and no cell may name it.
     pub(crate) fn clears(&self, address: usize, asked: Round) -> bool {
         asked <= self.round && !self.seen.contains(&address)
     }
 }
 
-/// Room for so many addresses is kept.
+/// Capacity that the table of holds keeps when it shrinks.
 const ROOM: usize = 64;
 
-/// The entries of one cache that are held.
+/// The held entries of one cache.
 #[derive(Debug, Default)]
 pub(crate) struct Holds(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The number of holds of each entry, by its address.
+    /// Number of holds of each entry, by its address.
     counts: HashMap<usize, usize, foldhash::fast::RandomState>,
     /// The memory of held entries, once the cache has ended.
     estate: Option<Arc<Estate>>,
 }
 
-/// The lock of what is held, for a fork.
+/// The lock of the held entries, for a fork.
 pub(crate) struct HoldsLock<'a>(
     #[expect(dead_code, reason = "dropped")] Option<MutexGuard<'a, Table>>,
 );
 
-/// Keeps an entry, wherever this is and whether or not the cache is still there.
+/// Keeps an entry in memory, in any thread and even after the cache was dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
     holds: Arc<Holds>,
@@ -521,25 +527,24 @@ pub(crate) struct Hold {
 }
 
 impl Holds {
-    /// Takes the lock for a fork.
+    /// Takes the lock for a fork, if it is free until the given time.
     pub(crate) fn locked(&self, until: Instant) -> HoldsLock<'_> {
         HoldsLock(lock_until(&self.0, until))
     }
 
-    /// Holds the entry at an address, which a guard of the caller's or another hold keeps
-    /// meanwhile.
+    /// Holds the entry at an address. A guard of the caller or another hold must keep it meanwhile.
     pub(crate) fn hold(self: &Arc<Self>, address: usize) -> Hold {
         *lock(&self.0).counts.entry(address).or_insert(0) += 1;
         Hold { holds: Arc::clone(self), address }
     }
 
-    /// Returns whether no entry is held.
+    /// Returns true if no entry is held.
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.0).counts.is_empty()
     }
 
-    /// Appends those of some addresses that are held, and returns how many were looked at: none
-    /// where nothing is held.
+    /// Appends those of `addresses` that are held, and returns how many were examined: none if
+    /// nothing is held.
     pub(crate) fn held_of(
         &self,
         addresses: impl Iterator<Item = usize>,
@@ -554,15 +559,15 @@ impl Holds {
         visited
     }
 
-    /// Appends the addresses of all that is held, and returns how many they are.
+    /// Appends the addresses of all held entries, and returns their number.
     pub(crate) fn held(&self, out: &mut Vec<usize>) -> usize {
         let table = lock(&self.0);
         out.extend(table.counts.keys());
         table.counts.len()
     }
 
-    /// Leaves the held entries to their holders, and returns them in order. The cache drops none of
-    /// them from here on.
+    /// Leaves the held entries to their holders, and returns their addresses, sorted. The cache
+    /// must not drop them from here on.
     pub(crate) fn leave(&self, estate: &Arc<Estate>) -> Vec<usize> {
         let mut table = lock(&self.0);
         let mut held: Vec<_> = table.counts.keys().copied().collect();
@@ -597,7 +602,7 @@ impl Drop for Hold {
 /// The memory of entries that outlive their cache.
 #[derive(Debug)]
 pub(crate) struct Estate {
-    /// From a box.
+    /// Pointer from a box of the memory.
     memory: *mut (),
     free: unsafe fn(*mut ()),
     drop_entry: unsafe fn(usize),
@@ -610,20 +615,21 @@ unsafe impl Send for Estate {}
 unsafe impl Sync for Estate {}
 
 impl Estate {
-    /// Of some memory that has entries in it.
+    /// Creates an estate of memory that contains entries.
     ///
     /// # Safety
-    /// The entries that are [left](Holds::leave) with it are valid, lie in that memory, and are
-    /// dropped by no other code. They and the memory may be dropped by any thread and at any time.
+    /// The entries that are [left](Holds::leave) with it must be valid, lie in that memory, and be
+    /// dropped by no other code. Any thread must be allowed to drop them and the memory at any
+    /// time.
     pub(crate) unsafe fn new<E, M>(memory: M) -> Arc<Self> {
         /// # Safety
-        /// The address is that of an entry to be dropped.
+        /// `address` must be that of a valid entry, which is not used afterwards.
         unsafe fn drop_entry<E>(address: usize) {
             // SAFETY: the caller says so.
             unsafe { std::ptr::with_exposed_provenance_mut::<E>(address).drop_in_place() };
         }
         /// # Safety
-        /// `memory` is that of `new`, and this its last use.
+        /// `memory` must be that of `new`, and not be used afterwards.
         unsafe fn free<M>(memory: *mut ()) {
             // SAFETY: from `Box::into_raw`, of that type.
             drop(unsafe { Box::from_raw(memory.cast::<M>()) });

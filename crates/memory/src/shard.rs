@@ -1,4 +1,5 @@
-//! A part of a cache: what hits go through without a lock, and the lock for all else.
+//! Shards: parts of a cache, each with a lock-free path for hits and a lock for all other
+//! operations.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -17,28 +18,28 @@ use crate::pending::PendingLoads;
 use crate::sync::{Arc, AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock, lock_until};
 use crate::user_code::FirstPanic;
 
-/// Something on cache lines of its own.
+/// A value on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// A shard.
+/// A part of a cache with its own index, policy order and lock.
 #[repr(C)]
 pub(crate) struct Shard<K, V, P: Eviction> {
-    /// Where the table is published: written when the shard grows, and outlives this.
+    /// Pointer to the published table. It is written when the shard grows, and outlives the shard.
     table: NonNull<AtomicPtr<TableOf<P>>>,
     owner: Apart<Owned<Owner<K, V, P>>>,
-    /// Loads under way.
+    /// Loads under way for keys of this shard.
     pub(crate) pending_loads: Mutex<PendingLoads<K, V>>,
-    /// Where entries lie.
+    /// The addresses of entries.
     places: Arc<Places>,
 }
 
-/// The owner under its lock, and the count of loads beside it.
+/// The owner under its lock, next to the count of loads.
 #[derive(Debug)]
 #[repr(C)] // on one line
 struct Owned<T> {
-    /// Loads that are or were just under way. Goes up under the lock.
+    /// Loads that are or were just under way. Increased under the lock only.
     loading: AtomicUsize,
     owner: Mutex<T>,
 }
@@ -53,10 +54,10 @@ unsafe impl<K: Send + Sync, V: Send + Sync, P: Eviction<Marks: Send + Sync> + Se
 unsafe impl<K: Send, V: Send, P: Eviction + Send> Send for Shard<K, V, P> {}
 
 impl<K, V, P: Eviction> Shard<K, V, P> {
-    /// A shard whose table is published at a place of its own.
+    /// Creates a shard that publishes its table at `at`.
     ///
     /// # Safety
-    /// The place outlives the shard.
+    /// `at` must outlive the shard.
     pub(crate) unsafe fn new(
         owner: Owner<K, V, P>,
         table: TableOf<P>,
@@ -73,23 +74,24 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         }
     }
 
-    /// The entry that is, or was, at a place.
+    /// Returns the entry that is, or was, at a place.
     pub(crate) fn entry(&self, place: u32) -> *mut Entry<K, V> {
         std::ptr::with_exposed_provenance_mut(self.places.address::<Entry<K, V>>(place))
     }
 
-    /// Where the table is published.
+    /// Returns the pointer by which the table is published.
     pub(crate) fn published(&self) -> Published<'_, P> {
         // SAFETY: it outlives the shard, as whoever made it has promised.
         Published(unsafe { self.table.as_ref() })
     }
 
-    /// Takes the lock.
+    /// Takes the shard's lock.
     pub(crate) fn owner(&self) -> MutexGuard<'_, Owner<K, V, P>> {
         lock(&self.owner.0.owner)
     }
 
-    /// Asks for what an insertion writes beside the lock: it is on its way while the lock is.
+    /// Prefetches the memory that an insertion writes besides the lock, so that it arrives together
+    /// with the lock.
     #[inline(always)]
     pub(crate) fn prefetch_to_write(&self, hash: Hash32) {
         let owned = (&raw const self.owner).cast::<u8>();
@@ -103,7 +105,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         self.owner.0.owner.get_mut().unwrap_or_else(crate::sync::PoisonError::into_inner)
     }
 
-    /// The entries of all slots and those that wait, for the end.
+    /// Takes the entries of all slots and those in limbo, at the end of the cache.
     pub(crate) fn take_entries(&mut self) -> Vec<*mut Entry<K, V>> {
         let table: *const _ = self.table();
         // SAFETY: it lives as long as the shard.
@@ -111,7 +113,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         self.owner_mut().take_entries(table)
     }
 
-    /// Takes the lock if it is free.
+    /// Takes the shard's lock if it is free.
     pub(crate) fn try_owner(&self) -> Option<MutexGuard<'_, Owner<K, V, P>>> {
         match self.owner.0.owner.try_lock() {
             Ok(owner) => Some(owner),
@@ -121,21 +123,21 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         }
     }
 
-    /// For the owner, that is with the lock held: whether a load may be under way.
+    /// Returns true if a load may be under way. The caller must hold the lock.
     #[inline(always)]
     pub(crate) fn is_loading(&self) -> bool {
         self.owner.0.loading.load(Ordering::Relaxed) != 0 // counted under the lock
     }
 
-    /// Counts a load, whose pending load is attached.
+    /// Counts a load whose pending load is attached.
     pub(crate) fn begins_loading(&self) {
         let owner = self.owner();
         self.owner.0.loading.fetch_add(1, Ordering::Relaxed); // the lock orders
         drop(owner);
     }
 
-    /// A load has brought in what it brings, or never will. It was counted, unless the process has
-    /// forked since.
+    /// Ends the count of a load that has inserted its value or never will. `is_counted` is false if
+    /// the process has forked since the load began.
     pub(crate) fn ends_loading(&self, is_counted: bool) {
         if is_counted {
             // seen late, a thread only looks for pending loads in vain
@@ -143,22 +145,23 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         }
     }
 
-    /// In a forked process: so many loads are under way.
+    /// Sets the count of loads under way, in a forked process.
     pub(crate) fn loads_only(&self, loads: usize) {
         self.owner.0.loading.store(loads, Ordering::Relaxed); // there is one thread
     }
 
-    /// Takes the lock for a fork.
+    /// Takes the lock for a fork; `None` if it is not free until the given time.
     pub(crate) fn owner_until(&self, until: Instant) -> Option<MutexGuard<'_, Owner<K, V, P>>> {
         lock_until(&self.owner.0.owner, until)
     }
 
-    /// For the owner, that is with the lock held: the present table.
+    /// Returns the present table. The caller must hold the lock.
     pub(crate) fn table(&self) -> &TableOf<P> {
         self.published().table()
     }
 
-    /// For the owner: publishes another table, and returns the old one, to be freed with the shard.
+    /// Publishes another table, and returns the old one, to be freed with the shard. The caller
+    /// must hold the lock.
     pub(crate) fn replace_table(&self, table: TableOf<P>) -> *mut TableOf<P> {
         // Release: a thread that sees the table sees it whole.
         self.published().0.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel)
@@ -179,11 +182,11 @@ impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
     }
 }
 
-/// Drops entries in place, also where the user's code panics for some. The first panic is raised
-/// after all of them.
+/// Drops entries in place, even if the user's code panics for some. The first panic is raised after
+/// all of them.
 ///
 /// # Safety
-/// They are valid, come once each, and are not used afterwards.
+/// The entries must be valid and distinct, and not be used afterwards.
 pub(crate) unsafe fn drop_all<T>(entries: impl Iterator<Item = *mut T>) {
     let (mut entries, mut panic) = (entries, FirstPanic::none());
     // Called again after a panic, to go on with the next.
@@ -192,15 +195,16 @@ pub(crate) unsafe fn drop_all<T>(entries: impl Iterator<Item = *mut T>) {
     panic.raise();
 }
 
-/// Slots looked at under one lock when something goes through all of them.
+/// Slots processed under one lock by operations on all slots.
 pub(crate) const SLOTS_PER_LOCK: u32 = 256;
 
-/// All shards of a cache: a power of two of them.
+/// All shards of a cache; their number is a power of two.
 pub(crate) struct Shards<K, V, P: Replacement> {
     all: Box<[Shard<K, V, P>]>,
-    /// The table of each, side by side: all that most hits read of a shard. Dropped after them.
+    /// The published tables, side by side: most hits read nothing else of a shard. Dropped after
+    /// the shards.
     tables: Box<[AtomicPtr<TableOf<P>>]>,
-    /// One less than the number of shards.
+    /// The number of shards minus one.
     mask: u32,
 }
 
@@ -215,12 +219,12 @@ impl<K, V, P: Replacement> Shards<K, V, P> {
         Self { all: all.collect(), tables, mask }
     }
 
-    /// Returns about how many bytes all indexes have, by that of a key's shard.
+    /// Returns the approximate bytes of all indexes, estimated from that of a key's shard.
     pub(crate) fn index_bytes(&self, hash: KeyHash) -> usize {
         self.table(hash).table().memory_bytes() * self.all.len()
     }
 
-    /// Returns where the table of a key's shard is published.
+    /// Returns the pointer by which the table of a key's shard is published.
     #[inline(always)]
     pub(crate) fn table(&self, hash: KeyHash) -> Published<'_, P> {
         let number = hash.shard(self.mask);
@@ -229,7 +233,7 @@ impl<K, V, P: Replacement> Shards<K, V, P> {
         Published(unsafe { self.tables.get_unchecked(number) })
     }
 
-    /// Returns the number of a shard, which is one of these.
+    /// Returns the number of a shard of this cache.
     pub(crate) fn number_of(&self, shard: &Shard<K, V, P>) -> usize {
         let offset = std::ptr::from_ref(shard).addr() - self.all.as_ptr().addr();
         offset / size_of::<Shard<K, V, P>>()
@@ -261,8 +265,8 @@ impl<K, V, P: Replacement> DerefMut for Shards<K, V, P> {
     }
 }
 
-/// Goes through the slots of a shard, some under each lock. Slots that come in meanwhile may be
-/// left out.
+/// Calls `change` for all slots of a shard, some under each lock. Slots that are added meanwhile
+/// may be left out.
 pub(crate) fn for_slots<K, V, P: Replacement>(
     shard: &Shard<K, V, P>,
     mut change: impl FnMut(&mut Owner<K, V, P>, Range<u32>),
@@ -284,34 +288,35 @@ pub(crate) fn for_slots<K, V, P: Replacement>(
     }
 }
 
-/// Between two holds of a shard's lock: with what Linux adds, long enough for a thread to wake.
+/// Pause between two holds of a shard's lock. With the delay that Linux adds, it is long enough for
+/// a thread to wake.
 const REST: Duration = Duration::from_micros(10);
 
-/// Lets threads that wait for a shard's lock have it, between two holds. The lock is not fair: they
-/// would lose it to the next hold, over and over, for all of the shard.
+/// Pauses so that threads that wait for a shard's lock get it. The lock is not fair: they would
+/// lose it to the next hold, again and again.
 pub(crate) fn rest() {
     std::thread::sleep(REST);
 }
 
-/// An entry with the policy's marks.
+/// A found entry with the policy's marks.
 type Marked<'a, K, V, P> = (Found<'a, K, V>, &'a <P as Eviction>::Marks);
 
 /// The result of a fast lookup.
 pub(crate) enum FastLookup<'a, K, V, P: Eviction> {
     Hit(Marked<'a, K, V, P>),
     Miss,
-    /// Only a slow lookup can tell.
+    /// Only a slow lookup can decide.
     Unsure,
 }
 
 impl<K, V, P: Eviction> Shard<K, V, P> {
-    /// Looks a key up in the usual case, in the shard whose table is published at a place, for a
-    /// lookup that is counted already, of a thread that [does without
-    /// fences](Record::does_without_fences). Takes no lock, and writes nothing but the thread's own
-    /// record. Takes as few instructions as it can: the fewer there are, the more lookups the
-    /// processor has under way while it waits for the memory of the first.
+    /// Looks a key up in the usual case, in the shard whose table is published at `published`. The
+    /// lookup must be counted already, and the thread [do without
+    /// fences](Record::does_without_fences). It takes no lock, and writes only to the thread's own
+    /// record. It executes as few instructions as possible: the fewer there are, the more lookups
+    /// the processor overlaps while it waits for the memory of the first.
     ///
-    /// With `FIRST` it looks only where nearly all keys are found: at the first place in the key's
+    /// With `FIRST` it only looks where nearly all keys are found: at the first place in the key's
     /// first bucket that has its tag.
     #[inline(always)]
     pub(crate) fn fast_lookup<'a, const FIRST: bool, Q>(
@@ -369,8 +374,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         }
     }
 
-    /// Looks a key up, whatever happens meanwhile. A lookup that is not counted may be in the
-    /// middle of another one of the thread's.
+    /// Looks a key up, whatever changes concurrently. An uncounted lookup may occur in the middle
+    /// of another one of the thread.
     #[inline(never)]
     pub(crate) fn slow_lookup<'a, Q>(
         &'a self,
@@ -434,7 +439,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         }
     }
 
-    /// The address at which a key's entry may be, to prefetch it.
+    /// Returns the address at which a key's entry may be, to prefetch it.
     #[inline(always)]
     pub(crate) fn likely_address(table: &TableOf<P>, hash: Hash32) -> *const Entry<K, V> {
         let bucket = table.index.bucket(table.index.first(hash));

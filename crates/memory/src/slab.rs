@@ -1,4 +1,4 @@
-//! Memory for entries: taken in chunks, given out one by one, and used again.
+//! Memory for entries, which is taken in chunks, handed out one by one, and reused.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -7,29 +7,31 @@ use std::sync::OnceLock;
 use crate::index::{CHUNKS, ENTRIES, Places};
 use crate::sync::Arc;
 
-/// Bytes in a chunk at most, if more than one entry is to fit in, and if there is little so far.
+/// Most bytes in a chunk, unless a single entry is larger or earlier chunks are large.
 const CHUNK_BYTES: usize = 16 << 20;
-/// Bytes in the first chunk at most; each further one is as large as all before.
+/// Most bytes in the first chunk; each further one is as large as all before.
 const CHUNK_FIRST_BYTES: usize = 64 << 10;
-/// Entries in the first chunk at most.
+/// Most entries in the first chunk.
 const ENTRIES_FIRST: usize = 32;
-/// Beyond what is expected, chunks are this part of all before, and a chunk may always be so large.
+/// Divisor for chunks beyond the expected number of entries: each is this part of all before. A
+/// chunk may always be so large.
 const BEYOND_SHARE: usize = 8;
 
-/// The most memory that the slabs of a cache have in one piece.
+/// Most memory that the slabs of a cache take in one piece.
 const ARENA_BYTES: usize = 256 << 20;
-/// The part of the entries to expect for which a slab has chunks of its own, before it takes its
-/// part of an arena. A cache that stays far from full takes no arena.
+/// Divisor of the expected entries: a slab has this part of them in chunks of its own before it
+/// takes its part of an arena. So a cache that stays far from full takes no arena.
 const BEFORE_ARENA: usize = 8;
 
-/// Memory for most entries of all slabs of a cache: in one piece, because only whole large pages of
-/// it can be large, and those of a single slab are few. Taken when the first slab needs its part.
+/// Memory for most entries of all slabs of a cache, taken when the first slab needs its part. It is
+/// in one piece because only whole large pages of it can be large, and those of a single slab are
+/// few.
 #[derive(Debug)]
 pub(crate) struct Arena<E> {
     slabs: usize,
-    /// Entries that a slab is to have, those in chunks of its own included.
+    /// Expected entries of a slab, including those in its own chunks.
     expected: usize,
-    /// From a box.
+    /// Pointer from a box of the memory.
     memory: OnceLock<*mut [MaybeUninit<E>]>,
 }
 
@@ -39,7 +41,8 @@ unsafe impl<E: Send> Send for Arena<E> {}
 unsafe impl<E: Send> Sync for Arena<E> {}
 
 impl<E> Arena<E> {
-    /// For so many slabs of so many entries, if that is not too much to be taken at once.
+    /// Creates an arena for `slabs` slabs of `expected` entries; `None` if that is too much to be
+    /// taken at once.
     pub(crate) fn new(slabs: usize, expected: usize) -> Option<Arc<Self>> {
         let arena = Self { slabs, expected, memory: OnceLock::new() };
         let entries = arena.entries().checked_mul(slabs)?;
@@ -48,17 +51,17 @@ impl<E> Arena<E> {
         is_worthwhile.then(|| Arc::new(arena))
     }
 
-    /// Entries for which a slab has chunks of its own.
+    /// Returns the entries that a slab has in chunks of its own.
     fn before(&self) -> usize {
         (self.expected / BEFORE_ARENA).next_power_of_two().max(ENTRIES_FIRST)
     }
 
-    /// Entries of a slab's part.
+    /// Returns the entries in a slab's part.
     fn entries(&self) -> usize {
         self.expected.saturating_sub(self.before())
     }
 
-    /// A slab's part, by its number. Memory that is not touched costs nothing.
+    /// Returns a slab's part, by the slab's number. Memory that is not touched costs nothing.
     fn part(&self, number: usize) -> *mut [MaybeUninit<E>] {
         let entries = self.entries();
         let memory = self.memory.get_or_init(|| {
@@ -83,10 +86,10 @@ impl<E> Drop for Arena<E> {
 /// A piece of memory of a slab.
 #[derive(Debug)]
 struct Chunk<E> {
-    /// From a box, which is not kept as such: addresses in it are in use while others are given
-    /// out.
+    /// Pointer from a box. The box is not kept as such, because addresses in it are in use while
+    /// others are handed out.
     memory: *mut [MaybeUninit<E>],
-    /// It is a part of an arena, and not of a box of its own.
+    /// True if the chunk is a part of an arena, not a box of its own.
     is_in_arena: bool,
 }
 
@@ -95,47 +98,46 @@ impl<E> Chunk<E> {
         self.memory.len()
     }
 
-    /// The addresses of its bytes.
+    /// Returns the range of addresses of the chunk.
     fn addresses(&self) -> Range<usize> {
         let start = self.memory.cast::<E>().expose_provenance();
         start..start + self.len() * size_of::<E>()
     }
 }
 
-/// Memory for entries. It knows nothing of their type; the owner of the slab drops them.
+/// Memory for entries. A slab never drops entries; its owner does.
 #[derive(Debug)]
 #[repr(C)] // first, what every insertion needs: see `Owner`
 pub(crate) struct Slab<E> {
     /// Places of entries that were given back.
     free: Vec<u32>,
-    /// For readers: where the chunks lie.
+    /// The addresses of the chunks, shared with readers.
     places: Arc<Places>,
     chunks: Vec<Chunk<E>>,
-    /// Entries of the last chunk that have been given out.
+    /// Entries of the last chunk that have been handed out.
     begun: usize,
-    /// Entries that there will be, if that is known.
+    /// Expected number of entries, if it is known.
     expected: Option<usize>,
-    /// Where a chunk is to come from, or has, that is not the slab's own; and the slab's number
-    /// there.
+    /// The arena from which one chunk comes, and the slab's number in it.
     arena: Option<(Arc<Arena<E>>, usize)>,
 }
 
 impl<E> Slab<E> {
-    /// Makes a slab for so many entries, perhaps a few more; `None` if the number is unknown.
+    /// Creates a slab for about `expected` entries; `None` if the number is unknown.
     pub(crate) fn new(expected: Option<usize>) -> Self {
         let (chunks, free, places) = (Vec::new(), Vec::new(), Arc::new(Places::new()));
         Self { free, places, chunks, begun: 0, expected, arena: None }
     }
 
-    /// Makes a slab that has most of its entries in a part of an arena, by its number.
+    /// Creates a slab that has most of its entries in its part of an arena, given by number.
     pub(crate) fn in_arena(arena: &Arc<Arena<E>>, number: usize) -> Self {
         let mut slab = Self::new(Some(arena.expected));
         slab.arena = Some((Arc::clone(arena), number));
         slab
     }
 
-    /// Memory for one entry, with the number of its place. It stays where it is until that is
-    /// [given back](Self::give_back).
+    /// Returns memory for one entry, with the number of its place. It stays valid until the place
+    /// is [given back](Self::give_back).
     #[inline(always)]
     pub(crate) fn take(&mut self) -> (u32, *mut E) {
         match self.free.pop() {
@@ -164,7 +166,7 @@ impl<E> Slab<E> {
         (place, entry)
     }
 
-    /// Memory for further entries.
+    /// Returns a chunk for further entries.
     fn another_chunk(&self) -> Chunk<E> {
         let there = self.chunks.iter().map(Chunk::len).sum::<usize>();
         if let Some((arena, number)) = &self.arena
@@ -189,31 +191,31 @@ impl<E> Slab<E> {
         Chunk { memory: Box::into_raw(memory), is_in_arena: false }
     }
 
-    /// Takes a chunk in, whose entries are given out from now on.
+    /// Adds a chunk, whose entries are handed out from now on.
     fn add(&mut self, chunk: Chunk<E>) {
         assert!(self.chunks.len() < CHUNKS, "the memory is in too many chunks");
         self.places.add::<E>(self.chunks.len(), chunk.addresses().start);
         self.chunks.push(chunk);
     }
 
-    /// For readers: where the chunks lie.
+    /// Returns the addresses of the chunks, for readers.
     pub(crate) fn places(&self) -> &Arc<Places> {
         &self.places
     }
 
-    /// The entry at a place.
+    /// Returns the entry at a place.
     #[inline(always)]
     pub(crate) fn entry(&self, place: u32) -> *mut E {
         std::ptr::with_exposed_provenance_mut(self.places.address::<E>(place))
     }
 
-    /// Takes memory back, by its places, in which nothing lives any more and that no thread reads.
+    /// Takes memory back by its places. It must contain no live entries, and no thread may read it.
     pub(crate) fn give_back(&mut self, places: impl Iterator<Item = u32>) {
         self.free.extend(places);
     }
 
-    /// Two slabs: one of the chunks in which there are some addresses, given in order, and one of
-    /// the others.
+    /// Splits the slab into one of the chunks that contain some of the sorted addresses, and one of
+    /// the other chunks.
     pub(crate) fn split(mut self, addresses: &[usize]) -> (Self, Self) {
         let mut with = Self::new(None);
         let has_any = |chunk: &mut Chunk<E>| {
@@ -228,22 +230,22 @@ impl<E> Slab<E> {
         (with, self)
     }
 
-    /// Returns whether it has a part of an arena.
+    /// Returns true if the slab has a part of an arena.
     pub(crate) fn is_in_arena(&self) -> bool {
         self.chunks.iter().any(|chunk| chunk.is_in_arena)
     }
 
-    /// Its part of an arena, if it has one.
+    /// Returns the slab's part of an arena, if it has one.
     pub(crate) fn part_of_arena(&self) -> Option<Range<usize>> {
         self.chunks.iter().find(|chunk| chunk.is_in_arena).map(Chunk::addresses)
     }
 
-    /// Where entries lie, or will.
+    /// Returns the address ranges of all memory for entries.
     pub(crate) fn memory(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.chunks.iter().map(Chunk::addresses)
     }
 
-    /// Bytes that are or were in use, and what keeps account of them.
+    /// Returns the bytes that are or were in use, and those of the bookkeeping.
     pub(crate) fn memory_bytes(&self) -> usize {
         let full = self.chunks.split_last().map_or(&[][..], |(_, full)| full);
         let entries = full.iter().map(Chunk::len).sum::<usize>() + self.begun;

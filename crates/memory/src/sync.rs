@@ -1,5 +1,4 @@
-//! Primitives that threads share, in one place: the model checker's tests put their own in its
-//! stead.
+//! Synchronization primitives in one place, so that tests with the model checker can replace them.
 
 use std::sync::TryLockError;
 pub(crate) use std::sync::atomic::{
@@ -10,23 +9,23 @@ pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 pub(crate) use std::thread_local;
 use std::time::{Duration, Instant};
 
-/// True if an atomic is the memory of its value: not so in the model checker.
+/// True if an atomic has the memory layout of its value, which is false in the model checker.
 #[cfg(target_arch = "x86_64")] // who reads them as such
 pub(crate) const ATOMICS_ARE_PLAIN: bool = true;
 
-/// True if an atomic of 0 is memory of zeros: not so in the model checker.
+/// True if zeroed memory is an atomic of 0, which is false in the model checker.
 pub(crate) const ZERO_IS_NEW: bool = true;
 
-/// Locks. Data under the locks of this crate is consistent whenever user code can panic, so a lock
-/// that was held by a thread that panicked is as good as any.
+/// Locks a mutex and ignores poisoning. Data under the locks of this crate is consistent whenever
+/// user code can panic.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Between two attempts to take a lock.
+/// Pause between two attempts to take a lock.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// [`lock`], unless that takes longer than until a time.
+/// Locks a mutex as [`lock`] does; `None` if it is not free until a time.
 pub(crate) fn lock_until<T>(mutex: &Mutex<T>, until: Instant) -> Option<MutexGuard<'_, T>> {
     loop {
         match mutex.try_lock() {
@@ -38,12 +37,12 @@ pub(crate) fn lock_until<T>(mutex: &Mutex<T>, until: Instant) -> Option<MutexGua
     }
 }
 
-/// Waits for a condition.
+/// Waits on a condition variable and ignores poisoning.
 pub(crate) fn wait<'a, T>(on: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     on.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// [`wait`], but no longer than for a time.
+/// Waits as [`wait`] does, but no longer than for a time.
 pub(crate) fn wait_timeout<'a, T>(
     on: &Condvar,
     guard: MutexGuard<'a, T>,

@@ -83,8 +83,8 @@ pub(crate) struct Timings {
     miss: LookupTimes,
     /// Number of the next lookup to be timed, or a later one.
     pub(crate) next: Count,
-    /// Hash of the key of a timed miss; 0 for none. The miss includes the insertion of that key
-    /// that follows, and its load.
+    /// Hash of the key of a timed miss; 0 for none. `missed_at` is its start in nanoseconds. The
+    /// miss includes the load, and the insertion of that key that follows.
     missed: Count,
     missed_at: Count,
     /// Source of random numbers for the choice of the next timed lookup.

@@ -1,5 +1,5 @@
-//! Insertion into a shard: in place of the predecessor, of an evicted entry, or in a free slot. The
-//! usual path is short; the rest is in separate functions.
+//! Insertion into a shard: over the entry with the same key, into the slot of an evicted entry, or
+//! into a free slot. The fast path is short; the rest is in separate functions.
 
 use floe_policy::{Access, Eviction, Slot};
 
@@ -15,12 +15,12 @@ use crate::stats::Cause;
 use crate::sync::{Arc, Ordering};
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
-    /// Inserts an entry, in place of one with the same key if there is one. Takes it out of
-    /// `candidate`, where it can be large, only when it has its place.
+    /// Inserts an entry, and replaces the one with the same key, if any. Key and value can be
+    /// large, so they leave `candidate` only when their place is found.
     ///
     /// # Errors
-    /// The room it lacks, when the shard alone cannot make it, or with `asks_others` need not. The
-    /// shard has dropped its entry of that key then.
+    /// Returns the room that is lacking, if the shard cannot make it by itself, or need not because
+    /// of `asks_others`. The shard has then dropped its entry of that key.
     #[inline(always)]
     pub(crate) fn insert(
         &mut self,
@@ -75,8 +75,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// [`insert`](Self::insert) of an absent key into a shard with an admission. A rejected
-    /// candidate is dropped, or passes through to the callers that wait for it.
+    /// Inserts an absent key into a shard with an admission. A rejected candidate is dropped, or
+    /// passed to the callers that wait for it.
     #[cold] // for those without one: nothing of it weighs on their way
     #[inline(never)]
     fn offer(
@@ -112,7 +112,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.make_room(shard, budget, None, candidate, asks_others, gone)
     }
 
-    /// [`insert`](Self::insert) in the place of an entry with the same key, whatever that is like.
+    /// Replaces an entry with the same key, in every case: weight, expiry, pin and frozen mark may
+    /// change.
     #[inline(never)]
     #[expect(clippy::too_many_arguments)] // what `insert` has
     fn replace(
@@ -152,8 +153,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.make_room(shard, budget, None, candidate, asks_others, gone)
     }
 
-    /// [`insert`](Self::insert) with what the shard has to spare, the entry to be replaced
-    /// included; the rest is taken or made.
+    /// Makes room for an insertion. It uses the spare room and that of the entry to be replaced;
+    /// the rest is taken from the budget or evicted.
     #[inline(never)]
     fn make_room(
         &mut self,
@@ -209,7 +210,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         Ok(())
     }
 
-    /// An entry takes a slot for itself, which is returned.
+    /// Inserts an entry into a free slot, and returns the slot.
     #[inline(never)]
     fn insert_new(
         &mut self,
@@ -239,7 +240,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         slot
     }
 
-    /// An entry takes the slot of one as heavy that has just been evicted.
+    /// Inserts an entry into the slot of one with the same weight that has just been evicted.
     #[inline(always)]
     fn exchange(
         &mut self,
@@ -269,8 +270,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// An entry takes the place of one with the same key and weight, where neither expires, is
-    /// pinned or frozen: the place in the index changes, and nothing else is known of it.
+    /// Replaces an entry with one of the same key and weight, where neither expires, is pinned or
+    /// frozen. Only the place in the index changes.
     #[inline(always)]
     fn replace_plainly(
         &mut self,
@@ -291,7 +292,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// An entry takes the slot, the lane in the index and the history of its predecessor.
+    /// Gives an entry the slot, the lane in the index and the policy history of its predecessor.
     #[inline(never)]
     fn succeed(
         &mut self,
@@ -346,7 +347,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Puts an entry into unused memory, and returns where; it is not in the index yet.
+    /// Writes an entry to free memory, and returns its place. The entry is not in the index yet.
     #[inline(always)]
     fn place(&mut self, slot: u32, candidate: &mut Candidate<'_, K, V>) -> u32 {
         let (place, entry) = self.slab.take();
@@ -359,15 +360,14 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         place
     }
 
-    /// Returns what is to be known of an entry that stands in a lane of the newest index.
+    /// Returns the slot's record for an entry in a lane of the newest index.
     #[inline(always)]
     fn tenant(&self, candidate: &Candidate<'_, K, V>, lane: Lane) -> Tenant {
         let (hash, pinned) = (candidate.unplaced.hash.in_shard(), candidate.pinned);
         Tenant { hash, lane, pinned, frozen: false, era: self.growth.era() }
     }
 
-    /// Puts an entry into memory for the sake of a guard that the caller holds then, and out at
-    /// once.
+    /// Writes an entry to memory and removes it at once, so that the caller's guard can keep it.
     pub(crate) fn pass_through(
         &mut self,
         candidate: &mut Candidate<'_, K, V>,
@@ -379,11 +379,11 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.let_go(place, candidate.weight, cause, gone);
     }
 
-    /// Makes room for more slots when all are in use, and so for more keys.
+    /// Makes room for more slots, and so for more keys, when all slots are in use.
     ///
-    /// Marks that grow move, and readers that are late with a table have those of fewer slots. They
-    /// never see an entry in another slot, as new keys come to the new index only, which their
-    /// table does not have.
+    /// Growing marks move, and late readers with an old table use the marks of fewer slots. They
+    /// never see an entry in another slot: new keys only enter the new index, which their table
+    /// does not have.
     #[cold]
     pub(super) fn grow(&mut self, shard: &Shard<K, V, P>) {
         debug_assert_eq!(
@@ -402,7 +402,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.begin_moving_with(shard, marks);
     }
 
-    /// Publishes another table in the place of the present one.
+    /// Publishes a table in place of the present one.
     fn publish(
         &mut self,
         shard: &Shard<K, V, P>,
@@ -415,7 +415,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.replaced_tables.push(before);
     }
 
-    /// Begins to move all keys to an index that has room for twice as many.
+    /// Begins to move all keys to an index with room for twice as many.
     #[cold]
     #[inline(never)]
     pub(super) fn begin_moving(&mut self, shard: &Shard<K, V, P>) {
@@ -432,8 +432,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.publish(shard, index, Some(shard.table().index.clone()), marks);
     }
 
-    /// Moves the keys of a few slots from the old index to the new one; after the last of them
-    /// there is no old index.
+    /// Moves the keys of a few slots from the old index to the new one. After the last slot, a
+    /// table without the old index is published.
     #[cold]
     #[inline(never)]
     pub(super) fn move_some(&mut self, shard: &Shard<K, V, P>) {
@@ -451,7 +451,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
 }
 
 impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
-    /// Inserts an entry if that is done in one of the usual ways, and returns whether it is.
+    /// Inserts an entry on the fast path, if that covers the case. Returns true if the entry was
+    /// inserted.
     #[inline(always)]
     pub(crate) fn insert_usually(
         &mut self,
@@ -486,8 +487,7 @@ impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
         true
     }
 
-    /// [`insert_usually`](Self::insert_usually) for a key that is absent, in place of an entry that
-    /// leaves.
+    /// Inserts an absent key on the fast path, in place of an evicted entry.
     #[inline(always)]
     fn exchange_usually(
         &mut self,
@@ -520,7 +520,7 @@ impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
     }
 }
 
-/// Puts an entry into unused memory, and returns where; it is not in the index yet.
+/// Writes an entry to free memory, and returns its place. The entry is not in the index yet.
 #[inline(always)]
 fn place<K, V>(slab: &mut Slab<Entry<K, V>>, slot: u32, unplaced: &mut Unplaced<'_, K, V>) -> u32 {
     let (place, entry) = slab.take();

@@ -1,9 +1,10 @@
-//! The side of a shard that one thread changes at a time: its entries, their order, and victims.
+//! The owner's side of a shard, which one thread changes at a time: its entries, their policy
+//! order, and victims.
 //!
-//! It is not the [owner of slots](floe_policy::owner) that simulations run. Entries share a budget
-//! with other shards, may be pinned or frozen, and are published to readers that take no lock, so
-//! a hit or an insertion through the general owner would execute more instructions. A test of
-//! `floe-lab` (`simulate_is_cache`) drives both with the same requests and compares all victims.
+//! It is not the [owner of slots](floe_policy::owner) that simulations use. Entries share a budget
+//! with other shards, may be pinned or frozen, and are published to readers without locks, so a hit
+//! or an insertion through the general owner would execute more instructions. A test of `floe-lab`
+//! (`simulate_is_cache`) drives both with the same requests and compares all victims.
 
 use std::ops::Range;
 
@@ -31,8 +32,8 @@ pub(crate) mod slots;
 /// The owner's side of a shard. All methods are called under the shard's lock, with the shard's
 /// present table.
 ///
-/// Replacing a value writes the first two cache lines of this, the lock's included, and no other:
-/// each is one more to fetch from the core that has changed the shard before.
+/// Replacing a value writes the first two cache lines of this struct, including the lock, and no
+/// others. Each further line would have to be fetched from the core that changed the shard before.
 #[repr(C)]
 pub(crate) struct Owner<K, V, P: Eviction> {
     pub(crate) limbo: Limbo,
@@ -40,19 +41,19 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     pub(crate) slab: Slab<Entry<K, V>>,
     pub(crate) slots: Slots,
     pub(crate) growth: IndexGrowth,
-    /// The admission, asked about candidates. Apart: most caches have none.
+    /// The admission of new keys. Boxed, because most caches have none.
     pub(crate) admission: Option<Box<ShardAdmission>>,
     pub(crate) room: Room,
     order: P,
     pub(crate) frozen: FrozenEntries<K, V>,
-    /// The capacity that the policy was told.
+    /// The capacity reported to the policy.
     capacity: u64,
-    /// Freed with the shard: readers may look at them until then.
+    /// Replaced tables. They are freed with the shard, as readers may use them until then.
     pub(crate) replaced_tables: Vec<*mut TableOf<P>>,
 }
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
-    /// An empty shard and its table.
+    /// Creates an empty shard and its table.
     pub(crate) fn new(
         mut order: P,
         shape: Shape,
@@ -86,7 +87,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         (owner, table)
     }
 
-    /// Bytes of all but the table.
+    /// Returns the bytes of memory held, without the table.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.order.memory_bytes()
             + self.slab.memory_bytes()
@@ -97,7 +98,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             + self.admission.as_ref().map_or(0, |admission| admission.memory_bytes())
     }
 
-    /// The shard's share of the limits has changed.
+    /// Applies a change of the shard's share of the limits.
     pub(crate) fn reshape(&mut self, budget: &Budget, shape: Shape) {
         self.order.set_capacity(shape.capacity.max(1));
         self.capacity = shape.capacity;
@@ -109,7 +110,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.limbo.set_batch(shape.batch, shape.batch_weight);
     }
 
-    /// The entries of all slots and those that wait, for the end.
+    /// Takes the entries of all slots and those in limbo, at the end of the cache.
     pub(crate) fn take_entries(&mut self, table: &TableOf<P>) -> Vec<*mut Entry<K, V>> {
         let waiting = self.limbo.take_all();
         let at = |retired: Retired| self.slab.entry(retired.place);
@@ -119,7 +120,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         entries
     }
 
-    /// Pays for a hit on an entry that the caller keeps from being freed, if it is still in.
+    /// Promotes an entry after a hit, if it is still in the shard. The caller must keep it from
+    /// being freed.
     pub(crate) fn promote(&mut self, table: &TableOf<P>, slot: u32, entry: *const Entry<K, V>) {
         if !self.is_in(table, slot, entry) {
             return;
@@ -131,8 +133,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Tells the order of the priority of an entry that the caller keeps from being freed, if it is
-    /// still in and may be evicted.
+    /// Reports the priority of an entry to the policy, if it is still in the shard and may be
+    /// evicted. The caller must keep it from being freed.
     pub(crate) fn prioritize(
         &mut self,
         table: &TableOf<P>,
@@ -145,8 +147,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Takes an entry out, from the order as well, and says what it took. The shard has that to
-    /// spare then.
+    /// Removes an entry, also from the policy order, and returns its size, which the shard then has
+    /// to spare.
     pub(crate) fn take_out(
         &mut self,
         table: &TableOf<P>,
@@ -173,7 +175,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         room
     }
 
-    /// An entry was taken out: the listener is to hear of it, or it waits in limbo.
+    /// Passes on a removed entry: to the listener if there is one, or else to limbo.
     #[inline(always)]
     fn let_go(&mut self, place: u32, weight: u32, cause: Cause, gone: &mut Gone) {
         let retired = Retired { place, weight };
@@ -183,19 +185,19 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Has the order say which entry leaves. The order can be the user's, so memory safety must not
+    /// Asks the policy for a victim. The policy can be the user's code, so memory safety must not
     /// depend on its answer.
     ///
     /// # Panics
-    /// When the order names a slot without an entry that it may evict.
+    /// When the policy names a slot without an entry that it may evict.
     #[inline(always)]
     fn choose_victim(&mut self, incoming: Option<&Access>) -> Option<Slot> {
         let victim = self.order.evict(incoming)?;
         if self.slots.in_reach(victim).is_some() { Some(victim) } else { wrong_victim(victim) }
     }
 
-    /// Gives up room for another shard, as much as is wanted, and evicts one entry if it has less
-    /// to spare. With `beyond` it gives up only what it has beyond its share. Nothing if it cannot.
+    /// Gives up room for another shard, at most as much as is wanted, and returns it. Evicts one
+    /// entry if the spare room is too small. With `beyond` it only gives up room beyond its share.
     pub(crate) fn lend(
         &mut self,
         table: &TableOf<P>,
@@ -212,7 +214,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.room.lend(wanted)
     }
 
-    /// Keeps an entry from being evicted, or no longer; false when that is so already.
+    /// Pins or unpins an entry. Returns false if nothing changes.
     pub(crate) fn set_pinned(
         &mut self,
         table: &TableOf<P>,
@@ -237,7 +239,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         true
     }
 
-    /// The entry of a key.
+    /// Returns the entry of a key.
     pub(crate) fn find<Q>(&self, table: &TableOf<P>, hash: Hash32, key: &Q) -> Option<&Entry<K, V>>
     where
         Q: Equivalent<K> + ?Sized,
@@ -248,7 +250,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         Some(unsafe { &*self.slab.entry(found.place) })
     }
 
-    /// Where the entry of a key stands.
+    /// Returns the position of a key's entry.
     #[inline(always)]
     fn look_up<'t, Q>(&self, table: &'t TableOf<P>, hash: Hash32, key: &Q) -> Option<Position<'t>>
     where
@@ -263,7 +265,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         Some(Position { index: &table.index, spot, place })
     }
 
-    /// Where the entry in a slot stands. There is one.
+    /// Returns the position of the entry in a slot that is in use.
     #[inline(always)]
     fn position<'t>(&self, table: &'t TableOf<P>, slot: u32) -> Position<'t> {
         let tenant = &self.slots[slot];
@@ -274,28 +276,28 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         Position { index, spot, place }
     }
 
-    /// The entry in a slot, for walks over all of them.
+    /// Returns the entry in a slot, if there is one. For walks over all slots.
     pub(crate) fn entry(&self, table: &TableOf<P>, slot: u32) -> Option<*mut Entry<K, V>> {
         self.slots.get(slot)?;
         Some(self.slab.entry(self.position(table, slot).place))
     }
 
-    /// Returns whether this entry, which the caller keeps from being freed, is in a slot, which
-    /// need not have been in use.
+    /// Returns true if this entry is in the slot, which may be empty. The caller must keep the
+    /// entry from being freed.
     fn is_in(&self, table: &TableOf<P>, slot: u32, entry: *const Entry<K, V>) -> bool {
         self.entry(table, slot).is_some_and(|there| std::ptr::eq(there, entry))
     }
 
-    /// Puts the frozen ones among some slots into the frozen index.
+    /// Inserts the frozen entries of some slots into the frozen index.
     pub(crate) fn index_frozen(&mut self, table: &TableOf<P>, slots: Range<u32>) {
         let frozen = slots.filter(|&slot| self.slots[slot].frozen);
         let place = |slot| (self.slots[slot].hash, self.position(table, slot).place);
         self.frozen.fill_index(frozen.map(place));
     }
 
-    /// Freezes the entries most worth keeping until `goal` are, as far as one look at the ranking
-    /// goes, and puts them into the frozen index if there is one. The next look goes on where this
-    /// one ended.
+    /// Freezes the entries most worth keeping until `goal` are frozen, as far as one batch of the
+    /// ranking reaches. Inserts them into the frozen index if there is one. Returns the position at
+    /// which the next call continues.
     pub(crate) fn freeze_best(&mut self, table: &TableOf<P>, goal: usize, from: Cursor) -> Cursor {
         let mut slots = Vec::with_capacity(Cursor::BATCH);
         let next = self.order.rank(from, &mut slots);
@@ -315,8 +317,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         next
     }
 
-    /// Lets hits on the entries in some slots count again. They are out of reach until the order
-    /// [thaws](Self::thaw_some).
+    /// Clears the frozen marks of entries in some slots, so that hits on them count again. They
+    /// cannot be evicted until the policy order [thaws](Self::thaw_some).
     pub(crate) fn unfreeze(&mut self, table: &TableOf<P>, slots: Range<u32>) {
         for slot in slots {
             if self.slots[slot].frozen {
@@ -326,7 +328,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Puts some of what was frozen back into the order. Returns whether all is back.
+    /// Puts some frozen entries back into the policy order. Returns true if all are back.
     pub(crate) fn thaw_some(&mut self) -> bool {
         self.order.thaw_some(Cursor::BATCH)
     }
@@ -341,8 +343,8 @@ fn wrong_victim(slot: Slot) -> ! {
     );
 }
 
-/// Entries that an operation took out and of which a listener has yet to hear. Without one they
-/// wait in limbo at once.
+/// Entries removed by an operation, for which the listener is still to be called. Without a
+/// listener, removed entries go to limbo at once.
 #[derive(Debug)]
 pub(crate) struct Gone {
     // Boxed for the sake of caches without a listener: it is handed around on every insertion.
@@ -354,34 +356,35 @@ impl Gone {
         Self { to_tell: has_listener.then(Box::default) }
     }
 
-    /// Returns whether there is a listener.
+    /// Returns true if there is a listener.
     #[inline(always)]
     pub(crate) fn has_listener(&self) -> bool {
         self.to_tell.is_some()
     }
 
-    /// Returns whether there is nothing that the listener is to hear of.
+    /// Returns true if the listener need not be called.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.to_tell.as_ref().is_none_or(|to_tell| to_tell.is_empty())
     }
 
-    /// Returns what the listener is to hear of, once.
+    /// Takes the entries for which the listener is to be called.
     pub(crate) fn take_all(&mut self) -> Departures {
         self.to_tell.take().map(|to_tell| *to_tell).unwrap_or_default()
     }
 }
 
-/// The spot of an entry that is in, until it leaves or the index is replaced.
+/// The position of an entry in an index. It is valid until the entry leaves or the index is
+/// replaced.
 #[derive(Debug, Clone, Copy)]
 struct Position<'t> {
     index: &'t Index,
     spot: Spot,
-    /// Where the entry lies.
+    /// Place of the entry in memory.
     place: u32,
 }
 
-/// Looks a key up while keys are being moved from one index to another.
+/// Looks a key up in the old and the new index while keys are being moved.
 #[cold]
 #[inline(never)]
 fn look_up_in_both<'t, M>(
@@ -395,15 +398,15 @@ fn look_up_in_both<'t, M>(
     })
 }
 
-/// The entries of a shard that are frozen.
+/// The frozen entries of a shard.
 ///
-/// Every change is made under the shard's lock, so an entry that is in stays in meanwhile.
+/// Every change is made under the shard's lock, so an entry that is present stays so meanwhile.
 #[derive(Debug)]
 pub(crate) struct FrozenEntries<K, V> {
     count: usize,
-    /// Where entries lie.
+    /// The addresses of entries.
     places: Arc<Places>,
-    /// The frozen index that has, or is to have, entries of this shard.
+    /// The frozen index that has, or will have, entries of this shard.
     index: Option<Arc<FrozenIndex<K, V>>>,
 }
 
@@ -412,29 +415,28 @@ impl<K, V> FrozenEntries<K, V> {
         Self { count: 0, places: Arc::clone(places), index: None }
     }
 
-    /// The address of an entry.
     fn address(&self, place: u32) -> usize {
         self.places.address::<Entry<K, V>>(place)
     }
 
-    /// The head of an entry that is in, or was just made.
+    /// Returns the head of an entry that is in the shard, or was just created.
     fn head(&self, place: u32) -> &Head {
         let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(self.address(place));
         // SAFETY: entries are taken out under the shard's lock only, and a new one is not shared.
         unsafe { &(*entry).head }
     }
 
-    /// Returns how many entries are frozen.
+    /// Returns the number of frozen entries.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// From now on, or no longer, frozen entries stand in this index, too.
+    /// Sets the index into which frozen entries are inserted from now on; `None` for no index.
     pub(crate) fn set_index(&mut self, index: Option<Arc<FrozenIndex<K, V>>>) {
         self.index = index;
     }
 
-    /// Puts frozen entries, each by its hash and its place, into the index.
+    /// Inserts frozen entries, given by hash and place, into the index.
     fn fill_index(&self, entries: impl Iterator<Item = (Hash32, u32)>) {
         let index = self.index.as_ref().expect("set before");
         for (hash, place) in entries {
@@ -444,14 +446,14 @@ impl<K, V> FrozenEntries<K, V> {
         }
     }
 
-    /// Returns whether an entry that is in may be frozen.
+    /// Returns true if an entry of the shard may be frozen.
     fn admits(&self, place: u32) -> bool {
         let reaches = |index: &FrozenIndex<K, V>| index.reaches(self.address(place));
         // Each hit of an entry that goes idle writes to it.
         self.index.as_deref().is_none_or(reaches) && !self.head(place).goes_idle()
     }
 
-    /// Freezes an entry, and puts it into the index if there is one.
+    /// Freezes an entry, and inserts it into the index if there is one.
     fn freeze(&mut self, tenant: &mut Tenant, place: u32) {
         if std::mem::replace(&mut tenant.frozen, true) {
             return; // named twice, and must not be in the index twice
@@ -463,7 +465,7 @@ impl<K, V> FrozenEntries<K, V> {
         }
     }
 
-    /// Has an entry be like one that was never frozen, but for the order, which the caller sees to.
+    /// Thaws an entry, except for its place in the policy order, which the caller restores.
     fn melt(&mut self, tenant: &mut Tenant, place: u32) {
         self.left(tenant, place);
         if std::mem::take(&mut tenant.frozen) {
@@ -471,7 +473,8 @@ impl<K, V> FrozenEntries<K, V> {
         }
     }
 
-    /// Notes that an entry leaves, frozen or not: no lookup finds it by the index from now on.
+    /// Records the removal of an entry, frozen or not: no later lookup finds it by the frozen
+    /// index.
     #[inline(always)]
     fn left(&mut self, tenant: &Tenant, place: u32) {
         if tenant.frozen {
@@ -487,8 +490,8 @@ impl<K, V> FrozenEntries<K, V> {
         }
     }
 
-    /// Puts an entry, which no other thread knows yet, in the place of a frozen one with the same
-    /// key, and freezes it. `replace` does so in the shard's index.
+    /// Replaces a frozen entry by a new one with the same key, which no other thread knows yet, and
+    /// freezes that. `replace` updates the shard's index.
     fn succeed(&self, hash: Hash32, from: u32, to: u32, replace: impl FnOnce()) {
         self.head(to).set_frozen(true);
         match &self.index {

@@ -1,4 +1,4 @@
-//! The slots of a shard: the entry in each, those that are vacant, and how many there may be.
+//! The slots of a shard: the entry in each, vacant slots, and their limit.
 
 use std::ops::IndexMut;
 
@@ -7,22 +7,22 @@ use floe_policy::Slot;
 use crate::budget::Shape;
 use crate::index::{Hash32, Index, Lane, Table};
 
-/// The entries of a shard by the slots in which its order knows them.
+/// The entries of a shard by slot, which is their number in the policy order.
 #[derive(Debug)]
 pub(crate) struct Slots {
     tenants: Vec<Tenant>,
-    /// Weights of entries, kept once one is not 1.
+    /// Weights of entries. Empty until a weight other than 1 is set.
     weights: Vec<u32>,
     vacant: Vec<u32>,
-    /// Slots that the order has room for.
+    /// Slots for which the policy order has room.
     reserved: usize,
-    /// Slots that it is to have room for, if that is known.
+    /// Slots that are needed at most; `None` if that is unknown.
     limit: Option<usize>,
     pinned: usize,
 }
 
 impl Slots {
-    /// For the shard of a shape.
+    /// Creates the slots of a shard.
     pub(super) fn new(shape: &Shape) -> Self {
         Self {
             tenants: Vec::new(),
@@ -34,27 +34,27 @@ impl Slots {
         }
     }
 
-    /// Returns how many slots are or were in use.
+    /// Returns the number of slots that are or were in use.
     pub(crate) fn len(&self) -> u32 {
         self.tenants.len() as u32
     }
 
-    /// Returns how many slots the order has room for.
+    /// Returns the number of slots for which the policy order has room.
     pub(super) fn reserved(&self) -> usize {
         self.reserved
     }
 
-    /// Returns how many entries are pinned.
+    /// Returns the number of pinned entries.
     pub(crate) fn pinned(&self) -> usize {
         self.pinned
     }
 
-    /// Sets how many slots there are to be in the end, if that is known.
+    /// Sets the number of slots that are needed at most; `None` if that is unknown.
     pub(super) fn set_limit(&mut self, limit: Option<usize>) {
         self.limit = limit;
     }
 
-    /// Returns how many slots the order is to have room for once all are in use.
+    /// Returns the number of slots to reserve once all are in use.
     pub(super) fn reserved_next(&self) -> usize {
         // A quarter at least, so that keys move to an index that has room for more than arrive
         // meanwhile, also where the limit is raised little by little.
@@ -64,22 +64,22 @@ impl Slots {
         (self.reserved * 2).min(enough)
     }
 
-    /// Returns so many slots, or the limit if that is less.
+    /// Returns the smaller of `slots` and the limit.
     pub(super) fn within_limit(&self, slots: usize) -> usize {
         self.limit.map_or(slots, |limit| slots.min(limit))
     }
 
-    /// Notes that the order has room for so many slots.
+    /// Sets the number of slots for which the policy order has room.
     pub(super) fn set_reserved(&mut self, slots: usize) {
         self.reserved = slots;
     }
 
-    /// Returns whether no slot can be [claimed](Self::claim).
+    /// Returns true if no slot can be [claimed](Self::claim).
     pub(super) fn are_all_in_use(&self) -> bool {
         self.vacant.is_empty() && self.tenants.len() == self.reserved
     }
 
-    /// Takes a slot for an entry that comes in.
+    /// Takes a free slot for an entry to be inserted.
     pub(super) fn claim(&mut self) -> u32 {
         debug_assert!(!self.are_all_in_use());
         self.vacant.pop().unwrap_or_else(|| {
@@ -88,7 +88,7 @@ impl Slots {
         })
     }
 
-    /// Puts an entry of some weight into a slot, and returns the one that was there.
+    /// Puts an entry with its weight into a slot, and returns the former one.
     #[inline(always)]
     pub(super) fn put(&mut self, slot: u32, tenant: Tenant, weight: u32) -> Tenant {
         self.set_weight(slot, weight);
@@ -98,7 +98,7 @@ impl Slots {
         before
     }
 
-    /// Takes the entry out of a slot, which another may claim then.
+    /// Removes the entry from a slot, which is free then.
     pub(super) fn vacate(&mut self, slot: u32) -> Tenant {
         self.vacant.push(slot);
         self.put(slot, Tenant::NONE, 1)
@@ -115,7 +115,7 @@ impl Slots {
         self.weights.get(slot as usize).copied().unwrap_or(1)
     }
 
-    /// Gives the entry in a slot another weight.
+    /// Sets the weight of the entry in a slot.
     #[inline(always)]
     pub(super) fn set_weight(&mut self, slot: u32, weight: u32) {
         if weight != 1 || !self.weights.is_empty() {
@@ -136,39 +136,39 @@ impl Slots {
         self.used().map(|slot| self.weight(slot))
     }
 
-    /// Notes whether an entry is pinned.
+    /// Sets whether an entry is pinned, and updates the count.
     pub(super) fn set_pinned(&mut self, slot: u32, pinned: bool) {
         let before = std::mem::replace(&mut self[slot].pinned, pinned);
         self.pinned = self.pinned + usize::from(pinned) - usize::from(before);
     }
 
-    /// Returns the entry in a slot that the order may evict or freeze, if there is one.
+    /// Returns the entry in a slot if the policy may evict or freeze it.
     #[inline(always)]
     pub(super) fn in_reach(&self, slot: Slot) -> Option<&Tenant> {
         self.tenants.get(slot.index()).filter(|tenant| tenant.is_in_reach())
     }
 
-    /// Returns the entry in a slot, which need not have been in use.
+    /// Returns the entry in a slot, which may never have been in use.
     pub(crate) fn get(&self, slot: u32) -> Option<&Tenant> {
         self.tenants.get(slot as usize).filter(|tenant| tenant.is_some())
     }
 
-    /// Returns the slots of all entries.
+    /// Returns the slots that have an entry.
     pub(super) fn used(&self) -> impl Iterator<Item = u32> {
         (0..self.len()).filter(|&slot| self[slot].is_some())
     }
 
-    /// Returns all slots, those without an entry included.
+    /// Returns all slots, including those without an entry.
     pub(super) fn all_mut(&mut self) -> &mut [Tenant] {
         &mut self.tenants
     }
 
-    /// Forgets all entries, for the end.
+    /// Removes all entries, at the end of the cache.
     pub(super) fn clear(&mut self) {
         self.tenants.clear();
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub(super) fn memory_bytes(&self) -> usize {
         let numbers = self.weights.capacity() + self.vacant.capacity();
         self.tenants.capacity() * size_of::<Tenant>() + numbers * size_of::<u32>()
@@ -191,17 +191,17 @@ impl IndexMut<u32> for Slots {
     }
 }
 
-/// The entry in a slot: its hash, its lane in the index, and its state. Eight bytes: the index
-/// says where the entry lies, and weights are kept apart where entries are weighed.
+/// The entry in a slot: its hash, its lane in the index, and its state. It takes eight bytes: the
+/// index has the entry's place, and weights are kept separately where entries are weighed.
 #[derive(Debug)]
 pub(crate) struct Tenant {
     pub(crate) hash: Hash32,
-    /// Where it stands in the index; [`Lane::NONE`] when there is no entry.
+    /// Lane of the entry in the index; [`Lane::NONE`] without an entry.
     pub(crate) lane: Lane,
     pub(crate) pinned: bool,
     pub(crate) frozen: bool,
-    /// In which of two indexes it stands while keys are moved: in the new one if this is the
-    /// owner's.
+    /// Era of the index that has the key, while keys are moved: the new index if it equals
+    /// [`IndexGrowth::era`].
     pub(crate) era: bool,
 }
 
@@ -214,82 +214,82 @@ impl Tenant {
         self.lane != Lane::NONE
     }
 
-    /// Returns whether the order may evict or freeze it.
+    /// Returns true if the policy may evict or freeze the entry.
     #[inline(always)]
     pub(super) fn is_in_reach(&self) -> bool {
         self.is_some() && !(self.pinned | self.frozen)
     }
 }
 
-/// Keys that an index has room for at first.
+/// Least number of keys for which the first index has room.
 const KEYS_FIRST: usize = 1024;
-/// Slots whose keys an insertion moves while the index grows.
+/// Slots whose keys one insertion moves while the index grows.
 pub(crate) const MOVED_AT_ONCE: usize = 16;
 
-/// The size of the index, and how far a move to a larger one has come.
+/// The size of the index, and the progress of a move to a larger one.
 #[derive(Debug)]
 pub(crate) struct IndexGrowth {
-    /// Keys that the index has room for: it grows with what is in, as every line that it is larger
-    /// is one more to miss.
+    /// Keys for which the index has room. It grows with the number of entries, as a larger index
+    /// has more cache misses.
     keys_max: usize,
-    /// Changes with each new index, to tell the keys that are in it from those in the old one.
+    /// Flag that flips with each new index, to distinguish its keys from those in the old one.
     era: bool,
     is_moving: bool,
-    /// Slots before this have been moved.
+    /// Number of slots, from the first, whose keys have been moved.
     moved: usize,
-    /// Bytes of old indexes that the system has not taken back.
+    /// Bytes of old indexes that could not be given back to the system.
     kept_bytes: usize,
 }
 
 impl IndexGrowth {
-    /// The first index of a shard that begins with so many slots.
+    /// Creates the first index size of a shard that starts with this many slots.
     pub(crate) fn new(slots: usize) -> Self {
         // So that it is as many as slots after some doublings: see `Owner::grow`.
         let keys_max = slots.div_ceil(slots.div_ceil(KEYS_FIRST).next_power_of_two());
         Self { keys_max, era: false, is_moving: false, moved: 0, kept_bytes: 0 }
     }
 
-    /// Returns an index of the present size.
+    /// Creates an index of the present size.
     pub(crate) fn index(&self) -> Index {
         Index::with_room(self.keys_max)
     }
 
-    /// Returns how many keys the index has room for.
+    /// Returns the number of keys for which the index has room.
     pub(crate) fn keys_max(&self) -> usize {
         self.keys_max
     }
 
-    /// Returns how many bytes old indexes still have.
+    /// Returns the bytes that old indexes still occupy.
     pub(crate) fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
 
-    /// Returns whether keys are being moved from an old index to a new one.
+    /// Returns true while keys are being moved from an old index to a new one.
     #[inline(always)]
     pub(crate) fn is_moving(&self) -> bool {
         self.is_moving
     }
 
-    /// Returns how many slots have been moved.
+    /// Returns the number of slots whose keys have been moved.
     #[cfg(test)]
     pub(crate) fn moved(&self) -> usize {
         self.moved
     }
 
-    /// Returns the era of keys that come in now, to the new index if there are two.
+    /// Returns the era of keys that are inserted now.
     #[inline(always)]
     pub(crate) fn era(&self) -> bool {
         self.era
     }
 
-    /// Returns the index in which the key of an entry stands.
+    /// Returns the index that has the key of an entry.
     #[inline(always)]
     pub(crate) fn index_of<'t, M>(&self, tenant: &Tenant, table: &'t Table<M>) -> &'t Index {
         table.index_of(tenant.era != self.era)
     }
 
-    /// Begins to move all keys to an index that has room for twice as many, as far as there are
-    /// slots, and returns that index.
+    /// Begins to move all keys to an index with room for twice as many, but not more than `slots`.
+    /// Returns the new index.
     pub(crate) fn begin(&mut self, slots: usize) -> Index {
         debug_assert!(!self.is_moving, "keys move to one index at a time");
         self.keys_max = (self.keys_max * 2).min(slots);
@@ -298,9 +298,9 @@ impl IndexGrowth {
         self.index()
     }
 
-    /// Moves the keys of the next few of all slots from the old index to the new one. Returns
-    /// whether those were the last, so that a table without the old index is to be published.
-    /// `slot_at` says which slot the entry at a place has.
+    /// Moves the keys of the next few slots from the old index to the new one. Returns true after
+    /// the last slot: then a table without the old index must be published. `slot_at` returns the
+    /// slot of the entry at a place.
     pub(crate) fn advance<M>(
         &mut self,
         tenants: &mut [Tenant],

@@ -1,12 +1,12 @@
-//! Whole histories of the freeze controller, replayed on a simulated machine: what it does under
-//! each load, and what the controller of the paper's authors did not survive.
+//! Histories of the freeze controller on a simulated machine: its behaviour under each load, and
+//! cases in which the controller of the paper's authors failed.
 
 use super::simulation::{Keys, Machine, World};
 use crate::frozen::{Freezing, Phase};
 
-/// A machine on which freezing pays: promotions are dear, the index is fast.
+/// A machine on which freezing pays: promotions are expensive, the index is fast.
 const LRU_LIKE: Machine = Machine::LRU_LIKE;
-/// Hits that only leave a mark.
+/// A machine on which hits only leave a mark, without a promotion.
 const FIFO_LIKE: Machine = Machine { promotion: 0.0, ..LRU_LIKE };
 const ENTRIES: usize = 1000;
 
@@ -18,14 +18,14 @@ fn adaptive(policy: &str, keys: Keys, machine: Machine) -> World {
     World::new(policy, ENTRIES, keys, machine, Freezing::adaptive())
 }
 
-/// Requests per second without freezing.
+/// Runs a history without freezing, for its requests per second.
 fn unfrozen(policy: &str, keys: Keys, machine: Machine) -> World {
     let mut world = World::new(policy, ENTRIES, keys, machine, Freezing::fixed(0.0));
     world.run(5.0);
     world
 }
 
-/// Returns whether the phases of a history follow one another as they are drawn in the controller.
+/// Checks that the phases of a history follow each other as in the diagram of the controller.
 fn check_order(world: &World) {
     use Phase::{
         Constructing, Frozen, Learning, Measuring, Proving, TryingAll, Waiting, WarmingUp,
@@ -170,9 +170,9 @@ fn whatever_the_drift_it_does_no_harm_in_the_long_run() {
     }
 }
 
-/// Over some seconds after learning: how many of the requests were served that the cache without
-/// freezing served in the same time, over some histories; and the histories. The machine is another
-/// one while the baseline is measured.
+/// Returns the requests served in some seconds after learning, as a share of those that the cache
+/// without freezing served, over some histories; and the histories. The machine has another speed
+/// while the baseline is measured.
 fn share_just_after_learning(
     keys: impl Fn() -> Keys,
     machine: Machine,
@@ -199,7 +199,7 @@ fn share_just_after_learning(
     (with / without, stories)
 }
 
-/// Histories of each kind.
+/// Number of histories of each kind.
 const SEEDS: u64 = 3;
 
 #[test]

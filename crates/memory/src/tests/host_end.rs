@@ -1,4 +1,4 @@
-//! The end of a host's cache.
+//! Tests of the end of a host's cache.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The index beside a map that is too simple to be wrong.
+//! Comparison of the index with a simple map.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Moves of keys from one index to a larger one, without a shard around them.
+//! Tests of moving keys from one index to a larger one, without a shard.
 
 use crate::index::Places;
 use crate::index::Table;
@@ -7,12 +7,12 @@ use crate::owner::Tenant;
 use crate::owner::slots::{IndexGrowth, MOVED_AT_ONCE};
 use crate::sync::Arc;
 
-/// The place of an entry: it is only compared.
+/// Returns a place for a key's entry. It is only compared.
 fn place(key: u32) -> u32 {
     key + 1
 }
 
-/// The slot of the entry at a place.
+/// Returns the slot of the entry at a place.
 fn slot_at(place: u32) -> u32 {
     place - 1
 }
@@ -21,7 +21,7 @@ fn hash(key: u32) -> Hash32 {
     Hash32(key.wrapping_mul(0x9e37_79b9))
 }
 
-/// Puts a key into the newest index.
+/// Inserts a key into the newest index.
 fn insert(growth: &IndexGrowth, table: &Table<()>, key: u32) -> Tenant {
     let lane = table.index.insert(hash(key), place(key));
     Tenant { hash: hash(key), lane, era: growth.era(), ..Tenant::NONE }

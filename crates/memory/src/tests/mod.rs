@@ -1,6 +1,6 @@
-//! Tests of what cannot be seen of a cache from outside, and the freeze controller on a simulated
-//! machine. They are not in the files that they test: models of threads take those into crates of
-//! their own, with atomics that work only there.
+//! Tests of internals of a cache, and of the freeze controller on a simulated machine. They are not
+//! in the files that they test, because models of threads include those files in other crates, with
+//! atomics that work only there.
 
 mod histories;
 mod host_end;
@@ -118,7 +118,7 @@ fn a_capacity_that_is_not_used_costs_next_to_nothing() {
     }
 }
 
-/// Returns what each shard has room for, in weight, and by how much that is less than its share.
+/// Returns for each shard its room, in weight, and by how much that falls short of its share.
 fn rooms(cache: &Cache<u32, u32>) -> Vec<(i64, i64)> {
     let shards = cache.inner.shards.iter().map(|shard| {
         let owner = shard.owner();
@@ -199,7 +199,7 @@ fn a_large_cache_has_shards_of_bounded_size() {
     assert_eq!(shards((1 << 31) - 1), shards(1 << 26), "and not any number of them");
 }
 
-/// Returns whether what is taken out of a cache now may be freed without a barrier.
+/// Returns true if an entry removed from the cache now could be freed without a barrier.
 fn nobody_is_silent(cache: &Cache<u64, u64>) -> bool {
     let records = &cache.inner.threads.records;
     records.protected_at_once(cache.inner.record(), records.ask(), std::iter::empty()).is_some()
@@ -238,7 +238,8 @@ fn a_thread_that_rests_holds_nobody_up_and_may_come_back() {
     );
 }
 
-/// The library's thread freezes and thaws, and is then silent as long as nothing expires.
+/// Checks that the library's thread releases its records between ticks: it freezes and thaws, and
+/// is then idle while nothing expires.
 #[test]
 #[cfg_attr(miri, ignore = "waits for the system's clock")]
 fn the_library_s_thread_rests_between_ticks() {

@@ -1,4 +1,4 @@
-//! Numbers of places and their addresses.
+//! Tests of the numbers of places and their addresses.
 
 use crate::index::{CHUNKS, ENTRIES, NOWHERE, Places};
 

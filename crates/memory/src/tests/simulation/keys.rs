@@ -1,6 +1,6 @@
-//! The keys that a simulated cache is asked for.
+//! Generators of the keys that a simulated cache is asked for.
 
-/// Makes keys.
+/// A generator of keys.
 pub(crate) enum Keys {
     Zipf { shares: Vec<f64>, shift: u64, every: u64 },
     Loop(u64),
@@ -13,7 +13,8 @@ impl Keys {
         Self::drifting(keys, theta, 0, u64::MAX)
     }
 
-    /// Each rank moves to a key further on by `shift`, every so many requests.
+    /// Creates a generator in which each rank moves on by `shift` keys after every `every`
+    /// requests.
     pub(crate) fn drifting(keys: usize, theta: f64, shift: u64, every: u64) -> Self {
         let mut sum = 0.0;
         let mut shares: Vec<f64> = (1..=keys)

@@ -1,35 +1,34 @@
 //! The latencies of a simulated machine, and their noise.
 
-/// Latencies in microseconds.
+/// Latencies of a simulated machine, in microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Machine {
-    /// A hit by the frozen index.
+    /// Latency of a hit through the frozen index.
     pub(crate) frozen: f64,
-    /// A lookup in the index of everything.
+    /// Latency of a lookup in the index of all entries.
     pub(crate) lookup: f64,
-    /// Tells what a hit on an entry that is not frozen pays on top.
+    /// Additional latency of a hit on an entry that is not frozen.
     pub(crate) promotion: f64,
-    /// A lookup in the frozen index that finds nothing.
+    /// Latency of a lookup in the frozen index that does not find the key.
     pub(crate) failing: f64,
     pub(crate) load: f64,
     pub(crate) insertion: f64,
-    /// Of each latency, the share that is exponential noise.
+    /// Share of each latency that is exponential noise.
     pub(crate) noise: f64,
-    /// The share by which everything becomes slower and faster again, and how many seconds that
-    /// takes.
+    /// Amplitude of a periodic slowdown of the machine, as a share, and its period in seconds.
     pub(crate) wander: (f64, f64),
     /// Stalls per second.
     pub(crate) stalls: f64,
-    /// For each entry of the frozen index.
+    /// Construction time of the frozen index, per entry.
     pub(crate) construction: f64,
-    /// Tells what reading the clock adds to what is measured.
+    /// Time that reading the clock adds to a measured latency.
     pub(crate) clock: f64,
-    /// True if entries may be frozen; they may not where each hit has to write to them.
+    /// True if entries may be frozen. They may not where each hit has to write to them.
     pub(crate) freezes: bool,
 }
 
 impl Machine {
-    /// Freezing halves a hit, promotions are dear.
+    /// A machine on which freezing halves the latency of a hit, and promotions are expensive.
     pub(crate) const LRU_LIKE: Self = Self {
         frozen: 10.0,
         lookup: 15.0,
@@ -45,7 +44,7 @@ impl Machine {
         freezes: true,
     };
 
-    /// The same, so many times as fast.
+    /// Returns a machine that is `times` times as fast.
     pub(crate) fn faster(self, times: f64) -> Self {
         Self {
             frozen: self.frozen / times,

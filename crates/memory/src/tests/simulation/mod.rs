@@ -1,7 +1,7 @@
-//! A cache on a simulated machine: a real policy, a stream of keys, latencies by kind with noise,
-//! and a clock that they move.
+//! A simulated cache: a real policy, a stream of keys, noisy latencies by kind of request, and a
+//! clock that they advance.
 //!
-//! Latencies are a thousandfold those of memory, so that hours of histories pass in seconds.
+//! Latencies are a thousand times those of memory, so that hours of histories pass in seconds.
 
 mod keys;
 mod machine;
@@ -21,7 +21,7 @@ use crate::frozen::{Freezing, Phase};
 
 const TICK: Duration = Duration::from_millis(5);
 const SAMPLED_ONE_IN: u64 = 10;
-/// Microseconds of a stall.
+/// Length of a stall in microseconds.
 const STALL: f64 = 4000.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,22 +33,22 @@ enum HitKind {
 
 /// Frozen entries and their index.
 struct Frozen {
-    /// By slot.
+    /// Frozen mark of each slot.
     slots: Vec<bool>,
     count: u64,
-    /// There is an index.
+    /// True if there is a frozen index.
     index: bool,
     bypassed: bool,
     skips_insertions: bool,
 }
 
-/// Hits since the hit ratio was asked for, and the requests before.
+/// Hits since the hit ratio was last read, and the number of requests at that time.
 struct HitRatio {
     hits: u64,
     from: u64,
 }
 
-/// The maintenance thread.
+/// State of the simulated maintenance thread.
 struct Maintenance {
     pending: Option<(Duration, Done)>,
     wake: Wake,
@@ -63,11 +63,11 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     pub(crate) requests: u64,
     hit_ratio: HitRatio,
-    /// Added to all keys: another value, other keys.
+    /// Offset added to all keys: another value selects a disjoint set of keys.
     pub(crate) other_keys: u64,
-    /// Phases with the time when they began.
+    /// Phases, each with its start.
     pub(crate) phases: Vec<(Duration, Phase)>,
-    /// Time in which the index served.
+    /// Time during which the frozen index served.
     pub(crate) served: Duration,
     random: u64,
     owner: SlotOwner<AnyPolicy, HashMap<u64, Slot>>,
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Another history of the same kind.
+    /// Sets the seed, which selects another history of the same kind.
     pub(crate) fn seed(&mut self, seed: u64) {
         self.random = mix(seed);
     }
@@ -139,7 +139,7 @@ impl World {
         key + self.other_keys
     }
 
-    /// Microseconds with noise.
+    /// Returns a latency in microseconds, with noise around the mean.
     fn noisy(&mut self, mean: f64) -> f64 {
         let noise = self.machine.noise;
         let draw = self.uniform();
@@ -198,7 +198,7 @@ impl World {
         slot.is_some()
     }
 
-    /// Freezes what is ranked best until so many are frozen.
+    /// Freezes the best ranked entries until `wanted` are frozen.
     fn freeze_best(&mut self, wanted: u64) {
         let (mut cursor, mut before) = (Cursor::START, self.frozen.count);
         while self.machine.freezes && self.frozen.count < wanted && cursor != Cursor::END {
@@ -273,7 +273,7 @@ impl World {
             Some((self.now + took, Done::Constructed { took, entries: self.frozen.count }));
     }
 
-    /// Lets the maintenance thread look: steps the controller if it wants that.
+    /// Runs the maintenance thread, which steps the controller if that is due.
     fn look(&mut self) {
         let mut done = None;
         if let Some((at, what)) = self.maintenance.pending
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// Lives for so many seconds; answers requests per second.
+    /// Runs the simulation for some seconds, and returns requests per second.
     pub(crate) fn run(&mut self, seconds: f64) -> f64 {
         let (until, before) = (self.now + Duration::from_secs_f64(seconds), self.requests);
         while self.now < until {
@@ -331,7 +331,7 @@ impl World {
         (self.requests - before) as f64 / seconds
     }
 
-    /// Lets time pass without requests.
+    /// Advances the time without requests.
     pub(crate) fn idle(&mut self, seconds: f64) {
         let until = self.now + Duration::from_secs_f64(seconds);
         while self.now < until {
@@ -340,7 +340,7 @@ impl World {
         }
     }
 
-    /// The hit ratio of all requests since the last call.
+    /// Returns the hit ratio of all requests since the last call.
     pub(crate) fn take_hit_ratio(&mut self) -> f64 {
         let HitRatio { hits, from } = self.hit_ratio;
         self.hit_ratio = HitRatio { hits: 0, from: self.requests };
@@ -352,14 +352,14 @@ impl World {
         self.phases.iter().filter(|entered| entered.1 == phase).count()
     }
 
-    /// Returns how many seconds each visit to a phase took.
+    /// Returns the length of each visit to a phase in seconds.
     pub(crate) fn lengths(&self, phase: Phase) -> Vec<f64> {
         let ends = self.phases.iter().skip(1).map(|next| next.0).chain([self.now]);
         let visits = self.phases.iter().zip(ends).filter(|(visit, _)| visit.1 == phase);
         visits.map(|(visit, end)| (end - visit.0).as_secs_f64()).collect()
     }
 
-    /// Returns what was decided and why, for messages of tests that fail.
+    /// Returns the decisions with their reasons, for messages of failing tests.
     pub(crate) fn story(&self) -> String {
         let decisions = self.controller.stats().decisions;
         let lines = decisions
