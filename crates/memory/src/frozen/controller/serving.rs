@@ -123,8 +123,9 @@ impl Controller {
         self.thaw(After::WarmUp(Then::Judge(Box::new(suspect))), reason)
     }
 
-    /// Renews an index that has lost so many hits that it does harm. If several indexes in a row grew
-    /// old early, another one would not help: then a fresh baseline is measured, to judge freezing.
+    /// Renews an index that has lost so many hits that it does harm. If several indexes in a row
+    /// grew old early, another one would not help: then a fresh baseline is measured, to judge
+    /// freezing.
     fn renew_old(&mut self, loss: &Difference) -> ControllerStep {
         let age = self.now.saturating_sub(self.phases.monitor.began);
         let is_early = age <= 2 * self.lifespan.least();
