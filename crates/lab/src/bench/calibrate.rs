@@ -606,7 +606,7 @@ impl Marking {
     /// Returns the cost of a written mark in microseconds, one value per repetition.
     ///
     /// # Errors
-    /// A time is not valid in the model.
+    /// A time is negative or not a number, so that the model refuses it.
     fn price(&self, policy: &str, around: &Around<'_>) -> Result<Vec<f64>, ModelError> {
         let (run, written) = (&self.runs[policy], self.written[policy]);
         let computes = |run: &Mixed, visit: &Time, at: usize| {
