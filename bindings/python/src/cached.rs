@@ -90,7 +90,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Removes the result of a call, and prevents that a load in progress stores one. Returns
+    /// Removes the result of a call, and keeps a load in progress from storing one. Returns
     /// whether there was a result.
     fn invalidate(&self, args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> PyResult<bool> {
         let (object, call) = self.key(args, Some(kwargs))?;

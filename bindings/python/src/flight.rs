@@ -317,7 +317,7 @@ impl Flights {
         self.failed_loads.fetch_add(has_failed.into(), Ordering::Relaxed);
     }
 
-    /// Prevents that a load of this key in progress stores its result.
+    /// Detaches the load of a key, so that its result is not stored.
     pub(crate) fn detach(&self, probe: &Probe<'_, '_>) {
         let mut under_way = lock(&self.under_way);
         if under_way.flights.is_empty() {
@@ -328,7 +328,7 @@ impl Flights {
         drop(detached);
     }
 
-    /// Prevents that any load in progress stores its result.
+    /// Detaches all loads in progress, so that their results are not stored.
     pub(crate) fn detach_all(&self) {
         #[expect(clippy::mutable_key_type, reason = "only keys that have left a cache change")]
         let detached = std::mem::take(&mut lock(&self.under_way).flights);

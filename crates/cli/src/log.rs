@@ -27,7 +27,7 @@ const END: Duration = Duration::from_secs(5);
 /// Environment variable that selects the logged events.
 const FILTER: &str = "FLOE_LOG";
 
-/// All log levels, from nothing to everything.
+/// All log levels, from the fewest events to the most.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The format of logged events.

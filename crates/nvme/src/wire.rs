@@ -29,9 +29,9 @@ pub const ANY_CONTROLLER: u16 = 0xffff;
 pub mod connect {
     use std::ops::Range;
 
-    /// Identifier of the host.
+    /// Host identifier.
     pub const HOST_ID: Range<usize> = 0..16;
-    /// Identifier of the controller.
+    /// Controller identifier.
     pub const CONTROLLER_ID: Range<usize> = 16..18;
     /// NVMe qualified name of the subsystem.
     pub const SUBSYSTEM_NQN: Range<usize> = 256..512;
@@ -45,13 +45,13 @@ pub mod connect {
 
 /// Offsets of a controller's registers, and their bits.
 pub mod property {
-    /// Capabilities, 8 bytes.
+    /// Offset of the capabilities register (CAP), 8 bytes.
     pub const CAP: u32 = 0x00;
-    /// Version, 4 bytes.
+    /// Offset of the version register (VS), 4 bytes.
     pub const VS: u32 = 0x08;
-    /// Configuration, 4 bytes.
+    /// Offset of the configuration register (CC), 4 bytes.
     pub const CC: u32 = 0x14;
-    /// Status, 4 bytes.
+    /// Offset of the status register (CSTS), 4 bytes.
     pub const CSTS: u32 = 0x1c;
     /// Configuration bit: enable the controller.
     pub const CC_ENABLE: u32 = 1 << 0;
@@ -172,7 +172,7 @@ impl Command {
 pub struct Descriptor {
     /// Offset in the capsule, if the capsule carries the data.
     pub address: u64,
-    /// Bytes of data.
+    /// Length of the data in bytes.
     pub length: u32,
     /// Type of the descriptor, one of [`descriptor`].
     pub kind: u8,
@@ -406,25 +406,28 @@ pub mod identifier {
 
 /// Identifiers of features, for Get Features and Set Features.
 pub mod feature {
-    /// Arbitration.
+    /// Identifier of the feature Arbitration.
     pub const ARBITRATION: u8 = 0x01;
-    /// Power Management.
+    /// Identifier of the feature Power Management.
     pub const POWER: u8 = 0x02;
-    /// Volatile Write Cache.
+    /// Identifier of the feature Volatile Write Cache.
     pub const WRITE_CACHE: u8 = 0x06;
-    /// Number of Queues.
+    /// Identifier of the feature Number of Queues.
     pub const QUEUES: u8 = 0x07;
-    /// Write Atomicity.
+    /// Identifier of the feature Write Atomicity.
     pub const WRITE_ATOMICITY: u8 = 0x0a;
-    /// Asynchronous Event Configuration.
+    /// Identifier of the feature Asynchronous Event Configuration.
     pub const ASYNC_EVENTS: u8 = 0x0b;
-    /// Keep Alive Timer.
+    /// Identifier of the feature Keep Alive Timer.
     pub const KEEP_ALIVE: u8 = 0x0f;
-    /// Asynchronous events: namespaces have come, gone or changed. Also a bit of Identify's OAES.
+    /// Event bit for notices that namespaces were added, removed or changed. Also a bit of OAES in
+    /// Identify Controller.
     pub const NAMESPACE_NOTICES: u32 = 1 << 8;
-    /// Asynchronous events: the access to namespaces has changed. Also a bit of Identify's OAES.
+    /// Event bit for notices that the access to namespaces has changed. Also a bit of OAES in
+    /// Identify Controller.
     pub const ANA_NOTICES: u32 = 1 << 11;
-    /// Asynchronous events: the discovery log has changed. Also a bit of Identify's OAES.
+    /// Event bit for notices that the discovery log has changed. Also a bit of OAES in Identify
+    /// Controller.
     pub const DISCOVERY_NOTICES: u32 = 1 << 31;
 }
 

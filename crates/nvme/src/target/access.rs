@@ -159,8 +159,8 @@ impl Paths {
         self.read().port_changes
     }
 
-    /// Returns the ports that a host can reach which connected to `called`. That address is always
-    /// among them.
+    /// Returns the ports that a host can reach if it has connected to `called`. That address is
+    /// always among them.
     pub(super) fn ports_for(&self, called: SocketAddr) -> Vec<Port> {
         let called = SocketAddr::new(called.ip().to_canonical(), called.port());
         let mut found: Vec<Port> = Vec::new();
