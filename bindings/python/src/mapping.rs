@@ -106,7 +106,6 @@ impl Mapping {
         self.store.clear();
     }
 
-    /// Returns the statistics of the cache.
     pub(crate) fn stats(&self) -> Stats {
         let stats = self.store.stats();
         let (loads, failed_loads) = self.flights.counts();

@@ -78,7 +78,6 @@ fn backing_help() -> String {
     format!("Medium of the volume: {}", Medium::names())
 }
 
-/// Parses the name of a medium.
 fn medium(name: &str) -> Result<String, String> {
     match Medium::named(name) {
         Some(_) => Ok(name.to_owned()),

@@ -46,7 +46,6 @@ pub(crate) fn table(columns: &[&str], left_aligned: usize) -> Table {
     table
 }
 
-/// Aligns one column of a table to the left.
 pub(crate) fn align_left(table: &mut Table, column: usize) {
     if let Some(column) = table.column_mut(column) {
         column.set_cell_alignment(CellAlignment::Left);
@@ -79,7 +78,6 @@ pub(crate) fn bytes(bytes: u64) -> String {
     format!("{:.1} {}", bytes as f64 / (1u64 << (10 * power)) as f64, units[power - 1])
 }
 
-/// Formats a share in percent.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }

@@ -185,7 +185,6 @@ impl Mapping {
         Ok(Self { start, bytes })
     }
 
-    /// Reads a descriptor that the kernel has written.
     fn read(&self, tag: usize) -> Descriptor {
         assert!((tag + 1) * size_of::<Descriptor>() <= self.bytes.get(), "a tag of the queue");
         // SAFETY: the descriptor is inside the mapping, and any bytes are a valid one. The kernel

@@ -82,7 +82,6 @@ impl Admin {
         self.notices = Notices::default();
     }
 
-    /// Executes an admin command.
     pub(super) fn command(
         &mut self,
         command: &Command,
@@ -234,7 +233,6 @@ impl Features {
         Ok(0)
     }
 
-    /// Returns the value of a feature.
     pub(super) fn get(&self, command: &Command, controller: &Controller) -> Result<u64, Status> {
         let value = match command.u8(40) {
             feature::KEEP_ALIVE => self.keep_alive_ms,

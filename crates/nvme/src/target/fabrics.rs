@@ -52,7 +52,6 @@ pub(super) fn queue_of(command: &Command) -> (u16, bool) {
     (command.u16(44).saturating_add(1), command.u8(46) & connect::NO_FLOW_CONTROL == 0)
 }
 
-/// Executes a Connect command.
 pub(super) fn connect(
     command: &Command,
     data: &[u8],
@@ -111,7 +110,6 @@ pub(super) fn connect(
     Ok(Connected { controller, queue: ConnectedQueue::Io(lease), proof })
 }
 
-/// The registers of a controller.
 #[derive(Debug, Default)]
 pub(super) struct Registers {
     configuration: u32,
@@ -124,7 +122,6 @@ impl Registers {
         self.status & property::CSTS_READY != 0
     }
 
-    /// Reads a register.
     pub(super) fn get(&self, command: &Command) -> Result<u64, Status> {
         let is_long = command.u8(40) & 7 == 1;
         match (command.u32(44), is_long) {

@@ -132,7 +132,6 @@ impl Pieces {
         Self { kind: RequestKind::Flush, ranges: namespaces.iter().map(whole).collect() }
     }
 
-    /// Removes and returns the next request.
     pub(super) fn next(&mut self) -> Option<(RequestKind, Range)> {
         let range = self.ranges.last_mut()?;
         let piece = Range { bytes: range.bytes.min(PIECE_BYTES), ..*range };

@@ -201,7 +201,6 @@ impl Commands {
         self.ids.contains(&u32::from(id))
     }
 
-    /// Returns the command in flight with this tag.
     pub(super) fn get(&mut self, tag: u16) -> Option<&mut CommandState> {
         self.places.get_mut(usize::from(tag))?.as_mut()
     }
@@ -214,7 +213,6 @@ impl Commands {
         Some(flight)
     }
 
-    /// Returns the number of commands in flight.
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }

@@ -128,7 +128,6 @@ impl Subsystem {
         &self.nqn
     }
 
-    /// Returns the serial number of the subsystem.
     pub(super) fn serial(&self) -> String {
         format!("{:016x}", (self.number >> 64) as u64)
     }
@@ -159,7 +158,6 @@ impl Subsystem {
         Some(ControllerLease { subsystem: Arc::clone(self), controller })
     }
 
-    /// Returns the controller with this identifier.
     pub(super) fn controller(&self, id: u16) -> Option<Arc<Controller>> {
         lock(&self.controllers).by_id.get(&id).cloned()
     }

@@ -16,7 +16,6 @@ use super::identify::{
 };
 use super::queue::{Completion, QueueOptions};
 
-/// Bytes of the data of a Connect command.
 const CONNECT_BYTES: usize = 1024;
 
 /// Bits of CC for the sizes of queue entries, as powers of two: 64-byte commands and 16-byte

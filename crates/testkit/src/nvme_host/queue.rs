@@ -85,7 +85,6 @@ pub struct Completion {
     pub data: Vec<u8>,
 }
 
-/// A command in flight.
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) name: &'static str,

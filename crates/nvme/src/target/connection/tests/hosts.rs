@@ -36,7 +36,6 @@ pub(super) fn namespaces() -> Arc<Namespaces> {
     Arc::new(Namespaces::new(vec![namespace(0), sealed]))
 }
 
-/// Returns an initialization request.
 pub(super) fn initialize(digests: u8) -> Vec<u8> {
     Initialize { format: 0, data_alignment: 0, digests, most: 0 }
         .to_bytes(kind::INITIALIZE_REQUEST)
