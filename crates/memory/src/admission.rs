@@ -13,9 +13,9 @@
 //!   not reported one by one;
 //! - counts, in a window that ends with every [`WINDOW_OFFERS`]th offer of the shard. Threads count
 //!   lookups and hits in their records, and the shard takes its part as if keys were spread evenly.
-//!   So a hit does no work for the admission, and the parts add up. The weight of a missed value is
-//!   unknown, so lookups count with the average weight of entries. Removals count with no bytes
-//!   written.
+//!   So a hit does no work for the admission, and the parts add up. A lookup does not know the
+//!   weight of its value, so lookups and hits count with the average weight of entries. Removals
+//!   count with no bytes written.
 //!
 //! A cache in memory fetches nothing for an admission, and its keys have no position: admissions
 //! that need either are refused when the cache is built.

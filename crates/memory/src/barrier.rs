@@ -6,8 +6,8 @@
 //! One of the two must see the other, for which each needs a full fence between its store and its
 //! load (Dekker's handshake). The reader would pay for it on each hit. Worse, a fence keeps the
 //! processor from working on the next lookup meanwhile. So the reader only keeps the compiler from
-//! reordering ([`light`]), and the reclaimer makes every thread of the process pass a fence
-//! ([`heavy`]; `membarrier(2)`, once for a whole batch of entries).
+//! reordering ([`light`]). The reclaimer makes every thread of the process pass a fence ([`heavy`];
+//! `membarrier(2)`, once for a whole batch of entries).
 //!
 //! Where that call does not exist or is not allowed, readers do use a fence. This is decided before
 //! the first reader runs.

@@ -14,7 +14,7 @@
 //!   limits.
 //! - An entry that weighs a sixteenth of a share or more is *heavy*: all shards make room for it
 //!   alike, in turns. While it is in the cache, each share is smaller by the entry's weight divided
-//!   by the number of shards, and the share of its own shard is larger by its weight. Otherwise the
+//!   by the number of shards. The share of its own shard is larger by its weight. Otherwise the
 //!   shard of such an entry would lose a good part of its other entries, and with them hits, which
 //!   no other shard gains.
 //!

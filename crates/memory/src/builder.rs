@@ -517,8 +517,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     }
 }
 
-/// Fewest entries of a shard by default. Smaller shards choose victims worse: on the traces of
-/// docs/results/policies.md shards of 256 have 0.03 % more misses than shards of 1024, and shards
+/// Fewest entries of a shard by default. Smaller shards choose victims worse. On the traces of
+/// docs/results/policies.md, shards of 256 have 0.03 % more misses than shards of 1024, and shards
 /// of 128 have 0.07 % more. With fewer shards, threads that replace values contend more often.
 const SHARE_MIN: u64 = 160;
 

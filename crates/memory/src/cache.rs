@@ -207,7 +207,7 @@ where
         self.peek(key).is_some()
     }
 
-    /// Looks a key up without a trace: it counts no hit, does not tell the policy, and does not
+    /// Looks a key up without a trace. It counts no hit, does not tell the policy, and does not
     /// delay the expiry of an entry with a time to idle. Slower than [`get`](Self::get).
     ///
     /// ```

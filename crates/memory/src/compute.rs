@@ -44,9 +44,9 @@ where
     /// failing loads at most, and then loads beside others. With
     /// [`try_get_with`](Self::try_get_with) all waiting callers fail with the first.
     ///
-    /// The guard has the loaded value even where the cache does not take it. If the key is removed
-    /// or inserted, or the cache cleared, while it is loaded, the loaded value may be out of date
-    /// and does not enter the cache.
+    /// The guard has the loaded value even where the cache does not take it. The loaded value does
+    /// not enter the cache if the key is removed or inserted, or the cache cleared, during the
+    /// load: the value may be out of date then.
     ///
     /// Loads may ask for other keys, and for each other's. Where a wait would close a cycle of
     /// loads that wait for each other, the caller loads by itself and does not wait. This covers

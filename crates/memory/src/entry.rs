@@ -8,8 +8,8 @@ use crate::hazard::Cell;
 use crate::index::KeyHash;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The slot of an entry, its frozen mark, and its expiry: 16 bytes next to the key, so that a hit
-/// that compares the key reads them with it.
+/// The slot of an entry, its frozen mark, and its expiry. The 16 bytes are next to the key, so that
+/// a hit that compares the key reads them with it.
 #[derive(Debug)]
 pub(crate) struct Head {
     /// The bits of a [`State`] in the lower half. The upper half is the [`Moment`] at which the

@@ -70,7 +70,7 @@ pub(crate) struct Found<'a, K, V> {
 /// to other threads and outlive the cache.
 ///
 /// A guard gives the value by reference only, also when its entry has left the cache. Guards are
-/// not counted, so a guard cannot tell whether it is the last one: that would take a barrier for
+/// not counted, so a guard cannot tell whether it is the last one. That would take a barrier for
 /// all threads and a scan of the guards of each. For an owned value, clone it, or keep values in an
 /// [`Arc`](std::sync::Arc).
 ///

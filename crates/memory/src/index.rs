@@ -1,13 +1,13 @@
 //! The index of a shard, from a key's hash to the place of its entry. Any thread reads it without
 //! locks; only the shard's owner changes it.
 //!
-//! A bucket is half a cache line: six [places](Places), a tag of seven bits for each, and the
-//! number of keys that *passed by*, because the bucket was full when they were inserted (as in F14:
-//! Bronson and Shi, "Open-sourcing F14", 2019). Tags and count are one word. A key stays in its
-//! lane until it is removed. A reader goes on to the next bucket as long as a key passed by, so it
-//! finds every key that is present throughout. All tags of a bucket are compared at once and
-//! without a branch: a mispredicted branch on memory that has yet to arrive would stop the
-//! processor from working on the next lookup.
+//! A bucket is half a cache line. It has six [places](Places), a tag of seven bits for each, and
+//! the number of keys that *passed by* because the bucket was full when they were inserted. F14
+//! does that, too (Bronson and Shi, "Open-sourcing F14", 2019). Tags and count are one word. A key
+//! stays in its lane until it is removed. A reader goes on to the next bucket as long as a key
+//! passed by, so it finds every key that is present throughout. All tags of a bucket are compared
+//! at once and without a branch. A mispredicted branch on memory that has yet to arrive would stop
+//! the processor from working on the next lookup.
 //!
 //! Readers rely on this: *a place in a lane is that of a live entry*. It is cleared before the
 //! entry is freed. Tags are hints; a reader that follows one compares the key.

@@ -11,7 +11,7 @@ use crate::records::Records;
 use crate::retired::Round;
 use crate::retired::{Batch, Retired, Waiting};
 
-/// Capacity that an empty queue of waiting entries keeps.
+/// Capacity up to which the queue of waiting entries is not shrunk.
 const ROOM: usize = 64;
 
 /// Removed entries of a shard that wait to be freed. An insertion touches its first fields only.

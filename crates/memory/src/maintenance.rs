@@ -1,8 +1,8 @@
 //! Maintenance threads of the library: they remove expired entries and step freezing.
 //!
 //! Other threads do not depend on them for the time, which each reads from the system
-//! ([`clock`](crate::clock)): lookups do not find expired entries even if these threads are late.
-//! They sleep until something is due. A cache in which nothing expires or freezes is not
+//! ([`clock`](crate::clock)). So lookups do not find expired entries even if these threads are
+//! late. They sleep until something is due. A cache in which nothing expires or freezes is not
 //! registered, and one in which nothing is due costs nothing.
 //!
 //! One thread *leads*: it waits for the next due time. It makes ticks itself, as they run no user
@@ -12,7 +12,7 @@
 //! a listener that never returns blocks only its own thread.
 //!
 //! Where no thread can be started, inserting threads do the sweeps of that cache when they are due
-//! (`Lifetimes::sweep_without_threads`), and try again to start one; freezing is refused when the
+//! (`Lifetimes::sweep_without_threads`), and try again to start one. Freezing is refused when the
 //! cache is built. A forked process has none of these threads, and starts its own with the first
 //! insertion into a registered cache.
 //!

@@ -13,7 +13,7 @@
 //!   waits for the load for which the caller waits. A caller that executes no run blocks nobody,
 //!   and does not touch the graph. Nor do hits.
 //! - A run that a future polls is also assumed to wait for the thread that polled it last, while
-//!   that thread is blocked: an executor with one thread cannot poll it otherwise. Where another
+//!   that thread is blocked. An executor with one thread cannot poll it otherwise. Where another
 //!   thread could have, a key is loaded once more than necessary.
 
 use std::any::Any;

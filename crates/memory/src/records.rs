@@ -6,9 +6,9 @@
 //! only the first two are scanned. Free records keep their counts, whose sum is kept as well, and
 //! go to the next threads. So there are as many records as there were threads at once.
 //!
-//! Guards that may travel between threads are in a table of [`Holds`] under a lock, which is read
-//! last: a guard of a thread can become one of those. The opposite conversion happens under the
-//! lock of the records.
+//! Guards that may travel between threads are in a table of [`Holds`] under a lock. It is read
+//! last, because a guard of a thread can become one of those. The opposite conversion happens under
+//! the lock of the records.
 //!
 //! # Scans
 //!
@@ -17,7 +17,7 @@
 //! Where threads hold few guards, a reclaimer reads all cells whenever it frees a batch. With many
 //! guards that would be too much work for each batch. So a *scan* reads some cells for each batch,
 //! under the lock of the records each time, and batches wait for its end. A complete scan has seen
-//! all guards of entries that had left before it began: a guard stays in its cell until it is
+//! all guards of entries that had left before it began. A guard stays in its cell until it is
 //! dropped or becomes a [`Hold`], for which reclaimers look later. The conversion of a hold to a
 //! cell adds the address to the scan.
 //!
@@ -499,7 +499,7 @@ impl Scan {
     }
 }
 
-/// Capacity that the table of holds keeps when it shrinks.
+/// Capacity up to which the table of holds is not shrunk.
 const ROOM: usize = 64;
 
 /// The held entries of one cache.

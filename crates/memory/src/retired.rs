@@ -6,7 +6,7 @@
 //! Rounds show without a heavy barrier that no thread can still find removed entries.
 //!
 //! A thread that removes entries and wants to free them *asks*: rounds of asking are numbered. A
-//! thread that takes a lock of the cache anyway, to insert or remove, *answers* in passing: it
+//! thread that takes a lock of the cache anyway, to insert or remove, *answers* in passing. It
 //! stores the number of the last round in its record (quiescent states; McKenney and Slingwine,
 //! PDCS '98). A thread that has answered has seen all removals from before the round was asked, so
 //! it will not find the removed entries again. Those that it still reads were in its cells before.

@@ -7,14 +7,15 @@ use std::sync::OnceLock;
 use crate::index::{CHUNKS, ENTRIES, Places};
 use crate::sync::Arc;
 
-/// Most bytes in a chunk, unless a single entry is larger or earlier chunks are large.
+/// Most bytes in a chunk, unless a single entry or [`BEYOND_SHARE`]'s part of the earlier chunks is
+/// larger.
 const CHUNK_BYTES: usize = 16 << 20;
 /// Most bytes in the first chunk; each further one is as large as all before.
 const CHUNK_FIRST_BYTES: usize = 64 << 10;
 /// Most entries in the first chunk.
 const ENTRIES_FIRST: usize = 32;
-/// Divisor for chunks beyond the expected number of entries: each is this part of all before. A
-/// chunk may always be so large.
+/// Divisor for chunks beyond the expected number of entries: each is this part of all before. Any
+/// chunk may have this size.
 const BEYOND_SHARE: usize = 8;
 
 /// Most memory that the slabs of a cache take in one piece.

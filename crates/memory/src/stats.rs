@@ -88,7 +88,7 @@ pub struct Stats {
     pub insertions: u64,
     /// Entries inserted in place of another entry with the same key.
     pub replacements: u64,
-    /// Insertions that the cache refused for lack of room; see [`Cause::Rejected`].
+    /// Entries that the cache did not insert; see [`Cause::Rejected`].
     pub rejections: u64,
     /// Entries evicted to make room for others.
     pub evictions: u64,
@@ -145,17 +145,17 @@ impl Stats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The policy chose it to make room for others.
+    /// The policy evicted the entry to make room for others.
     Evicted,
-    /// Its time to live or to idle was over.
+    /// The entry's time to live or time to idle was over.
     Expired,
-    /// Another value was inserted under its key.
+    /// Another value was inserted under the entry's key.
     Replaced,
-    /// It was removed, or the cache cleared.
+    /// The caller removed the entry, or cleared the cache.
     Removed,
-    /// It did not come in: it weighs more than the cache holds, or all that could have made room is
-    /// pinned.
+    /// The entry was not inserted: it weighs more than the cache may hold, only pinned entries
+    /// could have made room for it, or it was loaded and is out of date.
     Rejected,
-    /// It did not come in: the cache's [admission](crate::Builder::admission) rejected it.
+    /// The entry was not inserted: the cache's [admission](crate::Builder::admission) rejected it.
     Bypassed,
 }

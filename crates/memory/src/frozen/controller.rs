@@ -73,7 +73,7 @@ enum Then {
     /// To check that these windows of a frozen phase, which were not too slow, still beat the
     /// baseline.
     Recheck(Vec<f64>),
-    /// None: the share to freeze is known, and the cache only had to warm up.
+    /// No comparison: the share to freeze is known, and the cache only had to warm up.
     Freeze,
     /// To be a fair comparison for the proof of the chosen share.
     Prove,

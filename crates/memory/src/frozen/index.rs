@@ -6,11 +6,11 @@
 //! here looks it up there. That makes removing an entry a single store: the word of its address is
 //! cleared, and from then on the shard decides about the key.
 //!
-//! A bucket is one cache line: a tag of eight bits and 32 bits of address for each of twelve keys,
-//! and a mark whether a key passed by because the bucket was full when it came. Addresses count
-//! from the lowest entry, in units of an entry's alignment, so they reach over 16 GiB or more.
-//! Entries beyond that are not frozen. At the filling here that is 7.6 bytes a key. All tags are
-//! compared at once and without a branch.
+//! A bucket is one cache line. It has a tag of eight bits and 32 bits of address for each of twelve
+//! keys. A mark tells that a key passed by because the bucket was full when it came. Addresses
+//! count from the lowest entry, in units of an entry's alignment, so they reach over 16 GiB or
+//! more. Entries beyond that are not frozen. At the filling here that is 7.6 bytes a key. All tags
+//! are compared at once and without a branch.
 //!
 //! Readers rely on the invariant of [`index`](crate::index): *an address in the index is that of a
 //! live entry*.

@@ -180,7 +180,7 @@ impl Learner {
         Some(((1.0 - counts.hit_ratio()?) * miss, without))
     }
 
-    /// Returns true if freezing more can only do harm while it is measured: at the last stops, even
+    /// Returns true if freezing more can only do harm while it is measured. At the last stops, even
     /// hits without any latency would not have made up for the lost ones.
     pub(super) fn is_hopeless(&self, baseline: &Windows) -> bool {
         let last = &self.stops[self.stops.len().saturating_sub(HOPELESS_STOPS)..];

@@ -1,9 +1,9 @@
 //! Observations and actions of the freeze controller.
 //!
 //! The cache keeps a *frozen* bit with every entry. It counts a hit on an entry with the bit as a
-//! frozen hit, even if the entry was found through its shard: while the controller learns there is
-//! no frozen index, and the index may be bypassed. The controller knows no entries, only shares and
-//! counts.
+//! frozen hit, even if the entry was found through its shard. That happens while the controller
+//! learns without a frozen index, and while the index is bypassed. The controller knows no entries,
+//! only shares and counts.
 //!
 //! # Windows
 //!
@@ -28,8 +28,8 @@
 //!
 //! FrozenHot waits until an entry inserted at the head is evicted. Near a hit ratio of 1 that never
 //! happens. So [`Warmth`] waits for as many insertions as the cache has entries, or for many
-//! lookups, until the hit ratio is steady, and in any case no longer than some seconds. Only an
-//! idle cache stays cold.
+//! lookups, and for a steady hit ratio. It waits no longer than some seconds. Only an idle cache
+//! stays cold.
 
 use std::collections::VecDeque;
 use std::fmt;

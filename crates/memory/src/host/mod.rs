@@ -2,7 +2,7 @@
 //!
 //! A host such as a database in C++ keeps a pointer for each value that it uses, and releases it on
 //! any thread. [`HostCache`] provides [`Handle`]s for that. The first four of a thread are words of
-//! the thread's own, as guards of a [`Cache`] are: such a hit takes no lock and does no
+//! the thread's own, as guards of a [`Cache`] are. Such a hit takes no lock and does no
 //! read-modify-write, whether its entry is frozen or not. The entry counts further ones.
 //!
 //! Each value comes with its *charge*, usually bytes of memory. It counts towards
@@ -166,8 +166,8 @@ where
     }
 
     /// Inserts a value with its charge and returns a handle to it. The handle is returned even
-    /// where the cache does not take the value, because the policy or the admission rejects it, or
-    /// because its charge is 4 GiB or more.
+    /// where the cache does not take the value: the policy or the admission may reject it, or its
+    /// charge be 4 GiB or more.
     ///
     /// # Errors
     /// Returns key and value if the cache is strict and cannot make room for the charge.

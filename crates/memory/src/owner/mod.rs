@@ -2,7 +2,7 @@
 //! order, and victims.
 //!
 //! It is not the [owner of slots](floe_policy::owner) that simulations use. Entries share a budget
-//! with other shards, may be pinned or frozen, and are published to readers without locks, so a hit
+//! with other shards, may be pinned or frozen, and are published to readers without locks. So a hit
 //! or an insertion through the general owner would execute more instructions. A test of `floe-lab`
 //! (`simulate_is_cache`) drives both with the same requests and compares all victims.
 
