@@ -1,14 +1,14 @@
 //! The journal: the state of the cache that survives a restart, and its form on the cache device.
 //!
 //! Each shard has a log of [`Change`]s, written a page at a time ([`ShardJournal`]), and
-//! checkpoints that keep it short. Opening a cache reads both back ([`open`]). This module defines
-//! bytes, not the time at which they are written: the shards decide which change may be logged
-//! when. docs/format.md specifies both.
+//! checkpoints that keep it short. Opening a cache reads both back ([`open`]). docs/format.md
+//! specifies the bytes. The shards decide which change may be logged when (`logging`).
 //!
-//! From the bottom up: `sum` (checksums), `page`, `record` (changes as bytes), `superblock`,
-//! `layout`; `writer` and `checkpoint` write a shard's journal, `map` and `restore` read it,
-//! `salvage` and `parity` recover a damaged one; `io` reads and writes for `store` (a device as a
-//! whole) and `scan` (its inspection).
+//! From the bottom up: `page` (with checksums and parity), `record` (changes as bytes),
+//! `superblock`, `layout`. `writer` writes a shard's journal, `map` and `restore` read it,
+//! `salvage` recovers a damaged one. `io` reads and writes for `store`, which handles a device as a
+//! whole. `part` writes the logs of a cache in service. `commits` decides when they become durable,
+//! and `bypass` what happens when they cannot be written.
 
 pub(crate) mod bypass;
 pub(crate) mod commits;

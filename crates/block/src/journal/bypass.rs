@@ -1,10 +1,10 @@
-//! Bypass of a cache whose log cannot be written: which requests go on past the cache, and which
+//! Bypass of a cache whose log cannot be written: which requests continue past the cache, and which
 //! must wait.
 //!
 //! The log keeps its last durable statements, and the next start of the server reads them. So a
 //! change of the backing device is safe in two cases. Either the log has no copy of the range, or a
 //! durable record outside the log says that its copies are void. The owner of all parts writes that
-//! record, and tells each shard how far it has come ([`LogState`]).
+//! record, and tells each shard how far this has progressed ([`LogState`]).
 //!
 //! - *Unwritable*: nothing is recorded yet. A write waits if the log may have a copy of its range.
 //! - *Bypassed*: clean copies are void. Dirty data is still valid: it is written to the backing
@@ -22,20 +22,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::TaskId;
 
-/// The validity of the log.
+/// The validity of the log at the next start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum LogState {
     /// The log can be written.
     #[default]
     Writable,
-    /// A write to the log has failed.
+    /// A write to the log has failed; what is in the log stays valid.
     Unwritable,
-    /// Its clean copies are void at the next start.
+    /// The log's clean copies are void at the next start; its dirty data is valid.
     Bypassed {
         /// Some dirty data could not be cleaned.
         stuck: bool,
     },
-    /// The whole log is void.
+    /// The whole log is void at the next start.
     Retired,
 }
 
@@ -43,10 +43,10 @@ pub(crate) enum LogState {
 #[derive(Debug, Default)]
 pub(crate) struct Bypass {
     state: LogState,
-    /// Runs that the log calls dirty and the backing device has by now: the end of each by its
-    /// start.
+    /// Runs that the log calls dirty although the backing device has them by now: the end of each
+    /// by its start.
     brought_down: BTreeMap<Place, u64>,
-    /// Some dirty data may be neither in the log nor durable on the cache device.
+    /// Set when some dirty data may be neither in the log nor durable on the cache device.
     unsure: bool,
     /// Volumes whose last round of cleaning failed.
     blocked: BTreeSet<VolumeId>,
@@ -54,7 +54,6 @@ pub(crate) struct Bypass {
 }
 
 impl Bypass {
-    /// Returns the validity of the log.
     #[inline]
     pub(crate) fn state(&self) -> LogState {
         self.state
@@ -66,50 +65,51 @@ impl Bypass {
         self.state == LogState::Writable
     }
 
-    /// Returns whether the log cannot be written and some of it is valid.
+    /// Returns whether the log cannot be written while some of its content is still valid.
     #[inline]
     pub(crate) fn is_bound(&self) -> bool {
         !matches!(self.state, LogState::Writable | LogState::Retired)
     }
 
-    /// Returns whether all dirty data is to be cleaned.
+    /// Returns whether the cache is bypassed, so that all dirty data is to be cleaned.
     #[inline]
     pub(crate) fn is_bypassed(&self) -> bool {
         matches!(self.state, LogState::Bypassed { .. })
     }
 
-    /// Returns whether some writes wait for a change of the log's validity.
+    /// Returns whether writes may be waiting for a change of the log's validity.
     pub(crate) fn is_waited_for(&self) -> bool {
         matches!(self.state, LogState::Unwritable | LogState::Bypassed { stuck: false })
     }
 
-    /// Notes that the log cannot be written; `unsure` says that some dirty data may not be durable.
+    /// Records that the log cannot be written; `unsure` says that some dirty data may not be
+    /// durable.
     pub(crate) fn lose(&mut self, unsure: bool) {
         if self.is_writable() {
             (self.state, self.unsure) = (LogState::Unwritable, unsure);
         }
     }
 
-    /// Makes the log's clean copies void, unless the whole log is.
+    /// Declares the log's clean copies void, unless the whole log already is.
     pub(crate) fn void_clean(&mut self, stuck: bool) {
         if self.state != LogState::Retired {
             self.state = LogState::Bypassed { stuck };
         }
     }
 
-    /// Makes the whole log void.
+    /// Declares the whole log void.
     pub(crate) fn retire(&mut self) {
         self.state = LogState::Retired;
         self.brought_down.clear();
     }
 
-    /// Notes that some data became dirty which no commit will make durable.
+    /// Records that some data became dirty which no commit will make durable.
     #[inline]
     pub(crate) fn note_unsure(&mut self) {
         self.unsure |= self.is_bound();
     }
 
-    /// Notes the end of a round of cleaning of a volume.
+    /// Handles the end of a volume's round of cleaning.
     pub(crate) fn round_ended(&mut self, volume: VolumeId, failed: bool) {
         if failed {
             self.blocked.insert(volume);
@@ -118,12 +118,12 @@ impl Bypass {
         }
     }
 
-    /// Returns whether the last round of cleaning failed while the log could not be written.
+    /// Returns whether a volume's last round of cleaning failed while the log could not be written.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.blocked.is_empty() && self.is_bypassed()
     }
 
-    /// Notes that the backing device durably has a run which the log calls dirty.
+    /// Records that the backing device durably has a run which the log calls dirty.
     pub(crate) fn brought_down(&mut self, volume: VolumeId, run: &Sectors) {
         if self.state != LogState::Retired {
             let end = self.brought_down.entry(Place::new(volume, run.start)).or_insert(run.end);
@@ -142,7 +142,7 @@ impl Bypass {
         before.is_some_and(|(place, end)| place.volume() == volume && *end > range.start)
     }
 
-    /// Returns the number of sectors that the log calls dirty and the backing device has.
+    /// Returns the number of sectors that the log calls dirty although the backing device has them.
     pub(crate) fn brought_down_sectors(&self) -> u64 {
         self.brought_down.iter().map(|(place, end)| end - place.sector()).sum()
     }

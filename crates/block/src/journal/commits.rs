@@ -2,9 +2,9 @@
 //! durable.
 //!
 //! Both run in turns: all tasks and flushes that arrive while one is under way are served by the
-//! next, whatever their number. A commit seals the changes that the logs have in memory, flushes
-//! the cache device if some of them make data dirty, and then writes the logs. Changes noted
-//! meanwhile, of data that the flush may not cover, belong to the next commit.
+//! next, whatever their number. A commit seals the pending changes of the logs, flushes the cache
+//! device if some of them make data dirty, and then writes the logs. Changes logged meanwhile, of
+//! data that the flush may not cover, belong to the next commit.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,8 @@ use crate::locks::Turns;
 use crate::order::{DeviceId, OpId, Order};
 use crate::shard::Shard;
 
-/// Bits below the type of a router's operation. The operations of type 0 are flushes of requests.
+/// Position of the type of a router's operation in its id. Operations of type 0 are flushes of
+/// requests.
 const KIND_BITS: u32 = 48;
 
 /// An operation of the router.
@@ -55,26 +56,26 @@ impl RouterOp {
 /// The commits and settlements of a part.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
-    /// There is a journal.
+    /// Set if the cache has a journal.
     kept: bool,
     turns: Turns,
     wanted: bool,
-    /// The logs came with changes that are not durable yet: blocks removed when the cache was
-    /// opened.
+    /// Set if the logs were opened with changes that are not durable yet: blocks removed when the
+    /// cache was opened.
     inherited: bool,
-    /// A log was full; commits wait until its checkpoint has been written.
+    /// Set while a log is full; commits wait until its checkpoint has been written.
     put_off: bool,
-    /// A log could not be written.
+    /// Set once a log could not be written.
     failed: bool,
-    /// The way in which requests bypass the cache then, once that is decided.
+    /// The way in which requests bypass a cache without a writable log, once that is decided.
     bypass: Option<Bypassing>,
     settlements: Vec<Settlements>,
 }
 
-/// The state of a cache whose journal cannot be written.
+/// The content that stays valid in a cache whose journal cannot be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bypassing {
-    /// Clean data is void at the next start.
+    /// Clean data is void at the next start; dirty data is valid.
     Clean {
         /// Some dirty data could not be cleaned.
         stuck: bool,
@@ -89,23 +90,23 @@ struct Settlements {
     wanted: bool,
 }
 
-/// The end of a turn.
+/// The end of a commit or a settlement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
-    /// Of a settlement, the volume; otherwise it was a commit.
+    /// The volume of a settlement; `None` for a commit.
     pub(super) settled: Option<VolumeId>,
     pub(super) turn: u64,
     pub(super) result: Result<(), Fault>,
 }
 
-/// A message of the journal.
+/// A message from the journal to the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JournalEvent {
-    /// Much is noted: a commit should come soon.
+    /// Pending changes of a log fill more than a quarter of its ring: a commit should begin soon.
     MuchNoted,
     /// A log that was full has room again.
     HasRoom,
-    /// No checkpoint is under way or wanted. A commit that waits for room has it, unless no
+    /// No checkpoint is under way or wanted. A commit that waits for room can start, unless no
     /// checkpoint can be written.
     NoCheckpoint,
     /// A checkpoint has failed: a log that was full stays full, and takes no more changes.
@@ -113,7 +114,6 @@ pub(crate) enum JournalEvent {
 }
 
 impl Commits {
-    /// Returns the state of a part, with or without a journal.
     pub(crate) fn new(kept: bool) -> Self {
         Self { kept, ..Self::default() }
     }
@@ -137,7 +137,7 @@ impl Commits {
         settlements.turns.next()
     }
 
-    /// Returns whether there is a journal.
+    /// Returns whether the cache has a journal.
     #[inline]
     pub(super) fn is_kept(&self) -> bool {
         self.kept
@@ -149,8 +149,8 @@ impl Commits {
         self.bypass.is_some()
     }
 
-    /// Returns whether the bypass has come as far as it can: the whole log is void, or some dirty
-    /// data stays for good.
+    /// Returns whether the bypass has reached its end: the whole log is void, or some dirty data
+    /// stays for good.
     pub(super) fn is_settled(&self) -> bool {
         matches!(self.bypass, Some(Bypassing::Retired | Bypassing::Clean { stuck: true }))
     }
@@ -165,7 +165,7 @@ impl Commits {
         self.failed
     }
 
-    /// Returns whether the logs cannot be written and are still valid.
+    /// Returns whether the logs cannot be written while some of their content is still valid.
     pub(crate) fn is_lost(&self) -> bool {
         self.failed && !self.is_retired()
     }
@@ -180,7 +180,7 @@ impl Commits {
         !self.is_busy() && self.settlements.iter().all(|s| !s.wanted && !s.turns.is_under_way())
     }
 
-    /// Handles a message of the journal. Returns whether something may go on now.
+    /// Handles a message from the journal. Returns whether waiting work may continue.
     pub(crate) fn hear(&mut self, news: JournalEvent, shards: &mut Shards) -> bool {
         match news {
             JournalEvent::MuchNoted if self.is_busy() || self.failed => return false,
@@ -196,8 +196,8 @@ impl Commits {
         true
     }
 
-    /// Notes that a log cannot be written. Tasks that wait for a commit wait for the decision on
-    /// the bypass.
+    /// Handles the failure of a log. Tasks that wait for a commit now wait for the decision on the
+    /// bypass.
     fn lose(&mut self, shards: &mut Shards) {
         (self.failed, self.wanted) = (true, true);
         shards.degrade(); // a cache that cannot keep what it takes is none
@@ -221,8 +221,8 @@ impl Commits {
         shards.each().for_each(|shard| shard.retire(orders));
     }
 
-    /// Requests the settlements, of so many volumes, and the commit that make more data survive a
-    /// restart.
+    /// Requests settlements of the first `volumes` volumes, and the commit, that make more data
+    /// survive a restart.
     pub(crate) fn want_all(&mut self, volumes: usize, shards: &Shards) {
         for volume in (0..=u16::MAX).map(VolumeId).take(volumes) {
             if shards.is_unsettled(volume) {
@@ -237,18 +237,19 @@ impl Commits {
         self.inherited || shards.iter().any(|shard| shard.parts.logging.log.has_noted())
     }
 
-    /// Returns whether a noted change would not survive a restart yet.
+    /// Returns whether a logged change would not survive a restart yet.
     pub(crate) fn has_unlogged(&self, shards: &Shards) -> bool {
         self.kept && !self.failed && self.has_to_commit(shards)
     }
 
-    /// Notes that the logs of this part's shards have changes that no shard has noted.
+    /// Records that the logs of this part's shards have pending changes from the opening of the
+    /// cache.
     pub(crate) fn inherit(&mut self) {
         self.inherited = true;
     }
 
-    /// Begins the commits and settlements that are wanted and not under way. Returns the commit
-    /// that has ended at once, because the logs cannot be written.
+    /// Begins the commits and settlements that are wanted and not under way. Returns a commit that
+    /// ended at once because the logs cannot be written.
     pub(crate) fn begin(&mut self, shards: &mut Shards, orders: &mut Vec<Order>) -> Option<Ended> {
         for (at, settlements) in self.settlements.iter_mut().enumerate() {
             if settlements.wanted && !settlements.turns.is_under_way() {
@@ -281,8 +282,8 @@ impl Commits {
         None
     }
 
-    /// Handles the end of an operation of a commit or a settlement, and returns what has ended with
-    /// it.
+    /// Handles the end of an operation of a commit or a settlement. Returns the commit or
+    /// settlement, if it has ended.
     pub(crate) fn op_ended(
         &mut self,
         op: RouterOp,
@@ -315,7 +316,7 @@ impl Commits {
         None
     }
 
-    /// Abandons the commit under way: the next serves what waits for it.
+    /// Abandons the commit under way: the next one serves the tasks that wait for it.
     fn abandon(&mut self, shards: &mut Shards) {
         self.turns.end();
         self.wanted = true;
@@ -339,9 +340,9 @@ impl Commits {
 struct Drain {
     request: RequestId,
     volume: VolumeId,
-    /// All dirty data is to be cleaned, including data that the cache could keep.
+    /// Set if all dirty data is to be cleaned, including data that the cache could keep.
     to_backing: bool,
-    /// Without a journal: dirty data was checked after the journal was lost.
+    /// Set once dirty data was checked after the journal was lost.
     is_checked: bool,
     stage: Stage,
     fault: Option<Fault>,
@@ -349,12 +350,12 @@ struct Drain {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The number of shards that have not drained yet.
+    /// Waiting for this many shards to drain.
     Shards(usize),
-    /// The settlement, and then the commit, that the drain waits for.
+    /// Waiting for the settlement of this number, to be followed by a commit.
     Settling(u64),
     Committing(u64),
-    /// The journal cannot be written, and the bypass is not decided yet.
+    /// Waiting for the decision on the bypass, as the journal cannot be written.
     Waiting,
 }
 
@@ -362,13 +363,13 @@ enum Stage {
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
     drains: Vec<Drain>,
-    /// Drains that have ended, with their results.
+    /// Ended drains that were not returned yet, with their results.
     ended: VecDeque<(RequestId, Result<(), Fault>)>,
 }
 
 impl Drains {
-    /// Drains all of this part's shards; with `to_backing`, including data that the cache could
-    /// keep.
+    /// Drains all of this part's shards; with `to_backing`, data that the cache could keep is
+    /// cleaned too.
     pub(crate) fn begin(
         &mut self,
         request: RequestId,
@@ -396,8 +397,8 @@ impl Drains {
         self.ended.pop_front()
     }
 
-    /// Continues the drains that wait for the decision on the bypass, which was made or has
-    /// changed.
+    /// Continues the drains that wait for the decision on the bypass, after a decision was made or
+    /// has changed.
     ///
     /// While dirty data of the log is valid, the next start may write an older version of it than
     /// was flushed. So a drain waits until the whole log is void, unless some of its data stays for
@@ -433,7 +434,8 @@ impl Drains {
         }
     }
 
-    /// Makes a drain wait that began before the journal was lost; returns whether it does.
+    /// Makes a drain wait for the bypass if the journal was lost after the drain began. Returns
+    /// whether it waits.
     fn waits_without_journal(&mut self, request: RequestId, commits: &Commits) -> bool {
         let drain = self.of(request);
         let waits = commits.has_failed() && !drain.is_checked;
@@ -448,7 +450,7 @@ impl Drains {
         drain.expect("a drain that goes on was begun")
     }
 
-    /// Notes that one of this part's shards has drained.
+    /// Handles the end of a drain in one of this part's shards.
     pub(crate) fn drained(
         &mut self,
         request: RequestId,
@@ -470,7 +472,7 @@ impl Drains {
         }
     }
 
-    /// Waits until the writes to a volume's backing device are durable, and then for a commit.
+    /// Makes a flush wait for a settlement of the volume's backing device, and then for a commit.
     fn flush_backing(&mut self, request: RequestId, shards: &Shards, commits: &mut Commits) {
         let drain = self.of(request);
         if shards.is_unsettled(drain.volume) {
@@ -480,7 +482,7 @@ impl Drains {
         }
     }
 
-    /// Waits for a commit, if one would make anything durable.
+    /// Makes a flush wait for a commit, if one would make anything durable.
     fn commit(&mut self, request: RequestId, shards: &Shards, commits: &mut Commits) {
         if planted!(SkippedFlush) {
             return self.end(request);
@@ -494,7 +496,7 @@ impl Drains {
         self.of(request).stage = Stage::Committing(commits.want());
     }
 
-    /// Continues the drains that waited for a settlement or a commit that has ended.
+    /// Continues the drains that waited for the settlement or commit that has ended.
     pub(crate) fn go_on(&mut self, ended: Ended, shards: &Shards, commits: &mut Commits) {
         let Ended { settled, turn, result } = ended;
         let waited = |drain: &Drain| match drain.stage {

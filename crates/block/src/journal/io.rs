@@ -2,8 +2,8 @@
 //! a long read is divided into parts, several of them in flight.
 //!
 //! A mirror has copies that may differ: by a crash in the middle of a write, or by damage. Before a
-//! cache is opened nobody has made them equal. So whatever can tell damaged bytes reads all copies
-//! and takes an intact one.
+//! cache is opened, nothing has made the copies equal. So each reader that can detect damaged bytes
+//! reads all copies and takes an intact one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,39 +19,39 @@ const PIECE_BYTES: u64 = 1 << 20;
 const SECTOR: usize = SECTOR_BYTES as usize;
 const IN_FLIGHT: usize = 8;
 
-/// Most units that are remembered to be mended: 256 MiB at most.
+/// Most units recorded for mending: 256 MiB at most.
 const MOST_MENDS: usize = 8192;
 
-/// Copies that differ in so few bytes differ by damage, not by a crash.
+/// Copies that differ in at most this many bytes differ by damage, not by a crash.
 const FEW_BYTES: usize = 8;
 
-/// Bytes that one copy of a device has, and other copies or the device itself lack.
+/// A repair: the right bytes of a range that some copy of a device, or the device itself, lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mend {
     /// Offset on the cache device, in bytes.
     pub(crate) offset: u64,
-    /// The bytes that belong there.
+    /// The right content of the range.
     pub(crate) bytes: Vec<u8>,
-    /// The copies that are damaged there. Without any, copies are intact and differ, or the device
-    /// has one copy.
+    /// The copies that are damaged in this range. Empty if intact copies differ, or the device has
+    /// one copy.
     pub(crate) wrong: Halves,
 }
 
-/// A cache device on which nothing else is under way.
+/// A cache device without other I/O, with all that is needed to read and write it.
 pub struct Io<'a> {
     /// The device.
     pub device: &'a mut dyn Device,
     /// Source of buffers.
     pub pool: &'a Pool,
-    /// Waits until the device may have finished something.
+    /// Function that waits until the device may have finished an operation.
     pub wait: &'a mut dyn FnMut() -> io::Result<()>,
 }
 
-/// The units in which copies are compared.
+/// The units in which copies of a device are compared.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Units {
     pub(super) bytes: usize,
-    /// All copies are read, also where the first one is intact.
+    /// Set if all copies are read, even where the first one is intact.
     pub(super) thorough: bool,
 }
 
@@ -69,7 +69,7 @@ struct Read {
 }
 
 impl Piece {
-    /// Returns the bytes of the copies that could be read.
+    /// Returns the bytes of each copy that could be read.
     fn found(&mut self) -> io::Result<Vec<(Option<usize>, Vec<u8>)>> {
         let (mut found, mut failure) = (Vec::new(), None);
         for Read { copy, into, result } in &mut self.reads {
@@ -86,7 +86,7 @@ impl Piece {
 }
 
 impl Io<'_> {
-    /// Carries one operation out.
+    /// Runs one operation to its end.
     fn run(&mut self, offset: u64, action: Action) -> io::Result<()> {
         self.device.submit(Operation { token: 0, offset, action });
         let mut done = Vec::new();
@@ -105,8 +105,7 @@ impl Io<'_> {
         }
     }
 
-    /// Writes bytes, a multiple of a sector; once it is answered, `durable` ones survive a power
-    /// cut.
+    /// Writes bytes, a multiple of a sector; with `durable`, waits until they survive a power cut.
     pub(crate) fn write(
         &mut self,
         offset: u64,
@@ -139,7 +138,7 @@ impl Io<'_> {
         result.map_err(|source| StoreError::Io { doing: "flushing", bytes, offset: 0, source })
     }
 
-    /// Writes what belongs somewhere, durably.
+    /// Writes the right content of a range, durably.
     pub(crate) fn mend(&mut self, mend: &Mend) -> Result<(), StoreError> {
         let Mend { offset, bytes, wrong } = mend;
         let from = self.pool.allocate(bytes.len()).slice(0..bytes.len());
@@ -161,8 +160,8 @@ impl Io<'_> {
         self.read_intact(range, |_, _| true)
     }
 
-    /// Reads a short range, a sector at a time from the first copy in which `is_intact` holds for
-    /// the sector and its offset; from the first one where it holds in none.
+    /// Reads a short range, each sector from the first copy in which `is_intact` holds for the
+    /// sector and its offset. A sector that is intact in no copy is read from the first.
     ///
     /// # Errors
     /// When no copy can be read.
@@ -203,8 +202,8 @@ impl Io<'_> {
         bytes.ok_or_else(|| failure.expect("there is a copy"))
     }
 
-    /// Reads a range of all copies. Adds to `mends` each sector that is damaged in some of them and
-    /// not in others; `is_intact` returns `None` of a sector of which it cannot tell.
+    /// Reads a range of all copies. Adds to `mends` each sector that is damaged in some copies and
+    /// not in others. `is_intact` returns `None` for a sector that cannot be checked.
     ///
     /// # Errors
     /// When no copy can be read.
@@ -232,7 +231,7 @@ impl Io<'_> {
         })
     }
 
-    /// Returns the copies to read one by one; of a device with one copy, `None`.
+    /// Returns the copies to read one by one; only `None` for a device with one copy.
     fn copies(&self) -> Vec<Option<usize>> {
         match self.device.copies() {
             Halves::NONE => vec![None],
@@ -243,9 +242,9 @@ impl Io<'_> {
     /// Reads a range and passes it to `each` in order, in parts with their offsets. All parts but
     /// the last are a multiple of 1 MiB long. Ends with the first error of `each`.
     ///
-    /// Where the first copy is damaged, or copies may differ, or `thorough`, all are read. In each
-    /// unit the first one counts for which `is_intact` holds; without any, the first one. Adds to
-    /// `mends` what the other copies lack.
+    /// Where the first copy is damaged, or copies may differ, or `thorough` is set, all copies are
+    /// read. Each unit is taken from the first copy in which `is_intact` holds for it; without any,
+    /// from the first copy. Adds to `mends` what the other copies lack.
     pub(super) fn stream(
         &mut self,
         range: Range<u64>,
@@ -292,8 +291,8 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// Reads a range of copies in parts, and passes what each copy has there to `each`, in order.
-    /// Ends with its first error.
+    /// Reads a range of all copies in parts, and passes the content of each part to `each`, in
+    /// order. Ends with the first error of `each`.
     fn pieces(
         &mut self,
         range: Range<u64>,
@@ -346,8 +345,8 @@ impl Io<'_> {
     }
 }
 
-/// Puts into the first copy, for each unit, the bytes of the first copy in which it is intact. Adds
-/// to `mends` what differs, and whether a crash may be the cause.
+/// Replaces each unit of the first copy by the one from the first copy in which it is intact. Adds
+/// to `mends` the differences, and whether a crash may be the cause.
 fn choose(
     offset: u64,
     found: &mut [(Option<usize>, Vec<u8>)],

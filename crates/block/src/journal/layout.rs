@@ -2,8 +2,8 @@
 //!
 //! Two copies of the superblock, then for each shard two slots for checkpoints and a ring of log
 //! pages, then the data of each shard. A slot has a page for its header and room for the longest
-//! dump there can be: every block of the smallest size, every sector with its checksum. (A run
-//! costs less than the checksums it spares, so one with invalid sectors is never longer; runs with
+//! possible dump: every block of the smallest size, every sector with its checksum. (A run costs
+//! less than the checksums it spares, so one with invalid sectors is never longer; runs with
 //! checksums that alternate become [mixtures](super::record::mix), a 32nd longer, which the slack
 //! has room for.) A ring is twice as long, so that a checkpoint is due when as much has been logged
 //! as it will write.
@@ -15,7 +15,7 @@ use super::page::{PAGE_BYTES, PAYLOAD_BYTES};
 use super::record::{BLOCK_BYTES, Change, RUN_BYTES, SUM_BYTES};
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, format_size};
 
-/// The version of the format.
+/// The current version of the on-disk format.
 pub(super) const VERSION: u32 = 3;
 
 /// Size of a copy of the superblock.
@@ -24,11 +24,11 @@ pub(super) const SUPERBLOCK_BYTES: usize = 32 << 10;
 /// Offsets of the copies of the superblock: those of even and of odd generations.
 pub(super) const SUPERBLOCK_OFFSETS: [u64; 2] = [0, SUPERBLOCK_BYTES as u64];
 
-/// The shortest ring; a shorter one where crashes are simulated, so that it fills sooner.
+/// Least pages of a ring. Fewer where crashes are simulated, so that the ring fills sooner.
 const LEAST_RING_PAGES: u64 = if cfg!(floe_crash) { 16 } else { 64 };
 
-/// A dump has room for this share more than its longest, for blocks that change places while it is
-/// taken.
+/// Divisor for the slack of a dump slot, for blocks that change places while the dump is taken: a
+/// 16th of the longest dump.
 const DUMP_SLACK_SHARE: u64 = 16;
 
 /// Most sectors of a shard: a record has 32 bits for a place.
@@ -40,10 +40,10 @@ pub struct Layout {
     pub(super) sizes: BlockSizes,
     pub(super) shards: u64,
     pub(super) shard_sectors: u64,
-    /// Pages of a checkpoint, without its header.
+    /// Pages of the longest checkpoint, without its header.
     pub(super) dump_pages: u64,
     pub(super) ring_pages: u64,
-    /// In bytes.
+    /// Offset of the first shard's data on the device, in bytes.
     pub(super) data_start: u64,
 }
 
@@ -64,26 +64,26 @@ pub(crate) fn fits_dump(changes: &[Change]) -> bool {
 /// The reason for which a cache cannot be laid out.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LayoutError {
-    /// None, or more than a page can name.
+    /// The number of shards is 0, or more than a page can name.
     #[error("shards = {0} is not between 1 and 65535")]
     Shards(u64),
-    /// No room for a group in each shard.
+    /// The cache has no room for a group in each shard.
     #[error(
         "a cache of {} is too small: with its metadata it needs {}",
         format_size(*cache_bytes), format_size(*least_bytes)
     )]
     TooSmall {
-        /// The size that was given.
+        /// The given size of the cache in bytes.
         cache_bytes: u64,
-        /// The least size that would do.
+        /// The least possible size of the cache in bytes.
         least_bytes: u64,
     },
-    /// More than a shard can count.
+    /// Each shard would have more sectors than can be counted.
     #[error("shards of {} are too large: give more than {shards}", format_size(*shard_bytes))]
     ShardTooLarge {
         /// The number of shards.
         shards: u64,
-        /// The size that each would have.
+        /// The bytes that each shard would have.
         shard_bytes: u64,
     },
 }
@@ -117,7 +117,7 @@ impl Layout {
         Ok(of(low))
     }
 
-    /// Returns the layout of shards of so many sectors.
+    /// Returns the layout of `shards` shards with `shard_sectors` sectors of data each.
     pub(super) fn of(sizes: &BlockSizes, shards: u64, shard_sectors: u64) -> Layout {
         let blocks = shard_sectors / sizes.smallest();
         let longest = blocks * (BLOCK_BYTES + RUN_BYTES) as u64 + shard_sectors * SUM_BYTES as u64;
@@ -169,7 +169,7 @@ impl Layout {
         self.shards
     }
 
-    /// Returns the sectors of data of each shard, a multiple of the largest block's.
+    /// Returns the sectors of data of each shard: a multiple of the largest block's sectors.
     pub fn shard_sectors(&self) -> u64 {
         self.shard_sectors
     }
@@ -190,7 +190,7 @@ impl Layout {
         self.shards * self.shard_sectors * SECTOR_BYTES
     }
 
-    /// Returns the bytes that the cache takes: its end on the device.
+    /// Returns the end of the cache on its device, in bytes.
     pub fn end_bytes(&self) -> u64 {
         self.data_offset_bytes(self.shards)
     }
@@ -208,7 +208,8 @@ impl Layout {
         self.slot_offset(self.shards, 0)
     }
 
-    /// Returns the offset of a shard's checkpoint slot: the header, then its pages.
+    /// Returns the offset of a shard's checkpoint slot in bytes. The header comes first, then the
+    /// pages.
     pub(super) fn slot_offset(&self, shard: u64, slot: usize) -> u64 {
         let metadata_start = SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES as u64;
         metadata_start
@@ -216,12 +217,12 @@ impl Layout {
             + slot as u64 * self.slot_pages() * PAGE_BYTES as u64
     }
 
-    /// Returns the offsets of a shard's ring.
+    /// Returns the byte range of a shard's ring on the device.
     pub(super) fn ring(&self, shard: u64) -> Range<u64> {
         self.slot_offset(shard, 2)..self.slot_offset(shard + 1, 0)
     }
 
-    /// Returns the offset of the page of the log with this sequence number.
+    /// Returns the offset in bytes of the log page with this sequence number.
     pub(super) fn page_offset(&self, shard: u64, seq: u64) -> u64 {
         self.ring(shard).start + seq % self.ring_pages * PAGE_BYTES as u64
     }
@@ -234,7 +235,7 @@ pub enum StoreError {
     /// The device failed.
     #[error("{doing} {bytes} bytes at offset {offset} of the cache device failed: {source}")]
     Io {
-        /// The operation that failed, as a participle.
+        /// The operation that failed, as a participle such as "reading".
         doing: &'static str,
         /// The number of bytes that it covered.
         bytes: u64,
@@ -251,13 +252,13 @@ pub enum StoreError {
     Newer {
         /// Offset of the superblock.
         offset: u64,
-        /// Its version.
+        /// The format version in the superblock.
         version: u32,
     },
-    /// There was a cache, and neither copy of its superblock can be read.
+    /// The device had a cache, and neither copy of its superblock can be read.
     #[error("no copy of the superblock is intact: {0}; {1}")]
     Superblocks(String, String),
-    /// A superblock whose checksum is right and whose content cannot be.
+    /// A superblock has a right checksum and impossible content.
     #[error("the superblock at offset {offset} says {what}")]
     Nonsense {
         /// Offset of the superblock.
@@ -276,41 +277,41 @@ pub enum StoreError {
         /// Bytes of the device.
         has: u64,
     },
-    /// A log that is not merely torn at its end.
+    /// A log is damaged, not merely torn at its end by a crash.
     #[error("the log of shard {shard} is damaged: page {page}, at offset {offset}, {what}")]
     Log {
         /// The shard whose log is damaged.
         shard: u64,
-        /// The sequence number of the page.
+        /// The sequence number of the damaged page.
         page: u64,
         /// Offset of the damage on the device, in bytes.
         offset: u64,
-        /// The damage.
+        /// A description of the damage.
         what: String,
     },
-    /// A checkpoint that was complete once.
+    /// A checkpoint is damaged that was complete once.
     #[error("the checkpoint of shard {shard} is damaged: page {page}, at offset {offset}, {what}")]
     Checkpoint {
         /// The shard whose checkpoint is damaged.
         shard: u64,
-        /// The page within the checkpoint.
+        /// The index of the damaged page within the checkpoint.
         page: u64,
         /// Offset of the damage on the device, in bytes.
         offset: u64,
-        /// The damage.
+        /// A description of the damage.
         what: String,
     },
-    /// A volume that does not fit the superblock.
+    /// A volume does not fit the superblock; the text says why.
     #[error("the superblock has no room for {0}")]
     Volume(String),
-    /// More peer tiers than the superblock can name.
+    /// The stack has more peer tiers than the superblock can name.
     #[error("the superblock has room to name 15 other tiers that are kept, no more")]
     Companions,
-    /// A checkpoint that is longer than its slot.
+    /// A checkpoint is longer than its slot.
     #[error("a checkpoint of what the cache holds has no room")]
     NoRoom,
-    /// Two caches on one device need two ids, or the leavings of the first would pass for the
-    /// second's.
+    /// The new cache has the id of the cache already on the device. With one id, pages of the old
+    /// cache would pass for the new one's.
     #[error("the cache on the device has the same id as the new one")]
     SameId,
 }

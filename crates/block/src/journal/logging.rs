@@ -1,9 +1,8 @@
-//! The shard's side of its journal: what is noted in the log, and in which order it must become
-//! durable.
+//! The shard's side of its journal: what is logged, and in which order it must become durable.
 //!
-//! In a persistent cache, each change of the mapping is *noted*. It becomes a record in the shard's
-//! log, durable with the next *commit* of the part (`commits.rs`). *Settlements* flush the
-//! backing device's own write cache. A task waits for either as for an operation of a device.
+//! In a persistent cache, each change of the mapping is *noted*: it becomes a record in the shard's
+//! log, durable with the next *commit* of the part (`commits.rs`). *Settlements* flush the backing
+//! device's own write cache. A task waits for either as for an operation of a device.
 //!
 //! The state in memory never promises more than the log:
 //!
@@ -37,7 +36,7 @@ use crate::locks::Turns;
 use crate::mapping::directory::{Block, Directory};
 use crate::order::{Noted, OpId, Order};
 
-/// A shard's side of its journal.
+/// A shard's side of its journal: its log, seals and settlements.
 #[derive(Debug)]
 pub(crate) struct Logging {
     pub(crate) log: Log,
@@ -55,7 +54,7 @@ pub(crate) fn block_at(directory: &Directory, block: Block) -> BlockAt {
 }
 
 impl Logging {
-    /// Returns the state of the shard of this number, which has so many sectors.
+    /// Creates the logging state of the shard with this number and size in sectors.
     pub(crate) fn new(config: &Config, number: u8, sectors: u64) -> Self {
         Self {
             log: Log::new(config.kept, number),
@@ -66,7 +65,7 @@ impl Logging {
         }
     }
 
-    /// Returns whether changes are noted: there is a log, and it can be written.
+    /// Returns whether changes are logged: there is a log, and it can be written.
     pub(crate) fn is_on(&self) -> bool {
         self.log.is_kept() && self.bypass.is_writable()
     }
@@ -81,7 +80,7 @@ impl Logging {
         self.seals.memory_bytes()
     }
 
-    /// Notes the new state of a run of a block.
+    /// Logs the new state of a run of a block.
     pub(crate) fn note(
         &mut self,
         directory: &Directory,
@@ -111,8 +110,8 @@ impl Logging {
         self.log.note(Change::Run { block: at, run: run.clone(), standing }, orders);
     }
 
-    /// Notes an overwrite of data that the log calls dirty, or will: the next commit has to flush
-    /// it.
+    /// Records that data was overwritten which the log calls dirty, or will: the next commit has to
+    /// flush it.
     pub(crate) fn note_rewritten(&mut self) {
         if self.is_on() {
             self.log.note_rewritten();
@@ -121,19 +120,19 @@ impl Logging {
         }
     }
 
-    /// Notes that copies in a run's region are gone. When the log has failed, the region stays
+    /// Records that copies in a run's region are gone. When the log has failed, the region stays
     /// registered: the log still has the copies.
     fn note_gone(&mut self, volume: VolumeId, run: &Sectors) {
         self.log.note_gone(self.sizes.region(volume, run.start));
     }
 
-    /// Returns whether the log may still have valid copies in a region that are gone.
+    /// Returns whether the log may still have valid copies in a region that were dropped.
     pub(crate) fn has_gone(&self, region: Place) -> bool {
         let counts = matches!(self.bypass.state(), LogState::Writable | LogState::Unwritable);
         self.is_kept() && counts && self.log.has_gone_in(region)
     }
 
-    /// Notes a run as clean, at once or when the backing device holds it durably.
+    /// Logs a run as clean, at once or when the backing device holds it durably.
     pub(crate) fn note_clean(
         &mut self,
         directory: &Directory,
@@ -146,7 +145,7 @@ impl Logging {
         }
     }
 
-    /// Notes that a block leaves its place.
+    /// Logs that a block leaves its place.
     pub(crate) fn note_dropped(
         &mut self,
         directory: &Directory,
@@ -163,39 +162,38 @@ impl Logging {
         }
     }
 
-    /// Notes a change of a volume's backing device that is not durable.
+    /// Records that a volume's backing device has writes that are not durable.
     pub(crate) fn note_unsettled(&mut self, volume: VolumeId) {
         if self.is_kept() {
             self.settlements.note_unsettled(volume);
         }
     }
 
-    /// Notes that the log cannot be written.
+    /// Handles the failure of the log: it cannot be written any more.
     pub(crate) fn lose(&mut self) {
         self.bypass.lose(self.log.has_uncommitted_dirty());
     }
 }
 
-/// The log of a shard, as the shard sees it.
+/// The log of a shard, as the shard sees it: pending changes and waiting operations.
 #[derive(Debug)]
 pub(crate) struct Log {
-    /// The shard has a log.
+    /// Set if the shard has a log.
     kept: bool,
-    /// The shard's number.
     shard: u8,
     commits: Turns,
-    /// Changes have been noted since the last commit began; some of them make data dirty.
+    /// Set when changes were logged since the last commit began; the second flag, when some of them
+    /// make data dirty.
     noted: bool,
     noted_dirty: bool,
-    /// The commit under way makes data dirty.
+    /// Set while a commit is under way that makes data dirty.
     committing_dirty: bool,
     waiting: Vec<(u64, OpId)>,
-    /// Regions with dropped copies, by the commit that makes the drop durable.
+    /// Regions with dropped copies, each with the number of the commit that makes the drop durable.
     gone: HashMap<Place, u64, foldhash::fast::FixedState>,
 }
 
 impl Log {
-    /// Creates the log state of the shard with this number.
     pub(crate) fn new(kept: bool, shard: u8) -> Self {
         Self {
             kept,
@@ -215,18 +213,19 @@ impl Log {
         self.kept
     }
 
-    /// Notes a change, for the next commit.
+    /// Appends a change to the log, for the next commit.
     pub(crate) fn note(&mut self, change: Change, orders: &mut Vec<Order>) {
         self.noted = true;
         orders.push(Order::Note { shard: self.shard, noted: Noted(change) });
     }
 
-    /// Notes that the next commit makes data dirty.
+    /// Records that the next commit makes data dirty.
     pub(crate) fn note_dirty(&mut self) {
         self.noted_dirty = true;
     }
 
-    /// Notes an overwrite of data that the log calls dirty: the next commit has to flush it.
+    /// Records that data was overwritten which the log calls dirty: the next commit has to flush
+    /// it.
     #[inline]
     pub(crate) fn note_rewritten(&mut self) {
         (self.noted, self.noted_dirty) = (true, true);
@@ -237,17 +236,17 @@ impl Log {
         self.noted_dirty || self.committing_dirty
     }
 
-    /// Returns whether a noted change is not part of the commit under way.
+    /// Returns whether some logged change is not part of the commit under way.
     pub(crate) fn has_noted(&self) -> bool {
         self.noted
     }
 
-    /// Notes that copies in a region are gone.
+    /// Records that copies in a region are gone.
     pub(crate) fn note_gone(&mut self, region: Place) {
         self.gone.insert(region, self.commits.next());
     }
 
-    /// Returns whether the log may still have copies in a region that are gone.
+    /// Returns whether the log may still have copies in a region that were dropped.
     pub(crate) fn has_gone_in(&self, region: Place) -> bool {
         self.gone.contains_key(&region)
     }
@@ -257,7 +256,7 @@ impl Log {
         self.waiting.push((self.commits.next(), op));
     }
 
-    /// Begins a commit of all noted changes. Returns whether some of them make data dirty.
+    /// Begins a commit of all logged changes. Returns whether some of them make data dirty.
     pub(crate) fn begin(&mut self) -> bool {
         self.commits.begin();
         self.noted = false;
@@ -277,7 +276,7 @@ impl Log {
         self.waiting.extract_if(.., |(due, _)| *due <= ended).map(|(_, op)| op).collect()
     }
 
-    /// Abandons the commit: the next serves the operations that wait.
+    /// Abandons the commit: the next one serves the operations that wait.
     pub(crate) fn abandon(&mut self) {
         self.commits.end();
     }
@@ -288,7 +287,7 @@ impl Log {
     }
 }
 
-/// Moves a run from one start to another: places of a block to its sectors, or back.
+/// Translates a run from one start to another: places of a block to its sectors, or back.
 fn moved(run: &Sectors, from: u64, to: u64) -> Sectors {
     run.start - from + to..run.end - from + to
 }
@@ -303,7 +302,7 @@ impl Logging {
     }
 
     /// Prepares a write of dirty data to a run, none of which is sealed. Data stored there before,
-    /// perhaps of an answered write, must be noted now: from now on a commit cannot seal it.
+    /// perhaps of an answered write, must be logged now: from now on a commit cannot seal it.
     pub(crate) fn note_overwriting(
         &mut self,
         directory: &Directory,
@@ -318,7 +317,7 @@ impl Logging {
         }
     }
 
-    /// Permits the overwriting of a run, sealed or not.
+    /// Logs the permission to overwrite a run, sealed or not.
     pub(crate) fn unseal(
         &mut self,
         directory: &Directory,
@@ -335,7 +334,7 @@ impl Logging {
         self.note_overwriting(directory, block, run, orders);
     }
 
-    /// Seals the due sectors, for the commit that begins.
+    /// Logs the checksums of the sectors that are due for sealing, for the commit that begins.
     pub(crate) fn seal(&mut self, directory: &Directory, orders: &mut Vec<Order>) {
         let mut blocks = self.seals.take_blocks();
         for block in blocks.drain(..) {
@@ -357,7 +356,7 @@ impl Logging {
         self.seals.reuse(blocks);
     }
 
-    /// Returns whether a sealed sector prevents a task from storing into a run of a block.
+    /// Returns whether a run of a block has a sealed sector, which must not be overwritten yet.
     pub(crate) fn is_sealed(&self, directory: &Directory, block: Block, run: &Sectors) -> bool {
         self.seals.has_sealed(|| directory.blocks.cache_sectors(block, run))
             && !planted!(SealedOverwritten)
@@ -376,7 +375,7 @@ impl Logging {
         self.seals.by_seal(kept).map(|(at, sealed)| (moved(&at, from, to), sealed)).collect()
     }
 
-    /// Forgets the seals of a run that is durably no longer dirty.
+    /// Removes the seals of a run that is durably no longer dirty.
     pub(crate) fn forget_seals(&mut self, directory: &Directory, block: Block, run: &Sectors) {
         if self.is_kept() {
             self.seals.forget(directory.blocks.cache_sectors(block, run));
@@ -391,22 +390,25 @@ impl Logging {
     }
 }
 
-/// Most sectors that wait to be noted as clean; further ones would only start cold.
+/// Most sectors that wait to be logged as clean. Further ones are not logged, and would be missing
+/// after a restart.
 const MOST_DEFERRED: usize = 1 << 16;
 
-/// The settlements of all volumes, as a shard sees them.
+/// The state of the settlements of all volumes, as a shard sees them.
 #[derive(Debug, Default)]
 pub(crate) struct Settlements {
     backings: Vec<Backing>,
-    /// Clean sectors that are not noted yet, by the settlement that must come first.
+    /// Clean sectors that are not logged yet, each with the number of the settlement that must come
+    /// first.
     deferred: BTreeMap<Place, u64>,
 }
 
-/// The settlements of a volume's backing device.
+/// The state of the settlements of a volume's backing device.
 #[derive(Debug, Default)]
 struct Backing {
     turns: Turns,
-    /// The settlement that makes its last change durable, 0 if none is needed.
+    /// The number of the settlement that makes the device's last change durable; 0 if none is
+    /// needed.
     unsettled: u64,
     waiting: Vec<(u64, OpId)>,
 }
@@ -418,13 +420,14 @@ impl Settlements {
         &mut self.backings[at]
     }
 
-    /// Notes a change of a volume's backing device that is not durable.
+    /// Records that a volume's backing device has writes that are not durable.
     pub(crate) fn note_unsettled(&mut self, volume: VolumeId) {
         let backing = self.of(volume);
         backing.unsettled = backing.turns.next();
     }
 
-    /// Returns whether a volume's backing device may lose some of its last writes.
+    /// Returns whether some of the last writes to a volume's backing device would not survive a
+    /// power cut.
     pub(crate) fn is_unsettled(&self, volume: VolumeId) -> bool {
         self.backings.get(volume.0 as usize).is_some_and(|backing| backing.unsettled > 0)
     }
@@ -435,13 +438,13 @@ impl Settlements {
         backing.waiting.push((backing.turns.next(), op));
     }
 
-    /// Begins a settlement.
+    /// Begins a settlement of a volume's backing device.
     pub(crate) fn begin(&mut self, volume: VolumeId) {
         self.of(volume).turns.begin();
     }
 
     /// Ends a settlement. Returns the operations that waited for it, and the deferred sectors that
-    /// may now be noted, if they are still clean.
+    /// may now be logged, if they are still clean.
     pub(crate) fn end(&mut self, volume: VolumeId, is_durable: bool) -> (Vec<OpId>, Vec<Place>) {
         let backing = self.of(volume);
         let ended = backing.turns.end();
@@ -462,7 +465,8 @@ impl Settlements {
         (due, settled)
     }
 
-    /// Defers a clean run of a volume that is not settled; returns whether it is not.
+    /// Defers the logging of a clean run if the volume is not settled; returns whether it was
+    /// deferred.
     pub(crate) fn defer(&mut self, volume: VolumeId, run: &Sectors) -> bool {
         let until = self.of(volume).unsettled;
         if until == 0 {
@@ -480,12 +484,13 @@ impl Settlements {
         true
     }
 
-    /// Returns whether a sector is deferred.
+    /// Returns whether the logging of a sector is deferred.
     pub(crate) fn is_deferred(&self, volume: VolumeId, sector: u64) -> bool {
         self.deferred.contains_key(&Place::new(volume, sector))
     }
 
-    /// Forgets a run if all of it is deferred; returns whether it was.
+    /// Removes a run from the deferred sectors if the whole run is deferred; returns whether it
+    /// was.
     pub(crate) fn take_deferred(&mut self, volume: VolumeId, run: &Sectors) -> bool {
         let is_deferred = run.clone().all(|sector| self.is_deferred(volume, sector));
         if is_deferred {
@@ -494,7 +499,7 @@ impl Settlements {
         is_deferred
     }
 
-    /// Forgets the deferred sectors of a run.
+    /// Removes the deferred sectors of a run.
     #[inline]
     pub(crate) fn forget_deferred(&mut self, volume: VolumeId, run: &Sectors) {
         if self.deferred.is_empty() {
@@ -506,25 +511,25 @@ impl Settlements {
     }
 }
 
-/// The log's statements on dirty data, by sector of the shard's space.
+/// The log's statements on dirty data, for each sector of the shard's space: without checksum,
+/// sealed, or due for sealing.
 #[derive(Debug)]
 pub(crate) struct Seals {
     open: Bits,
     sealed: Bits,
     due: Bits,
-    /// Blocks with due sectors, some of them more than once.
+    /// Blocks with sectors due for sealing, possibly with repetitions.
     blocks: Vec<Block>,
 }
 
 impl Seals {
-    /// Creates the seals of a shard of so many sectors.
     pub(crate) fn new(sectors: u64) -> Self {
         let [open, sealed, due] = [(); 3].map(|()| Bits::new(sectors));
         Self { open, sealed, due, blocks: Vec::new() }
     }
 
     /// Records the state of a run of places that the log has, or is about to have. A sealed run
-    /// that is noted as no longer dirty stays sealed until that is durable and it is
+    /// that is logged as no longer dirty stays sealed until that is durable and it is
     /// [forgotten](Self::forget): a checkpoint taken before must include the checksum.
     pub(crate) fn note(&mut self, kept: Sectors, standing: Standing) {
         let is_sealed = standing == Standing::Sealed;
@@ -535,7 +540,7 @@ impl Seals {
         }
     }
 
-    /// Records that nothing in a run of places is dirty any more.
+    /// Records that no place of a run is dirty any more.
     pub(crate) fn forget(&mut self, kept: Sectors) {
         for bits in [&mut self.open, &mut self.sealed, &mut self.due] {
             set(bits, kept.clone(), false);
@@ -552,7 +557,7 @@ impl Seals {
     }
 
     /// Prepares an overwrite of places, none of which is sealed. Returns the parts whose data must
-    /// be noted now, perhaps that of an answered write: from now on a commit cannot seal it.
+    /// be logged now, perhaps that of an answered write: from now on a commit cannot seal it.
     #[inline]
     pub(crate) fn overwrite(&mut self, kept: Sectors) -> Vec<Sectors> {
         if self.due.ones() == 0 || !self.due.any(kept.clone()) {
@@ -563,35 +568,36 @@ impl Seals {
         due
     }
 
-    /// Takes the blocks that may have due places; [`Seals::reuse`] takes the vector back.
+    /// Takes the blocks that may have places due for sealing; [`Seals::reuse`] takes the vector
+    /// back.
     pub(crate) fn take_blocks(&mut self) -> Vec<Block> {
         std::mem::take(&mut self.blocks)
     }
 
-    /// Reuses the memory of an empty vector.
+    /// Keeps the memory of an empty vector for the next [`Seals::take_blocks`].
     pub(crate) fn reuse(&mut self, blocks: Vec<Block>) {
         debug_assert!(blocks.is_empty() && self.blocks.is_empty());
         self.blocks = blocks;
     }
 
-    /// Returns whether some place is due.
+    /// Returns whether some place is due for sealing.
     #[inline]
     pub(crate) fn has_due(&self) -> bool {
         self.due.ones() > 0
     }
 
-    /// Returns the due parts of some places.
+    /// Returns the parts of a run of places that are due for sealing.
     pub(crate) fn due(&self, kept: Sectors) -> Vec<Sectors> {
         ones(&self.due, kept).collect()
     }
 
-    /// Returns whether some of these places are sealed.
+    /// Returns whether some place of a run is sealed.
     #[inline]
     pub(crate) fn has_sealed(&self, kept: impl FnOnce() -> Sectors) -> bool {
         self.sealed.ones() > 0 && self.sealed.any(kept())
     }
 
-    /// Divides places into parts with a checksum in the log and parts without.
+    /// Divides a run of places into parts with a checksum in the log and parts without.
     pub(crate) fn by_seal(&self, kept: Sectors) -> impl Iterator<Item = (Sectors, bool)> {
         self.sealed.runs(kept)
     }

@@ -1,4 +1,4 @@
-//! The map from blocks to places, as recovery builds it from statements.
+//! The map from blocks to places, as recovery builds it from the statements of a log.
 //!
 //! Flat arrays cover the shard's space. By smallest block they hold the block that begins there and
 //! the number of the last statement about it. By sector they hold a bit for each state, and a
@@ -13,25 +13,25 @@ use crate::bits::Bits;
 use crate::geometry::{BlockSizes, Class, Extent, SECTOR_BYTES, Sectors, VolumeId};
 use crate::mapping::index::Index;
 
-/// A group, or a place, without blocks.
+/// Marks a group, or a place, without blocks.
 const NONE: u8 = u8::MAX;
 
 /// A block that recovery found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RestoredBlock {
     pub(crate) at: BlockAt,
-    /// The runs of its volume's sectors that it holds, in order.
+    /// Valid runs of the block, in order, as sectors of its volume.
     pub(crate) valid: Vec<Sectors>,
-    /// The part of `valid` that the backing device does not hold.
+    /// Runs of `valid` that the backing device does not have.
     pub(crate) dirty: Vec<Sectors>,
-    /// The part of `dirty` whose data is gone.
+    /// Runs of `dirty` whose data is gone.
     pub(crate) lost: Vec<Sectors>,
-    /// The part of `dirty` whose checksums the log has.
+    /// Runs of `dirty` whose checksums the log has.
     pub(crate) sealed: Vec<Sectors>,
 }
 
 impl RestoredBlock {
-    /// Returns the changes that state this block to an empty log.
+    /// Returns the changes that describe this block to an empty log.
     pub(super) fn changes(&self, sums: &[u64], doubted: &Bits) -> Vec<Change> {
         let within = |runs: &[Sectors], sector: u64| runs.iter().any(|run| run.contains(&sector));
         let standing = |sector: u64| {
@@ -61,7 +61,7 @@ impl RestoredBlock {
 /// The result of recovering a shard.
 #[derive(Debug)]
 pub(super) struct Finished {
-    /// The blocks that hold data, in the order of the last statement about each, oldest first.
+    /// The blocks with data, ordered by the last statement about each, oldest first.
     pub(super) blocks: Vec<RestoredBlock>,
     /// The checksums of all sectors of the shard's space, [`NO_SUM`] where none is known.
     pub(super) sums: Vec<u64>,
@@ -82,7 +82,7 @@ struct Stands {
 }
 
 impl Stands {
-    /// Of invalid sectors.
+    /// Creates the standing of `sectors` invalid sectors.
     fn new(sectors: u64) -> Self {
         let none = || Bits::new(sectors);
         Self {
@@ -96,22 +96,23 @@ impl Stands {
     }
 }
 
-/// The map of one shard.
+/// The blocks and sector states of one shard during recovery.
 #[derive(Debug)]
 pub(super) struct Map {
     sizes: BlockSizes,
     sectors: u64,
-    /// By smallest block of the shard's space, up to the last that ever began a block: the block
-    /// that begins there, if `begins` is set. So an empty cache of any size is read at once.
+    /// By smallest block of the shard's space: the block that begins there, if `begins` is set. The
+    /// array ends with the last that ever began a block, so that an empty cache of any size is read
+    /// at once.
     extents: Vec<Extent>,
     begins: Vec<bool>,
     /// By smallest block: the number of the last statement about the block that begins there.
     stated: Vec<u64>,
     statements: u64,
-    /// By group: the class of its blocks, or `NONE`.
+    /// By group: the class of the group's blocks, or `NONE`.
     classes: Vec<u8>,
     index: Index,
-    /// Blocks of each class.
+    /// Number of blocks of each class.
     live: Vec<u64>,
     stands: Stands,
     sums: Vec<u64>,
@@ -135,8 +136,8 @@ impl Map {
         }
     }
 
-    /// Applies a statement. With `at_rest`, dirty data has not been overwritten since, so its
-    /// checksums hold.
+    /// Applies a statement of the log. With `at_rest`, dirty data has not been overwritten since,
+    /// so its checksums hold.
     ///
     /// # Errors
     /// When the block cannot be in the stated place. The map is unchanged then.
@@ -179,7 +180,7 @@ impl Map {
         Ok(())
     }
 
-    /// Marks clean sectors as doubted: a crash came after all statements so far.
+    /// Marks all clean sectors as doubted: a crash came after all statements so far.
     pub(super) fn doubt(&mut self) {
         if planted!(NeverDoubted) {
             return;
@@ -187,8 +188,8 @@ impl Map {
         self.stands.doubted.assign_difference(&self.stands.valid, &self.stands.dirty);
     }
 
-    /// Handles a gap in the log. Forgets clean sectors; dirty sectors become suspect until a later
-    /// statement confirms them.
+    /// Handles a gap in the log. Clean sectors are forgotten; dirty sectors become suspect until a
+    /// later statement confirms them.
     pub(super) fn suspect(&mut self) {
         if planted!(GapTrusted) {
             return;
@@ -245,7 +246,7 @@ impl Map {
         }
     }
 
-    /// Removes all blocks that contradict a block's position.
+    /// Removes all blocks that contradict the position of a new block.
     fn make_way(&mut self, unit: usize, class: Class, extent: Extent) {
         let per_group = (self.sizes.largest() / self.sizes.smallest()) as usize;
         let group = unit / per_group;

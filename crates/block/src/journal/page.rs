@@ -1,4 +1,4 @@
-//! The page: 4 KiB that name their owner and carry their own checksum.
+//! The page: a unit of 4 KiB that names its owner and carries its own checksum.
 //!
 //! Log, dumps and the headers of checkpoints all consist of pages of one form. A page names its
 //! cache by an id that no two caches share. So a cache never takes the pages of an earlier one for
@@ -16,7 +16,7 @@ pub(super) const PAYLOAD_BYTES: usize = PAGE_BYTES - size_of::<Header>();
 
 const MAGIC: [u8; 4] = *b"FlPg";
 
-/// The first bytes of a page: the checksum, which does not cover itself.
+/// Bytes of the checksum at the start of a page. The checksum does not cover itself.
 const SUM_BYTES: usize = size_of::<u64>();
 
 /// The bytes of a page.
@@ -33,7 +33,6 @@ pub(crate) struct PageWrite {
 /// The owner of a page: a cache and a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner {
-    /// The id of the cache.
     pub(super) cache: [u8; 16],
     pub(super) shard: u16,
 }
@@ -41,13 +40,13 @@ pub(super) struct Owner {
 /// The type of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageKind {
-    /// Records in the order in which they became true.
+    /// A page of the log: records in the order in which the changes were made.
     Log = 1,
-    /// Records of all that was true when a checkpoint was taken.
+    /// A page of a checkpoint: records of the state when the checkpoint was taken.
     Dump = 2,
     /// The header that completes a checkpoint.
     Checkpoint = 3,
-    /// Exclusive or of the preceding pages of a batch or a dump: see [`super::parity`].
+    /// A parity page: exclusive or of the preceding pages of a batch or a dump; see [`Parity`].
     Parity = 4,
 }
 
@@ -55,13 +54,13 @@ pub(super) enum PageKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) kind: PageKind,
-    /// Of a log: its sequence number, from 1 on. Of a dump: the page's number, from 0 on. Of a
-    /// checkpoint: its generation. Parity is numbered like the pages it stands for.
+    /// For a log page, its sequence number from 1 on; for a dump page, its number from 0 on; for a
+    /// checkpoint header, the generation. Parity is numbered like the pages it stands for.
     pub(super) seq: u64,
-    /// The session that wrote it.
+    /// The session that wrote the page.
     pub(super) session: u64,
-    /// Of a log: the last page known to be durable. Of a dump: the generation of its checkpoint. Of
-    /// a checkpoint: the sequence number from which on the log is newer.
+    /// For a log page, the last page known to be durable; for a dump page, the generation of its
+    /// checkpoint. For a checkpoint header, the sequence number from which on the log is newer.
     pub(super) mark: u64,
 }
 
@@ -78,26 +77,27 @@ struct Header {
     session: U64,
     mark: U64,
     used: U32,
-    /// Of parity: the number of pages covered, and their used bytes, combined like their payloads.
+    /// For a parity page, the number of pages covered, and their used bytes, combined like their
+    /// payloads.
     covers: U16,
     parity_used: U16,
 }
 
-/// A page that has been checked.
+/// A page whose checksum and owner have been verified.
 #[derive(Debug)]
 pub(super) struct Page<'a> {
     pub(super) stamp: Stamp,
     pub(super) checksum: u64,
-    /// Of parity.
+    /// For a parity page, the number of pages covered, and their used bytes combined.
     pub(super) covers: u16,
     pub(super) parity_used: u16,
-    /// Its records.
+    /// The records of the page.
     pub(super) payload: &'a [u8],
 }
 
 impl Page<'_> {
-    /// Returns whether the page is numbered like a page of a log. A dump's parity page is too, but
-    /// never stands in a ring.
+    /// Returns whether the page is numbered like a page of a log. So is a dump's parity page, but
+    /// it never stands in a ring.
     pub(super) fn is_of_log(&self) -> bool {
         matches!(self.stamp.kind, PageKind::Log | PageKind::Parity)
     }
@@ -108,7 +108,7 @@ pub(super) fn blank() -> PageBytes {
     Box::new([0; PAGE_BYTES])
 }
 
-/// Returns the part of a page that holds its records.
+/// Returns the part of a page for its records.
 pub(super) fn payload(bytes: &mut [u8; PAGE_BYTES]) -> &mut [u8] {
     &mut bytes[size_of::<Header>()..]
 }
@@ -156,7 +156,7 @@ fn seal_with(
     header.checksum.get()
 }
 
-/// Returns the page in these bytes, if it is one of this owner's.
+/// Returns the page in these bytes, if it is intact and belongs to this owner.
 pub(super) fn read(bytes: &[u8], owner: Owner) -> Option<Page<'_>> {
     let (header, payload) = Header::ref_from_prefix(bytes).ok()?;
     let used = header.used.get() as usize;
@@ -183,8 +183,8 @@ pub(super) fn read(bytes: &[u8], owner: Owner) -> Option<Page<'_>> {
     })
 }
 
-/// Returns whether bytes that are no page look like a part of the page of a log with this sequence
-/// number, of this session: at most one byte of what names its cache differs.
+/// Returns whether bytes that are not an intact page look like a part of the log page with this
+/// sequence number and session. At most one byte of what names the cache may differ.
 pub(super) fn looks_like(bytes: &[u8], owner: Owner, seq: u64, session: u64) -> bool {
     let Ok((header, _)) = Header::ref_from_prefix(bytes) else { return false };
     let wanted = Header { magic: MAGIC, shard: owner.shard.into(), cache: owner.cache, ..*header };
@@ -194,14 +194,14 @@ pub(super) fn looks_like(bytes: &[u8], owner: Owner, seq: u64, session: u64) -> 
         && read(bytes, owner).is_none()
 }
 
-/// Returns the checksum of a structure of the journal: of all its bytes but the first eight, which
-/// hold it.
+/// Returns the checksum of a structure of the journal. The checksum covers all bytes but the first
+/// eight, which hold it.
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
     crc_fast::crc64_nvme(bytes)
 }
 
-/// Returns the checksum that the journal stores for a sector's data; never 0, which stands for
-/// unknown.
+/// Returns the checksum that the journal stores for a sector's data. The checksum is never 0, which
+/// stands for an unknown one.
 pub fn sum_of(sector_bytes: &[u8]) -> u64 {
     checksum(sector_bytes).max(1)
 }
@@ -209,7 +209,7 @@ pub fn sum_of(sector_bytes: &[u8]) -> u64 {
 /// Most pages of a log that one parity page covers.
 pub(super) const MOST_COVERED: u64 = 64;
 
-/// The pages combined so far.
+/// Parity of pages: the exclusive or of their payloads so far.
 #[derive(Debug)]
 pub(super) struct Parity {
     bytes: PageBytes,
@@ -229,7 +229,7 @@ impl Parity {
         self.count
     }
 
-    /// Combines a page's payload, of full length, of which `used` bytes are used.
+    /// Adds a page's payload, of full length, of which `used` bytes are used.
     pub(super) fn add(&mut self, other: &[u8], used: usize) {
         let other = &other[other.len() - payload(&mut self.bytes).len()..];
         payload(&mut self.bytes).iter_mut().zip(other).for_each(|(byte, other)| *byte ^= other);
@@ -237,7 +237,7 @@ impl Parity {
         self.count += 1;
     }
 
-    /// Returns the parity page and its checksum, and begins anew.
+    /// Returns the parity page and its checksum, and starts a new parity.
     pub(super) fn take(&mut self, owner: Owner, stamp: Stamp) -> (PageBytes, u64) {
         let Self { mut bytes, mut used, count } = std::mem::take(self);
         if planted!(ParityEmpty) {
@@ -249,7 +249,7 @@ impl Parity {
         (bytes, sum)
     }
 
-    /// Returns the missing page, once all other pages and the parity page have been added.
+    /// Rebuilds the missing page, once all other pages and the parity page have been added.
     pub(super) fn missing(mut self, owner: Owner, stamp: Stamp) -> Option<PageBytes> {
         let used = usize::from(self.used);
         (used <= payload(&mut self.bytes).len()).then(|| {
@@ -259,7 +259,7 @@ impl Parity {
     }
 }
 
-/// Returns the page that these bytes were, if at most one of them has changed since.
+/// Repairs a page by its checksum, if at most one byte is wrong.
 pub(super) fn by_checksum(bytes: &[u8], owner: Owner) -> Option<PageBytes> {
     const SUM_BYTES: usize = 8;
     let mut mended: PageBytes = Box::new(bytes.try_into().ok()?);

@@ -23,14 +23,14 @@ use crate::order::{Bad, OpId, Order};
 use crate::stats::Stats;
 use crate::watched::CacheDevice;
 
-/// Mark of the tokens of the journal's own operations, above those of any shard and below the
-/// router's.
+/// Mark of the tokens of the journal's own operations. These tokens are above those of any shard
+/// and below the router's.
 const MARK: u64 = 0xfe << 56;
 
 /// Most pages that are written by one operation.
 const PAGES_AT_ONCE: usize = 64;
 
-/// The type of an operation of the journal.
+/// The type of one of the journal's own operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Own {
     Log,
@@ -39,39 +39,40 @@ enum Own {
     CheckpointHeader,
 }
 
-/// The journal of a part.
+/// The journal of a part: its shards' logs and checksums.
 pub(crate) struct Journal {
     /// The logs of the part's shards, in order.
     logs: Vec<ShardJournal>,
     share: Share,
-    /// Checksums by shard and sector of its space.
+    /// Checksums by shard, and by sector of the shard's space.
     sums: Vec<Arc<Sums>>,
-    /// By shard: sectors that a crash may have left half overwritten, neither read nor stored
-    /// since.
+    /// By shard: sectors that a crash may have left half overwritten, and that were neither read
+    /// nor stored since.
     doubted: Vec<Bits>,
-    /// Copy of the sector whose checksum is computed: the memory of buffers must not be borrowed.
+    /// Copy of the sector whose checksum is computed. A copy is needed because the memory of
+    /// buffers must not be borrowed.
     sector: Vec<u8>,
-    /// The pages of the commit under way; `short` if a log had no room for all of them.
+    /// The pages of the commit under way; `short` is set if a log had no room for all of them.
     sealed: Vec<PageWrite>,
     short: bool,
     commit: Option<Commit>,
     checkpoint: Option<Checkpoint>,
-    /// The last checkpoint failed, and no commit has ended since.
+    /// Set when the last checkpoint failed and no commit has ended since.
     no_checkpoint: bool,
     /// Reads of the cache device that are to be verified.
     reading: HashMap<u64, Reading, foldhash::fast::FixedState>,
-    /// Ended operations of the cache that did not go to a device.
+    /// Ended operations that the cache ordered and that did not go to a device.
     ended: Vec<(OpId, Result<(), Fault>)>,
     own: OwnOperations,
     /// Sectors whose content differed from the data that had been stored.
     corrupt_sectors: u64,
     /// Sectors that were mended from another half of a mirror.
     mended_sectors: u64,
-    /// Bytes of its own pages submitted for writing.
+    /// Bytes of journal pages submitted for writing.
     written_bytes: u64,
 }
 
-/// The part's share of the shards: every `parts`th, from `part` on.
+/// The part's share of the shards: every `parts`th, beginning with `part`.
 struct Share {
     part: usize,
     parts: usize,
@@ -80,12 +81,13 @@ struct Share {
 }
 
 impl Share {
-    /// Returns the log of a shard.
+    /// Returns the index of a shard's log.
     fn log_of(&self, shard: usize) -> usize {
         (shard - self.part) / self.parts
     }
 
-    /// Returns the log that a run of the cache device belongs to, and the run's first sector there.
+    /// Returns the index of the log that an offset in the cache's data belongs to, and the sector
+    /// in that shard's space.
     fn place_of(&self, offset: u64) -> (usize, u64) {
         let sector = offset / SECTOR_BYTES;
         let shard = (sector / self.shard_sectors) as usize;
@@ -110,7 +112,7 @@ impl OwnOperations {
     }
 }
 
-/// The journal of a part's shards, on its way to the part's thread.
+/// The journal of a part's shards, to be handed to the part's thread.
 #[derive(Debug)]
 pub struct PartJournal {
     part: usize,
@@ -173,7 +175,8 @@ impl Journal {
         }
     }
 
-    /// Adds the bytes of memory held for checksums, the corrupt sectors, and the bytes written.
+    /// Adds the memory held for checksums, the corrupt sectors, and the bytes written to the
+    /// counters.
     pub(crate) fn count(&self, stats: &mut Stats) {
         let sums = self.sums.iter().map(|sums| sums.memory_bytes());
         let sums_bytes = sums.chain(self.doubted.iter().map(Bits::memory_bytes)).sum::<usize>();
@@ -188,7 +191,7 @@ impl Journal {
         self.corrupt_sectors += sectors;
     }
 
-    /// Clears the doubt about a run that was stored or verified.
+    /// Marks a run as no longer doubted, after it was stored or verified.
     fn trust(&mut self, offset: u64, sectors: usize) {
         let (log, first) = self.share.place_of(offset);
         if self.doubted[log].ones() > 0 {
@@ -226,7 +229,6 @@ impl Journal {
         }
     }
 
-    /// Appends a change to the log of a shard.
     fn note(&mut self, shard: u8, change: &Change) {
         let at = self.share.log_of(shard.into());
         let sums = &self.sums[at];
@@ -307,12 +309,12 @@ impl Journal {
         true
     }
 
-    /// Returns an ended operation of the cache that did not go to a device, with its result.
+    /// Returns an ended operation that did not go to a device, with its result.
     pub(crate) fn take_ended(&mut self) -> Option<(OpId, Result<(), Fault>)> {
         self.ended.pop()
     }
 
-    /// Returns whether so much has been noted that a commit is due.
+    /// Returns whether so many changes are pending that a commit is due.
     pub(crate) fn wants_commit(&self) -> bool {
         self.logs.iter().any(ShardJournal::wants_commit)
     }
@@ -328,19 +330,19 @@ impl Journal {
     }
 }
 
-/// Blocks that a checkpoint states between two polls of the devices.
+/// Blocks that a checkpoint writes between two polls of the devices.
 const STATED_AT_ONCE: usize = 64;
 
-/// A checkpoint states more blocks only while fewer write operations are under way.
+/// Write operations under way above which a checkpoint pauses.
 const MOST_UNDER_WAY: usize = 16;
 
-/// A checkpoint of one of the logs.
+/// A checkpoint under way of one of the logs.
 struct Checkpoint {
     log: usize,
-    /// Blocks still to be stated, the coldest last.
+    /// Blocks still to be dumped, the coldest last.
     left: Vec<u32>,
     under_way: usize,
-    /// The header, once all blocks have been stated.
+    /// The header, once all blocks have been dumped.
     header: Option<PageWrite>,
     failed: bool,
     stage: CheckpointStage,
@@ -354,7 +356,7 @@ enum CheckpointStage {
 }
 
 impl Checkpoint {
-    /// Returns whether it can advance without waiting for a device.
+    /// Returns whether the checkpoint can advance without waiting for a device.
     fn can_go_on(&self) -> bool {
         self.under_way == 0
             || self.stage == CheckpointStage::Stating
@@ -364,7 +366,7 @@ impl Checkpoint {
 }
 
 impl Journal {
-    /// Advances the checkpoint that is due, if there is one. Returns news for the cache.
+    /// Advances the checkpoint that is due, if there is one. Returns events for the cache.
     pub(crate) fn go_on_with_checkpoint(
         &mut self,
         cache: &BlockCache,
@@ -431,7 +433,7 @@ impl Journal {
         })
     }
 
-    /// States the next blocks of the checkpoint, and returns full pages.
+    /// Dumps the next blocks of the checkpoint, and returns full pages.
     fn state_some(&mut self, cache: &BlockCache) -> Vec<PageWrite> {
         let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is under way");
         let (log, sums) = (&mut self.logs[checkpoint.log], &self.sums[checkpoint.log]);
@@ -459,8 +461,8 @@ impl Journal {
     }
 }
 
-/// Marks a run of a checkpoint as doubted if some of it is: the other sectors have the right
-/// checksums anyway.
+/// Marks a run of a checkpoint as doubted if some of its sectors are. The checksums of the other
+/// sectors are right anyway.
 fn pass_doubt_on(change: &mut Change, doubted: &Bits) {
     if let Change::Run { block, run, standing: standing @ Standing::Clean } = change
         && doubted.ones() > 0
@@ -474,7 +476,7 @@ fn pass_doubt_on(change: &mut Change, doubted: &Bits) {
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
-/// A read of the cache device, and its destination.
+/// A read of the cache device that is to be verified, and its destination.
 struct Reading {
     offset: u64,
     to: Slice,
@@ -482,33 +484,34 @@ struct Reading {
 }
 
 enum VerifyStage {
-    /// It is read for the first time.
+    /// The first read of the data.
     First,
-    /// It is read again. These sectors did not match, and had these checksums.
+    /// The second read, after a mismatch. Has the sectors that did not match, each with the
+    /// checksum found.
     Again(Vec<(u64, u64)>),
-    /// An intact copy is looked for.
+    /// Reading the copies of a mirror one by one to find an intact one.
     Search(Search),
-    /// Copies are mended.
+    /// Writing intact data to copies that lack it.
     Mending(Search),
 }
 
 /// The search for intact copies of some sectors.
 struct Search {
-    /// The sectors without an intact copy so far, by their numbers within the read.
+    /// Sectors without an intact copy so far, as indices within the read.
     bad: Vec<u64>,
-    /// Two reads differed.
+    /// Set if the first two reads returned different data.
     unsteady: bool,
-    /// The copy that is being read, and those that are still to be.
+    /// The copy being read, and the copies still to be read.
     copy: usize,
     left: VecDeque<usize>,
-    /// The place of what is read, from this sector of the read on.
+    /// The first sector of the read that is searched, and the buffer for the copy's data.
     first: u64,
     scratch: Slice,
-    /// The sectors that a copy did not have as stored, with that copy.
+    /// Sectors that were wrong in a copy, each with the number of the copy.
     wrong: Vec<(u64, usize)>,
-    /// The sectors that another copy had.
+    /// Sectors that were intact in another copy.
     found: Vec<u64>,
-    /// Runs to be written anew.
+    /// Runs still to be mended.
     mends: VecDeque<std::ops::Range<u64>>,
 }
 
@@ -516,13 +519,13 @@ struct Search {
 pub(crate) enum Verified {
     /// The data matches, or the device has failed the read.
     Good,
-    /// An intact copy was found, whatever the last operation's result is.
+    /// The data is good now: an intact copy was found, whatever the last operation's result is.
     Mended,
-    /// The read is to be repeated, from this offset into this buffer.
+    /// Repeat the read, from this offset into this buffer.
     Again(u64, Slice),
-    /// This copy is to be read, from this offset into this buffer.
+    /// Read this copy, from this offset into this buffer.
     Copy(usize, u64, Slice),
-    /// These bytes are to be written at this offset; these copies have something else.
+    /// Write these bytes at this offset to these copies, which are wrong.
     Mend(Halves, u64, Slice),
     /// Two reads differed from the stored data, and from each other.
     Unsteady,
@@ -609,7 +612,7 @@ impl Journal {
         verified
     }
 
-    /// Returns the sectors of a read that do not match, with the checksums found.
+    /// Returns the sectors of a read whose checksums do not match, with the checksums found.
     fn compare(&mut self, offset: u64, read: &Slice) -> Vec<(u64, u64)> {
         let mut bytes = std::mem::take(&mut self.sector);
         let (log, first) = self.share.place_of(offset);
@@ -645,7 +648,7 @@ impl Journal {
         verified
     }
 
-    /// Ends a read of sectors of which no copy is intact.
+    /// Returns the result of a read with sectors that no copy has intact.
     fn given_up(&self, offset: u64, bad: &[u64], unsteady: bool) -> Verified {
         if unsteady {
             return Verified::Unsteady;
@@ -658,7 +661,7 @@ impl Journal {
 }
 
 impl Search {
-    /// Takes the sectors that a copy has as stored.
+    /// Copies the sectors that are intact in the copy just read into the read's buffer `to`.
     fn take(&mut self, to: &Slice, sum: impl Fn(u64) -> u64) {
         for number in std::mem::take(&mut self.bad) {
             let at = (number - self.first) as usize * SECTOR;
@@ -674,7 +677,7 @@ impl Search {
         }
     }
 
-    /// Collects the runs of sectors that one copy has and another one lacks.
+    /// Collects the runs of sectors that are intact in one copy and wrong in another.
     fn collect_mends(&mut self) {
         let lacking = |number: &&u64| self.wrong.iter().any(|(wrong, _)| wrong == *number);
         let mut lacked: Vec<u64> = self.found.iter().filter(lacking).copied().collect();

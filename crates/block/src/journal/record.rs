@@ -1,7 +1,7 @@
-//! Records: changes as bytes in the payload of a page.
+//! Records: changes encoded as bytes in the payload of a page.
 //!
 //! A `BLOCK` record (16 bytes) names a block. The records after it are about that block, up to the
-//! next name or the end of the page. Each of the others (4 bytes) states something, followed by a
+//! next name or the end of the page. Each other record (4 bytes) makes a statement, followed by a
 //! checksum of 8 bytes for each sector where the standing has them. `MIXED` has two bits a sector
 //! before the checksums, for the standing. A run that does not fit into a page is split. No record
 //! reaches over a page's end.
@@ -32,10 +32,10 @@ const MIXED: u8 = 11;
 const MIXTURE: [Standing; 4] =
     [Standing::Clean, Standing::Doubted, Standing::Sealed, Standing::Dirty];
 
-/// Sectors whose standings a byte of a `MIXED` record holds.
+/// Sectors whose standings fit into a byte of a `MIXED` record.
 const SECTORS_A_BYTE: usize = 4;
 
-/// The logarithm of the sectors of the largest block.
+/// Binary logarithm of the sectors of the largest block.
 const MOST_ORDER: u8 = (LARGEST_BLOCK_BYTES / SECTOR_BYTES).ilog2() as u8;
 
 /// Upper bound of sector numbers of a volume and its blocks.
@@ -45,11 +45,11 @@ const MOST_SECTOR: u64 = 1 << 47;
 #[repr(C)]
 struct BlockRecord {
     kind: u8,
-    /// The logarithm of its sectors.
+    /// Binary logarithm of the block's sectors.
     order: u8,
     volume: U16,
     place: U32,
-    /// Its first sector within its volume.
+    /// First sector of the block within its volume.
     start: U64,
 }
 
@@ -57,19 +57,19 @@ struct BlockRecord {
 #[repr(C)]
 struct RunRecord {
     kind: u8,
-    /// The first sector of the run within its block.
+    /// First sector of the run within its block.
     first: u8,
-    /// The last one.
+    /// Last sector of the run within its block.
     last: u8,
     unused: u8,
 }
 
-/// A page that records are being put into.
+/// A page under construction.
 #[derive(Debug)]
 pub(super) struct Draft {
     bytes: PageBytes,
     used: usize,
-    /// The block that the last records were about.
+    /// The block that the last records are about.
     block: Option<BlockAt>,
 }
 
@@ -135,8 +135,8 @@ impl Draft {
         }
     }
 
-    /// Makes room for a statement about a block and `more` bytes, and names the block. Returns the
-    /// bytes that are left for more.
+    /// Makes room for a statement about a block and `more` bytes, and adds a record that names the
+    /// block. Returns the bytes of room left.
     fn make_room(&mut self, block: &BlockAt, more: usize, full: &mut impl FnMut(Draft)) -> usize {
         let needed = |draft: &Draft| {
             let name = if draft.block.as_ref() == Some(block) { 0 } else { BLOCK_BYTES };
@@ -236,9 +236,9 @@ impl Draft {
 pub(super) enum Statement<'a> {
     /// A run of a block's sectors has this state; the checksums are given where the state has them.
     Run { block: &'a BlockAt, run: Sectors, standing: Standing, sums: &'a [U64] },
-    /// A block is gone.
+    /// A block has been removed.
     Dropped { block: &'a BlockAt },
-    /// A crash came before.
+    /// A crash happened before this record was written.
     Crashed,
 }
 
@@ -311,7 +311,7 @@ pub(super) fn decode(
     Ok(())
 }
 
-/// States each part of a run whose sectors have equal state.
+/// Passes each part of a `MIXED` run whose sectors have equal standing to `each`.
 fn unmix(
     block: &BlockAt,
     run: &Sectors,
@@ -348,7 +348,7 @@ fn name(record: &BlockRecord) -> Result<BlockAt, &'static str> {
 }
 
 impl RunRecord {
-    /// Returns the sectors of the volume that the record is about.
+    /// Returns the run of the record as sectors of the volume.
     fn sectors(&self, block: &BlockAt) -> Option<Sectors> {
         let (first, last) = (u64::from(self.first), u64::from(self.last));
         let start = block.sectors.start;
@@ -357,17 +357,16 @@ impl RunRecord {
     }
 }
 
-/// The checksum of a sector whose checksum is not known. Clean data stored under it is lost at a
-/// power cut.
+/// Stands for an unknown checksum. Clean data stored under it is lost at a power cut.
 pub(crate) const NO_SUM: u64 = 0;
 
 /// A block and its position on the cache device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BlockAt {
     pub(crate) volume: VolumeId,
-    /// The whole block, within its volume.
+    /// All sectors of the block, within its volume.
     pub(crate) sectors: Sectors,
-    /// Its first sector within the shard's space on the cache device.
+    /// First sector of the block's place, within the shard's space on the cache device.
     pub(crate) place: u64,
 }
 
@@ -376,35 +375,35 @@ pub(crate) struct BlockAt {
 pub(crate) enum Standing {
     /// The cache and the backing device hold the same data.
     Clean,
-    /// Clean if its checksum is right. A crash may have come while other data was being written in
-    /// its place.
+    /// Clean if the checksum is right. A crash may have come while other data was being written in
+    /// the sector's place.
     Doubted,
-    /// Only the cache holds it, and it may be overwritten where it is.
+    /// Only the cache has the sector's data, which may be overwritten in place.
     Dirty,
-    /// Only the cache holds it, with this checksum. An overwrite must first be noted in the log.
+    /// Only the cache has the sector's data, with this checksum. An overwrite must first be logged.
     Sealed,
-    /// Only the cache holds it. The checksum is valid if the session that noted it was closed
-    /// cleanly. No longer written.
+    /// Only the cache has the sector's data. The checksum is valid if the session that logged it
+    /// was closed cleanly. No longer written.
     Resting,
-    /// Only the cache held it, and its place does not contain the data that was stored.
+    /// Only the cache had the sector's data, and its place does not contain what was stored.
     Lost,
-    /// The cache holds nothing of it.
+    /// The cache has no data of the sector.
     Invalid,
 }
 
 impl Standing {
-    /// Returns whether a checksum is stated with each sector in this state.
+    /// Returns whether records of sectors in this state include checksums.
     pub(crate) fn has_sums(self) -> bool {
         matches!(self, Self::Clean | Self::Doubted | Self::Sealed | Self::Resting)
     }
 
-    /// Returns whether the backing device has an older version.
+    /// Returns whether the backing device lacks the sector's newest data.
     pub(crate) fn is_dirty(self) -> bool {
         matches!(self, Self::Dirty | Self::Sealed | Self::Resting | Self::Lost)
     }
 }
 
-/// A statement that holds from now on.
+/// A change of the mapping, as recorded in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The block stands at its place, and a run of its sectors has this state.
@@ -412,14 +411,15 @@ pub(crate) enum Change {
     /// The block stands at its place, and each sector of a run has its own state: clean, doubted,
     /// dirty or sealed.
     Mixed { block: BlockAt, run: Sectors, standings: Vec<Standing> },
-    /// The block is gone, and its place free.
+    /// The block has been removed, and its place is free.
     Dropped { block: BlockAt },
-    /// A crash came before: all sectors that were clean so far are [doubted](Standing::Doubted).
+    /// A crash happened before: all sectors that were clean so far are
+    /// [doubted](Standing::Doubted).
     Crashed,
 }
 
-/// Merges each row of adjacent runs of a block that a mixture can express into one change. A
-/// mixture costs two bits a sector instead of a record a run.
+/// Merges adjacent runs of a block into one change where a mixture can express them. A mixture
+/// costs two bits a sector instead of a record a run.
 pub(crate) fn mix(changes: &mut Vec<Change>) {
     let mut mixed: Vec<Change> = Vec::new();
     for change in changes.drain(..) {
@@ -447,7 +447,7 @@ fn can_be_mixed(standing: Standing) -> bool {
 
 #[cfg(test)]
 impl Change {
-    /// Returns the block that it is about.
+    /// Returns the block that the change is about.
     pub(crate) fn block(&self) -> &BlockAt {
         match self {
             Change::Run { block, .. } | Change::Mixed { block, .. } | Change::Dropped { block } => {
@@ -463,7 +463,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Changes about blocks of all sizes.
+    /// Generates changes of blocks of all sizes.
     fn changes() -> impl Strategy<Value = Vec<Change>> {
         let block = (0u32..=8, 0u16..4, 0u64..64, 0u64..1 << 24).prop_map(
             |(order, volume, start, place)| {

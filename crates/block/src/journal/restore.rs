@@ -5,10 +5,10 @@
 //! form, and only changes not yet promised are missing. If a later page says that the missing page
 //! was durable once, promised changes were lost: the log is damaged (`salvage` handles that case).
 //!
-//! Nothing later tells of the last batch. A page of it that is missing is made again where its
-//! parity and the batch's other pages are there, or where one byte of it is wrong: then it was
+//! No later page tells whether the last batch was durable. A missing page of that batch is rebuilt
+//! from its parity and the batch's other pages, or repaired if one byte is wrong: then it was
 //! written, or about to be. Only pages of the last session count. Later sessions have taken older
-//! ones for missing, and have gone on without them.
+//! ones for missing, and have continued without them.
 //!
 //! A checkpoint with an intact header and damaged pages has two possible causes: damage, or the
 //! reuse of the slot after a failed write of its header. In the second case the log still reaches
@@ -28,7 +28,7 @@ use super::writer::{Resume, chain, summary};
 /// The first sequence number of a log.
 pub(super) const FIRST_SEQ: u64 = 1;
 
-/// A complete checkpoint, by its header.
+/// The header of a complete checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Complete {
     pub(super) slot: usize,
@@ -44,17 +44,17 @@ pub(super) struct Complete {
 pub(super) struct Found {
     pub(super) map: Map,
     pub(super) resume: Resume,
-    /// The latest session that wrote anything.
+    /// The latest session that wrote a page.
     pub(super) session: u64,
-    /// The generation of the checkpoint, and its pages.
+    /// Generation and number of pages of the checkpoint in use.
     pub(super) checkpoint: Option<(u64, u64)>,
     pub(super) log_pages: u64,
-    /// The damage, if the journal is not whole.
+    /// The first damage found, if the journal is damaged.
     pub(super) damage: Option<StoreError>,
-    /// Pages at the end of the log that were made again. They are written after all other mends: a
+    /// Pages at the end of the log that were rebuilt. They are written after all other mends: a
     /// half may still have an older page in their place.
     pub(super) made_again: Vec<Mend>,
-    /// The same pages, a line each.
+    /// Descriptions of the rebuilt pages, a line each.
     pub(super) restored: Vec<String>,
     /// The reason why damage at the end of the log cannot be ruled out.
     pub(super) untold: Option<String>,
@@ -64,11 +64,12 @@ pub(super) struct Found {
 pub(super) struct Reader<'a> {
     pub(super) layout: &'a Layout,
     pub(super) owner: Owner,
-    /// The last session, if it was closed cleanly: the checksums it noted of dirty data still hold.
+    /// The last session, if it was closed cleanly. The checksums of dirty data that this session
+    /// logged still hold.
     pub(super) ended: Option<u64>,
-    /// The last session that has begun.
+    /// The number of the last session that has begun.
     pub(super) last: u64,
-    /// It reads all copies of the device, to find each one that is damaged.
+    /// Set if all copies of the device are read, to find each damaged one.
     pub(super) thorough: bool,
     /// Pages to be written before a session begins.
     pub(super) mends: RefCell<Vec<Mend>>,
@@ -79,7 +80,8 @@ impl Reader<'_> {
         self.owner.shard.into()
     }
 
-    /// Reads the journal; a damaged one as far as possible. Calls `advance` with the bytes read.
+    /// Reads the journal; a damaged one as far as possible. Calls `advance` with the number of
+    /// bytes read.
     ///
     /// # Errors
     /// When the device fails.
@@ -143,7 +145,8 @@ impl Reader<'_> {
         Ok(summary(page.payload).and_then(|summary| self.complete(slot, page.stamp, summary)))
     }
 
-    /// Returns the checkpoint that a page of this stamp and summary heads, if it can be a header.
+    /// Returns the checkpoint of which a page with this stamp and summary is the header, if it can
+    /// be one.
     pub(super) fn complete(
         &self,
         slot: usize,
@@ -220,7 +223,8 @@ impl Reader<'_> {
         Ok(page)
     }
 
-    /// Applies the log to its map, from `log.next` on, and makes pages of its last batch again.
+    /// Applies the log to its map, from `log.next` on, and rebuilds missing pages of its last
+    /// batch.
     fn whole_log(
         &self,
         io: &mut Io<'_>,
@@ -252,8 +256,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Returns the reason why the end of a log may have been longer. After a crash, pages that were
-    /// being written look like pages that were damaged later.
+    /// Returns the reason why the log may have been longer. After a crash, pages that were being
+    /// written look like pages that were damaged later.
     fn untold(&self, io: &mut Io<'_>, log: &Log) -> Result<Option<String>, StoreError> {
         let offset = self.layout.page_offset(self.shard(), log.next);
         let bytes = self.page_at(io, offset)?;
@@ -273,7 +277,7 @@ impl Reader<'_> {
         )))
     }
 
-    /// Makes the page at the end of a log again, if it is one of the last session's last batch.
+    /// Rebuilds the page at the end of a log, if it belongs to the last session's last batch.
     /// `least` is the session of the page before it.
     pub(super) fn last_page(
         &self,
@@ -362,15 +366,15 @@ fn checked(error: StoreError) -> Result<StoreError, StoreError> {
     if matches!(error, StoreError::Io { .. }) { Err(error) } else { Ok(error) }
 }
 
-/// A log being read.
+/// The state of reading a log.
 struct Log {
     /// The sequence number of the next page.
     next: u64,
     /// The session of the last page read.
     session: u64,
-    /// The log has ended. Later pages only serve to prove that it was longer.
+    /// Set at the end of the log. Later pages only serve to prove that the log was longer.
     ends: bool,
-    /// A later page of the last session, beyond the end.
+    /// The number of a later page of the last session, beyond the end.
     more: Option<u64>,
     map: Map,
 }

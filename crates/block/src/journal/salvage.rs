@@ -1,8 +1,8 @@
 //! Salvage of a damaged journal: the part of it that can still be trusted.
 //!
-//! A damaged page is rebuilt from its batch's [parity](super::parity), or repaired by its checksum;
-//! then nothing is lost. Where that fails there is a gap, and statements from before it are
-//! suspect. The lost page may have said that a sector has been cleaned, overwritten, moved or
+//! A damaged page is rebuilt from its batch's [parity](super::page::Parity), or repaired by its
+//! checksum; then nothing is lost. Where that fails there is a gap, and statements from before it
+//! are suspect. The lost page may have said that a sector has been cleaned, overwritten, moved or
 //! dropped since. So after a gap
 //!
 //! - later statements of the log are trusted;
@@ -28,22 +28,23 @@ use super::restore::{Complete, FIRST_SEQ, Reader};
 use super::writer::{Resume, chain, summary};
 use crate::geometry::{Sectors, VolumeId};
 
-/// The remains of a damaged journal.
+/// The salvaged content of a damaged journal.
 #[derive(Debug)]
 pub(super) struct Salvaged {
     pub(super) map: Map,
-    /// Continues behind all pages that were found: a checkpoint has to state everything anew.
+    /// Position behind all pages that were found, to continue from. A checkpoint has to dump
+    /// everything anew.
     pub(super) resume: Resume,
     pub(super) session: u64,
-    /// Pages that were rebuilt, a line each.
+    /// Descriptions of the pages that were rebuilt, a line each.
     pub(super) mended: Vec<String>,
-    /// Pages that are lost, a line each.
+    /// Descriptions of the pages that are lost, a line each.
     pub(super) gone: Vec<String>,
-    /// Dirty runs that are lost with them.
+    /// Dirty runs that are lost with those pages.
     pub(super) lost: Vec<(VolumeId, Sectors)>,
 }
 
-/// A page of a log, without its records.
+/// The properties of a log page that was found, without its records.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     session: u64,
@@ -83,7 +84,7 @@ impl Reader<'_> {
         Ok(first.expect("there still is the log without any checkpoint"))
     }
 
-    /// Takes in what is left of a checkpoint, or of none, and of the log after it.
+    /// Salvages the readable part of a checkpoint, if there is one, and of the log after it.
     fn salvage_from(
         &self,
         io: &mut Io<'_>,
@@ -286,13 +287,13 @@ impl Reader<'_> {
         Ok((next, session))
     }
 
-    /// Returns whether a part of a page of this session stands in the place of a page of the log.
+    /// Returns whether the place of a log page has a torn part of a page of this session.
     fn is_part(&self, io: &mut Io<'_>, seq: u64, session: u64) -> bool {
         let bytes = self.page_at(io, self.layout.page_offset(self.shard(), seq));
         bytes.is_ok_and(|bytes| looks_like(&bytes, self.owner, seq, session))
     }
 
-    /// Returns a page of the log in which at most one byte was wrong.
+    /// Repairs a page of the log in which at most one byte is wrong.
     pub(super) fn mended_page(
         &self,
         io: &mut Io<'_>,
@@ -306,8 +307,8 @@ impl Reader<'_> {
         }))
     }
 
-    /// Rebuilds a missing page of the log from the others of its batch. Pages of sessions before
-    /// `least` do not count.
+    /// Rebuilds a missing page of the log from the other pages of its batch. Pages of sessions
+    /// before `least` do not count.
     pub(super) fn rebuild(
         &self,
         io: &mut Io<'_>,

@@ -25,14 +25,14 @@ use super::writer::ShardJournal;
 use crate::bits::Bits;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 
-/// A cache that is to be made.
+/// The properties of a cache to be created.
 #[derive(Debug, Clone)]
 pub struct NewCache {
     /// Sixteen random bytes that distinguish the cache's pages from earlier content of the device.
     pub id: [u8; 16],
-    /// Positions of all structures.
+    /// Positions of all structures on the device.
     pub layout: Layout,
-    /// The volumes it has to begin with.
+    /// The volumes of the new cache.
     pub volumes: Vec<Volume>,
 }
 
@@ -43,24 +43,25 @@ pub(crate) struct Opened {
     pub(crate) superblock: Superblock,
     /// Removed volumes that the logs still mention.
     pub(crate) gone: BTreeSet<VolumeId>,
-    /// By shard.
+    /// The recovered content of each shard.
     pub(crate) shards: Vec<Restored>,
     /// Superblocks and pages to be written before a session begins.
     pub(crate) mends: Vec<Mend>,
-    /// Pages among them that the ends of logs lacked, a line each.
+    /// Messages about pages among `mends` that the ends of logs lacked, one for each.
     pub(crate) restored: Vec<String>,
 }
 
 /// The recovered content of a shard.
 #[derive(Debug)]
 pub(crate) struct Restored {
-    /// Its blocks with valid sectors, coldest first.
+    /// The shard's blocks with valid sectors, coldest first.
     pub(crate) blocks: Vec<RestoredBlock>,
-    /// By sector of the shard's space: the checksum of its data, if it is known.
+    /// By sector of the shard's space: the checksum of the data, if it is known.
     pub(crate) sums: Vec<u64>,
-    /// By sector: it is clean if its checksum is right.
+    /// By sector of the shard's space: set if the sector is clean only if its checksum is right.
     pub(crate) doubted: Bits,
-    /// The journal for its changes. It writes as the session that [`begin_session`] begins.
+    /// The shard's journal for new changes. Its pages belong to the session that [`begin_session`]
+    /// begins.
     pub(crate) journal: ShardJournal,
 }
 
@@ -71,7 +72,7 @@ pub(crate) struct Restored {
 ///
 /// # Errors
 /// When the device fails or is too small, a volume does not fit, or the id is that of the cache
-/// which is there.
+/// already on the device.
 pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, StoreError> {
     let NewCache { id, layout, volumes } = new;
     check_size(io, &layout)?;
@@ -114,11 +115,12 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
 /// The result of salvaging a shard's damaged journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Salvage {
-    /// The shard.
+    /// The number of the shard.
     pub shard: u64,
-    /// Pages that were rebuilt, a line each: nothing is lost with them.
+    /// Descriptions of the pages that were rebuilt, a line each. Nothing is lost with these.
     pub mended: Vec<String>,
-    /// Pages that are lost, a line each. Statements that only they made are unknown.
+    /// Descriptions of the pages that are lost, a line each. Statements that only these pages made
+    /// are unknown.
     pub gone: Vec<String>,
     /// Dirty runs that may have changed in the lost pages: the data in their places cannot be
     /// trusted.
@@ -137,8 +139,8 @@ pub(crate) fn open(
     open_what_there_is(io, None, false, progress)
 }
 
-/// Reads the metadata of a cache from all copies of the device, as [`open`] does from one that is
-/// intact.
+/// Reads the metadata of a cache from all copies of the device, where [`open`] reads only one that
+/// is intact.
 ///
 /// # Errors
 /// When the cache cannot be read completely.
@@ -146,8 +148,8 @@ pub(crate) fn open_all_copies(io: &mut Io<'_>) -> Result<Option<Opened>, StoreEr
     open_what_there_is(io, None, true, &mut |_, _| {})
 }
 
-/// Reads the metadata of a cache, and salvages damaged journals. Each of them has to be [written
-/// anew](rewrite).
+/// Reads the metadata of a cache, and salvages damaged journals. Each salvaged journal has to be
+/// [written anew](rewrite).
 ///
 /// # Errors
 /// When the superblock cannot be read, or the device fails.
@@ -221,8 +223,8 @@ fn open_what_there_is(
     Ok(Some(Opened { superblock, gone, shards, mends, restored }))
 }
 
-/// Writes a checkpoint of a shard's whole content, in place of its old journal. The session has
-/// begun.
+/// Writes a checkpoint of a shard's whole content, in place of its old journal. To be called after
+/// the session has begun.
 ///
 /// # Errors
 /// When the device fails.
@@ -250,10 +252,10 @@ pub(crate) fn rewrite(io: &mut Io<'_>, shard: &mut Restored) -> Result<(), Store
     Ok(())
 }
 
-/// Returns the superblock of the cache on a device; `None` when there is none.
+/// Returns the superblock of the cache on a device; `None` when there is no cache.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When the superblock cannot be read.
 pub(crate) fn superblock_of(io: &mut Io<'_>) -> Result<Option<Superblock>, StoreError> {
     if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
         return Ok(None);
@@ -291,8 +293,8 @@ pub(crate) fn clear_torn_pages(
 
 /// Writes a changed superblock, durably: into the older copy, then into the other.
 ///
-/// A superblock that says clean vouches for the checksums of all data, so the data becomes durable
-/// first: it may still be in the device's write cache.
+/// A superblock that says clean vouches for the checksums of all data. So the data, which may still
+/// be in the device's write cache, becomes durable first.
 ///
 /// # Errors
 /// When a volume does not fit, in which case nothing was written. When the device does not take
@@ -352,8 +354,8 @@ pub(super) fn reader(superblock: &Superblock, shard: u64) -> Reader<'_> {
     }
 }
 
-/// Reads the journal of one shard, and reports progress through all of them. Returns also what has
-/// to be mended before a session begins.
+/// Reads the journal of one shard, and reports progress through all of them. Also returns the mends
+/// to be written before a session begins.
 pub(super) fn read_shard(
     io: &mut Io<'_>,
     superblock: &Superblock,
@@ -376,7 +378,8 @@ pub(super) fn read_shard(
     Ok((found, mends))
 }
 
-/// Reads both copies of the superblock. Adds to `mends` what copies of the device lack of them.
+/// Reads both copies of the superblock. Adds to `mends` what single copies of a mirrored device
+/// lack.
 pub(super) fn read_copies(io: &mut Io<'_>, mends: &mut Vec<Mend>) -> [Copy; 2] {
     SUPERBLOCK_OFFSETS.map(|offset| read_copy(io, offset, mends))
 }
@@ -397,8 +400,8 @@ fn read_copy(io: &mut Io<'_>, offset: u64, mends: &mut Vec<Mend>) -> Copy {
 
 /// Returns the valid superblock; `None` when there is no cache.
 ///
-/// Nothing follows from a change before both copies have it, so either copy will do where the other
-/// is damaged or cannot be read.
+/// No action is based on a change before both copies have it, so either copy will do where the
+/// other is damaged or cannot be read.
 pub(super) fn newest(copies: [Copy; 2]) -> Result<Option<Superblock>, StoreError> {
     let mut good: Option<Superblock> = None;
     let (mut damaged, mut zeros, mut unreadable) = (false, false, None);
@@ -443,7 +446,7 @@ fn check_size(io: &Io<'_>, layout: &Layout) -> Result<(), StoreError> {
     if needs > has { Err(StoreError::DeviceTooSmall { needs, has }) } else { Ok(()) }
 }
 
-/// The checksums of a shard's sectors. One thread changes them, and others compare.
+/// The checksums of a shard's sectors. One thread changes them, and others read them.
 #[derive(Debug)]
 pub(crate) struct Sums(Vec<AtomicU64>);
 
@@ -464,18 +467,17 @@ impl Sums {
         self.0[sector as usize].store(sum, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of memory they take.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.0.capacity() * size_of::<u64>()
     }
 }
 
-/// The judge of a cache that is served.
+/// A judge that detects damaged data on the device of a cache in service, by its checksums.
 #[derive(Debug)]
 pub(crate) struct CacheJudge {
     pub(crate) layout: Layout,
     pub(crate) id: [u8; 16],
-    /// By shard.
+    /// The checksums of each shard's sectors.
     pub(crate) sums: Vec<Arc<Sums>>,
 }
 
@@ -522,30 +524,30 @@ impl Judge for CacheJudge {
     }
 }
 
-/// The content of a cache device.
+/// A report on the content of a cache device.
 #[derive(Debug)]
 pub struct Report {
     /// The valid superblock, if one can be read.
     pub superblock: Option<Superblock>,
-    /// By shard; none without a superblock.
+    /// A report on each shard; empty without a superblock.
     pub shards: Vec<ShardReport>,
-    /// Problems outside the shards, a line each.
+    /// Descriptions of problems outside the shards, a line each.
     pub problems: Vec<String>,
-    /// The bytes that the device needs, where it has become too short: the end of the cache's data
-    /// is missing, and nothing can be repaired before it has that length again.
+    /// The bytes that the device needs, if it has become too short. The end of the cache's data is
+    /// then missing, and nothing can be repaired before the device has that length again.
     pub cut_short_of: Option<u64>,
     /// Damage of single copies of the device, where another copy is intact.
     pub wrong_copies: Vec<WrongCopy>,
 }
 
-/// A range of one copy of a device that is not what was stored, and is on another copy.
+/// A range of a device that is damaged in one copy and intact in another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrongCopy {
-    /// The copy: the number of a mirror's half.
+    /// The damaged copy: the number of a mirror's half.
     pub copy: usize,
-    /// Its first byte on the cache device.
+    /// First byte of the range on the cache device.
     pub offset: u64,
-    /// Its length.
+    /// Length of the range in bytes.
     pub bytes: u64,
 }
 
@@ -556,34 +558,35 @@ impl WrongCopy {
     }
 }
 
-/// The content of one shard's journal; of a damaged one, as far as it can be read.
+/// A report on one shard's journal; for a damaged one, as far as it can be read.
 #[derive(Debug)]
 pub struct ShardReport {
-    /// The shard.
+    /// The number of the shard.
     pub shard: u64,
     /// Number of the checkpoint in use, counting all that were begun; 0 without one.
     pub checkpoint_generation: u64,
     /// Pages of the checkpoint.
     pub checkpoint_pages: u64,
-    /// Pages of the log after it.
+    /// Pages of the log after the checkpoint.
     pub log_pages: u64,
-    /// Blocks.
+    /// Blocks with valid data.
     pub blocks: u64,
-    /// Bytes that the cache holds.
+    /// Bytes of valid data in the cache.
     pub valid_bytes: u64,
-    /// Bytes that only the cache holds.
+    /// Bytes of dirty data, which only the cache has.
     pub dirty_bytes: u64,
-    /// Problems, a line each.
+    /// Descriptions of the shard's problems, a line each.
     pub problems: Vec<String>,
-    /// Of a damaged journal: its salvage. The trusted part is what the other fields count.
+    /// The salvage of a damaged journal. The other fields then count only the part that can be
+    /// trusted.
     pub salvage: Option<Salvage>,
-    /// The reason why damage at the end of the log cannot be ruled out. It is no problem: after a
-    /// crash a log may end so.
+    /// The reason why damage at the end of the log cannot be ruled out. Not a problem: a crash may
+    /// leave a log in this form.
     pub untold: Option<String>,
 }
 
 impl Report {
-    /// Returns whether anything is wrong. A device without a cache has no problems.
+    /// Returns whether the report has any problem. A device without a cache has none.
     pub fn has_problems(&self) -> bool {
         !self.problems.is_empty()
             || !self.wrong_copies.is_empty()
@@ -657,7 +660,7 @@ pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Repor
     Ok(report)
 }
 
-/// Describes the fault of one copy of a superblock, where the other is good.
+/// Describes the fault of one copy of a superblock whose other copy is good.
 fn odd((copy, offset): (&Copy, u64)) -> Option<String> {
     let what = match copy {
         Copy::Good(_) => return None,

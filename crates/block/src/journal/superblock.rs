@@ -1,4 +1,4 @@
-//! The superblock: the identity of the cache, and the volumes it holds data of. The newer of two
+//! The superblock: the identity of the cache, and the volumes whose data it holds. The newer of two
 //! copies is valid.
 //!
 //! The newest version of the format is written; the version before can be read too.
@@ -18,10 +18,10 @@ use crate::geometry::{BlockSizes, SECTOR_BYTES, VolumeId};
 /// have no meaning.
 const VERSION_BEFORE: u32 = 2;
 
-/// Most other tiers that a superblock can name.
+/// Most peer tiers that a superblock can name.
 const MOST_COMPANIONS: usize = 15;
 
-/// Longest name of one, in bytes; longer ones are cut.
+/// Longest name of a peer tier, in bytes; longer ones are cut.
 const MOST_COMPANION_BYTES: usize = 232;
 
 const MAGIC: [u8; 8] = *b"FloeBlk\n";
@@ -48,41 +48,42 @@ pub struct Superblock {
     pub generation: u64,
     /// Number of times that the cache was opened.
     pub session: u64,
-    /// The last session was closed cleanly, and nothing has been written since.
+    /// Set if the last session was closed cleanly and nothing has been written since.
     pub clean: bool,
-    /// The cache was bypassed: its clean content may be old.
+    /// Set if the cache was bypassed: its clean data may be outdated.
     pub void: bool,
     /// Time of retirement in seconds since 1970, after which the cache must not be used; 0 when the
     /// time is unknown.
     pub retired: Option<u64>,
-    /// Positions of all structures.
+    /// Positions of all structures on the device.
     pub layout: Layout,
     /// Calibration of the device, if it was measured.
     pub calibrated: Option<Calibrated>,
-    /// Random number that the tiers served together the last time share, and no others. 0 before
-    /// the first time.
+    /// Random number shared by the tiers that were last served as one stack, and by no others. 0
+    /// before the first time.
     pub stack: u32,
-    /// The number about to become `stack`, here and in the peer tiers; 0 when none is.
+    /// The number about to become `stack`, here and in the peer tiers; 0 when no change is under
+    /// way.
     pub next_stack: u32,
     /// Peer tiers of the stack that may hold dirty data of the volumes.
     pub companions: Vec<Companion>,
-    /// In order of their ids.
+    /// The volumes, in order of their ids.
     pub volumes: Vec<Volume>,
 }
 
-/// A cache on another device, through which the same volumes were served.
+/// A peer tier: a cache on another device, through which the same volumes were served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Companion {
-    /// The id in its own superblock.
+    /// The id of the peer tier, from its own superblock.
     pub id: [u8; 16],
-    /// Its name for people.
+    /// The human-readable name of the peer tier.
     pub name: String,
-    /// It is above this one, rather than below.
+    /// Set if the peer tier is above this cache, rather than below.
     pub above: bool,
-    /// The session in which it was served with this one; 0 where that is not known.
+    /// The peer tier's session in which it was served with this cache; 0 if unknown.
     pub session: u32,
-    /// Requests went past it in that session, and its device refused the record of that; true when
-    /// nothing in it is valid any more, false when its dirty data is.
+    /// Set if the peer tier was bypassed in that session and its device refused the record of that.
+    /// True when nothing in the peer tier is valid any more, false when its dirty data still is.
     pub passed: Option<bool>,
 }
 
@@ -97,7 +98,7 @@ struct Header {
     session: U64,
     id: [u8; 16],
     shards: U32,
-    /// Bit n stands for blocks of 2^n sectors.
+    /// Bit n stands for blocks of 2ⁿ sectors.
     sizes: U32,
     shard_sectors: U64,
     dump_pages: U64,
@@ -123,7 +124,7 @@ struct CompanionEntry {
 const _: () = assert!(size_of::<Header>() <= COMPANIONS_AT);
 const _: () = assert!(COMPANIONS_AT + MOST_COMPANIONS * size_of::<CompanionEntry>() <= RETIRED_AT);
 
-/// The content found in the place of a copy.
+/// The content found in the place of a superblock copy.
 #[derive(Debug)]
 pub(super) enum Copy {
     Good(Superblock),
@@ -312,32 +313,32 @@ pub const MOST_VOLUMES: usize = 256;
 /// Longest name of a volume, in bytes.
 pub const MOST_NAME_BYTES: usize = 64;
 
-/// Most facts of an identity that are written.
+/// Most facts of a backing device's identity that are written.
 const MOST_FACTS: usize = 15;
 
-/// Unit of a record's length.
+/// Bytes of the unit in which a record's length is counted.
 const UNIT: usize = 8;
 
-/// A volume that the cache may hold data of.
+/// A volume whose data the cache may hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
-    /// Its number, below [`MOST_VOLUMES`].
+    /// The id of the volume, below [`MOST_VOLUMES`].
     pub id: VolumeId,
-    /// Its name for people, of at most [`MOST_NAME_BYTES`].
+    /// The human-readable name of the volume, of at most [`MOST_NAME_BYTES`] bytes.
     pub name: String,
-    /// Its size.
+    /// The size of the volume in bytes.
     pub bytes: u64,
-    /// Identity of its backing device.
+    /// The identity of the volume's backing device.
     pub identity: Identity,
     /// The caller's marker for the content of the backing device when the last session was closed
     /// cleanly; 0 when unknown.
     pub marker: u64,
-    /// Checksums of some of its sectors on the backing device, valid also after a crash.
+    /// Checksums of some of the volume's sectors on the backing device, valid also after a crash.
     pub samples: Samples,
 }
 
 impl Volume {
-    /// A volume of which nothing else is known yet.
+    /// Creates a volume without identity, marker or samples.
     pub fn new(id: VolumeId, name: impl Into<String>, bytes: u64) -> Self {
         let (identity, samples) = (Identity::default(), Samples::default());
         Self { id, name: name.into(), bytes, identity, marker: 0, samples }
@@ -373,7 +374,7 @@ struct EntryOfVersion2 {
 
 const IN_USE_IN_VERSION_2: u16 = 1;
 
-/// The number of facts and samples of each volume that are written.
+/// Number of facts and of samples that are written for each volume.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     facts: usize,
@@ -409,7 +410,7 @@ impl Volume {
     }
 }
 
-/// Writes volumes into their table, which is zero.
+/// Writes volumes into their table, which is all zeros.
 fn encode(volumes: &[Volume], table: &mut [u8]) -> Result<(), StoreError> {
     for volume in volumes {
         let refuse = |why: &str| {
@@ -507,12 +508,12 @@ fn name(number: u16, bytes: &[u8], len: U16) -> Result<String, String> {
 /// Most sectors of a volume that are sampled.
 pub const MOST_SAMPLES: usize = 24;
 
-/// Places where disks of one size differ, in sectors from the beginning: partition tables and the
-/// beginnings of file systems; LVM and RAID; btrfs; and the copies that ext4 keeps of its
+/// Sampled positions near the start, where disks of one size differ, in sectors: partition tables
+/// and the beginnings of file systems; LVM and RAID; btrfs; and the copies that ext4 keeps of its
 /// superblock in groups 1, 3 and 5.
 const NEAR_THE_BEGINNING: [u64; 6] = [0, 1, 16, 32_768, 98_304, 163_840];
 
-/// Places in sectors from the end: the copy of a partition table, and RAID.
+/// Sampled positions near the end, in sectors from there: the copy of a partition table, and RAID.
 const NEAR_THE_END: [u64; 3] = [1, 2, 16];
 
 /// Number of equal parts of a disk whose starts are sampled: XFS begins its allocation groups
@@ -522,9 +523,10 @@ const QUARTERS: u64 = 4;
 /// Checksums of some sectors of a volume on its backing device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Samples {
-    /// The size of the volume, which determines the sectors.
+    /// The size of the volume in bytes, which determines the sampled sectors.
     pub of_bytes: u64,
-    /// The checksums of its first [`sampled_sectors`], in their order; 0 where none is known.
+    /// The checksums of the volume's first [`sampled_sectors`], in their order; 0 for an unknown
+    /// one.
     pub sums: Vec<u32>,
 }
 
@@ -535,7 +537,7 @@ impl Samples {
         known.filter(|(_, sum)| *sum != 0)
     }
 
-    /// Forgets the checksums of these sectors. Returns whether there were any.
+    /// Removes the checksums of these sectors. Returns whether any was known.
     pub fn forget(&mut self, sectors: &[u64]) -> bool {
         let mut forgot = false;
         for (sector, sum) in sampled_sectors(self.of_bytes).into_iter().zip(&mut self.sums) {
@@ -547,9 +549,9 @@ impl Samples {
     }
 }
 
-/// Returns the sampled sectors of a volume of so many bytes, the most distinctive first:
-/// [`MOST_SAMPLES`], or all of a smaller volume. Caches are compared with them, so the choice never
-/// changes.
+/// Returns the sampled sectors of a volume of this size, the most distinctive first:
+/// [`MOST_SAMPLES`], or all of a smaller volume. Samples stored in caches depend on this choice, so
+/// it never changes.
 pub fn sampled_sectors(bytes: u64) -> Vec<u64> {
     let sectors = bytes.div_ceil(SECTOR_BYTES);
     let near_the_end = NEAR_THE_END.into_iter().filter_map(|before| sectors.checked_sub(before));
@@ -570,7 +572,7 @@ pub fn sampled_sectors(bytes: u64) -> Vec<u64> {
     all.filter(|sector| *sector < sectors && seen.insert(*sector)).take(MOST_SAMPLES).collect()
 }
 
-/// Returns the checksum of a sampled sector; never 0.
+/// Returns the checksum of a sampled sector; never 0, which stands for an unknown one.
 pub fn sample_sum(sector: &[u8]) -> u32 {
     let sum = crc_fast::crc64_nvme(sector);
     ((sum >> 32) as u32 ^ sum as u32).max(1)

@@ -1,11 +1,11 @@
 //! The writing half of a shard's journal: changes become pages, pages go into the ring, checkpoints
 //! make room in it.
 //!
-//! Pages wait in memory until a *commit* hands out a *batch* of them; one batch is out at a time. A
-//! page goes into the ring only where recovery needs no page any more. It needs the pages from
-//! `first` on: those after the start of the last durable checkpoint.
+//! Pages wait in memory until a *commit* hands out a *batch* of them; one batch is being written at
+//! a time. A page goes into the ring only where recovery needs no page any more. It needs the pages
+//! from `first` on: those after the start of the last durable checkpoint.
 //!
-//! Each batch ends with [parity](super::parity): any one of its pages may be lost.
+//! Each batch ends with [parity](super::page::Parity): any one of its pages may be lost.
 //!
 //! A checkpoint is a dump of the current state, taken while changes go on. It says from which page
 //! on the log is newer: the first page not known to be durable when the checkpoint was begun. By
@@ -22,20 +22,20 @@ use super::page::{
 };
 use super::record::{Change, Draft};
 
-/// The write side of a shard's journal. It says which pages are to be written where; its owner
+/// The write side of a shard's journal. It decides which pages are to be written where; its owner
 /// writes them and reports the results.
 #[derive(Debug)]
 pub(crate) struct ShardJournal {
     layout: Layout,
     owner: Owner,
-    /// The session number written into its pages.
+    /// The session number written into each page.
     session: u64,
     draft: Draft,
-    /// Full pages that were not handed out yet, with their used bytes.
+    /// Full pages not handed out yet, with their used bytes.
     queue: VecDeque<(PageBytes, usize)>,
-    /// The batch that is out: pages that may or may not be durable.
+    /// The batch being written: pages that may or may not be durable.
     batch: Vec<PageWrite>,
-    /// Writing the batch has failed.
+    /// Set when writing the batch has failed.
     failed: bool,
     /// The sequence number of the first page of the log that recovery needs.
     first: u64,
@@ -82,7 +82,7 @@ impl ShardJournal {
         }
     }
 
-    /// Returns the number of pages that the log has had, for tests.
+    /// Returns the number of pages that the log has had so far; for tests.
     #[cfg(test)]
     pub(super) fn pages_so_far(&self) -> u64 {
         self.next - 1
@@ -110,7 +110,7 @@ impl ShardJournal {
         self.pending_pages() > 0
     }
 
-    /// Returns whether a batch is out.
+    /// Returns whether a batch is being written.
     pub(crate) fn is_committing(&self) -> bool {
         !self.batch.is_empty() && !self.failed
     }
@@ -120,7 +120,7 @@ impl ShardJournal {
     /// Returns whether there was room for all pages. The others stay, and need a checkpoint.
     ///
     /// # Panics
-    /// When a batch is out.
+    /// When a batch is already being written.
     pub(crate) fn commit(&mut self, out: &mut Vec<PageWrite>) -> bool {
         assert!(!self.is_committing(), "one batch is out at a time");
         self.failed = false;
@@ -162,13 +162,13 @@ impl ShardJournal {
         self.next += 1;
     }
 
-    /// Notes that the batch is durable.
+    /// Records that the batch is durable.
     pub(crate) fn committed(&mut self) {
         debug_assert!(!self.failed);
         self.batch.clear();
     }
 
-    /// Notes that the batch may not be durable. The next commit hands out the same pages again.
+    /// Records that the batch may not be durable. The next commit hands out the same pages again.
     pub(crate) fn failed(&mut self) {
         self.failed = !self.batch.is_empty();
     }
@@ -192,7 +192,7 @@ impl ShardJournal {
     /// coldest block first, with one block's runs together.
     ///
     /// # Panics
-    /// When one is under way.
+    /// When a checkpoint is under way.
     pub(crate) fn begin_checkpoint(&mut self) {
         assert!(self.checkpoint.is_none(), "one checkpoint is under way at a time");
         self.generation += 1;
@@ -213,12 +213,12 @@ impl ShardJournal {
         self.checkpoint = Some(Checkpoint { start, slot, draft: Draft::default(), pages });
     }
 
-    /// Adds a current fact to the checkpoint. Returns whether there was room. There always is when
-    /// nothing changes between the first dump and the last. A checkpoint without room must be
-    /// abandoned.
+    /// Adds a part of the current state to the checkpoint. Returns whether there was room, as is
+    /// always the case when nothing changes between the first dump and the last. A checkpoint
+    /// without room must be abandoned.
     ///
     /// # Panics
-    /// When none is under way.
+    /// When no checkpoint is under way.
     #[must_use]
     pub(crate) fn dump(&mut self, change: &Change, sum: impl Fn(u64) -> u64) -> bool {
         let Checkpoint { draft, pages, .. } = self.checkpoint_mut();
@@ -250,7 +250,7 @@ impl ShardJournal {
         (!pages.overflowed).then(|| pages.header(*start))
     }
 
-    /// Notes that the checkpoint's header is durable: the log before it is not needed any more.
+    /// Records that the checkpoint's header is durable: the log before it is not needed any more.
     ///
     /// # Panics
     /// When no checkpoint is under way.
@@ -260,7 +260,7 @@ impl ShardJournal {
         self.good_slot = checkpoint.slot;
     }
 
-    /// Abandons the checkpoint under way, if there is one, also when its header may be durable.
+    /// Abandons the checkpoint under way, if there is one, even if its header may be durable.
     pub(crate) fn abandon_checkpoint(&mut self) {
         self.checkpoint = None;
     }
@@ -270,15 +270,15 @@ impl ShardJournal {
     }
 }
 
-/// Bytes of a header's payload: the number of its pages, and their [`chain`].
+/// Bytes of a header's payload: the number of the dump's pages, and their [`chain`].
 const SUMMARY_BYTES: usize = 2 * size_of::<u64>();
 
 /// A checkpoint under way.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
-    /// From this page on the log is newer.
+    /// The first page of the log that is newer than the checkpoint.
     pub(super) start: u64,
-    /// The slot, of two, that it is written to.
+    /// The slot, of two, that the checkpoint is written to.
     pub(super) slot: usize,
     pub(super) draft: Draft,
     pub(super) pages: Pages,
@@ -297,9 +297,9 @@ pub(super) struct Pages {
     pub(super) count: u64,
     pub(super) chain: u64,
     pub(super) parity: Parity,
-    /// Pages not handed out yet.
+    /// Full pages not handed out yet.
     pub(super) ready: Vec<PageWrite>,
-    /// The dump has more pages than the slot has room for.
+    /// Set when the dump has more pages than the slot has room for.
     pub(super) overflowed: bool,
 }
 
@@ -341,7 +341,7 @@ impl Pages {
         }
     }
 
-    /// Returns the header of a checkpoint of these pages.
+    /// Returns the header of a checkpoint with these pages.
     pub(super) fn header(&self, start: u64) -> PageWrite {
         let mut bytes = blank();
         let summary = [self.count.to_le_bytes(), self.chain.to_le_bytes()];
@@ -357,14 +357,15 @@ impl Pages {
     }
 }
 
-/// Returns the number of pages and their chain, from the payload of a header.
+/// Returns the number of a dump's pages and their chain, from the payload of a header.
 pub(super) fn summary(payload: &[u8]) -> Option<(u64, u64)> {
     let payload: &[u8; SUMMARY_BYTES] = payload.try_into().ok()?;
     let (numbers, _) = payload.as_chunks();
     Some((u64::from_le_bytes(numbers[0]), u64::from_le_bytes(numbers[1])))
 }
 
-/// Returns the checksum of a dump's pages up to one, from that of the pages before it, 0 at first.
+/// Returns the combined checksum of a dump's pages up to `page`, from that of the pages before (0
+/// at first) and the page's own.
 pub(super) fn chain(before: u64, page: u64) -> u64 {
     checksum([before.to_le_bytes(), page.to_le_bytes()].as_flattened())
 }

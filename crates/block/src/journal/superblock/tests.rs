@@ -1,4 +1,5 @@
-//! The superblock written and read again, and refused where it is damaged or says what cannot be.
+//! Tests that the superblock is written and read again, and is refused where it is damaged or
+//! impossible.
 
 use floe_device::{Fact, FactKind, Identity};
 

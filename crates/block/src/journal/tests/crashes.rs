@@ -1,4 +1,4 @@
-//! A shard's journal through many crashes, compared with a list of blocks.
+//! Tests a shard's journal through many crashes, against a list of blocks.
 //!
 //! After a crash each sector must have a state that it had at some moment since the last commit
 //! known to be durable. When nothing was lost, everything must be exactly as before. The recovered
@@ -13,16 +13,16 @@ use super::*;
 
 const GROUPS: u64 = 12;
 
-/// A shard that is being changed.
+/// A shard under test, with its expected states.
 struct Shard {
     journal: ShardJournal,
     model: Model,
     /// All states since the last commit known to be durable.
     moments: Vec<Sectors>,
-    /// Blocks that a checkpoint still has to state, coldest last.
+    /// Blocks that a checkpoint still has to dump, coldest last.
     to_dump: Option<Vec<BlockAt>>,
     changes: u64,
-    /// Nothing becomes durable any more: the crash is near.
+    /// Set shortly before the crash: nothing becomes durable any more.
     dying: bool,
 }
 
@@ -66,7 +66,7 @@ impl Shard {
         }
     }
 
-    /// Takes a step of a checkpoint: begins it, states a block, or ends it.
+    /// Takes a step of a checkpoint: begins it, dumps a block, or ends it.
     fn checkpoint(&mut self, disk: &mut Disk, random: &mut SmallRng) {
         let Some(to_dump) = &mut self.to_dump else {
             self.journal.begin_checkpoint();
@@ -133,7 +133,7 @@ impl Shard {
     }
 }
 
-/// Opens the cache, through crashes on the way.
+/// Opens the cache again, with crashes during the attempts.
 fn reopen(disk: &mut Disk, random: &mut SmallRng) -> Shard {
     loop {
         let crash = random.random_range(0..3) == 0;
@@ -248,7 +248,7 @@ fn a_full_ring_takes_pages_again_after_a_checkpoint() {
     assert!(shard.journal.commit(&mut pages) && pages.len() == 3);
 }
 
-/// The longest dumps: small blocks, every sector clean, or all kinds of sectors side by side.
+/// Tests the longest dumps: small blocks, every sector clean, or all kinds of sectors side by side.
 #[test]
 fn the_longest_dump_fits() {
     for (size, standings) in [
@@ -281,7 +281,8 @@ fn the_longest_dump_fits() {
     }
 }
 
-/// Of two pages that were out when power failed, the second may be all that is there.
+/// Tests a crash that leaves only the second of two pages being written: that page does not belong
+/// to the log.
 #[test]
 fn what_a_crash_left_beyond_the_end_of_a_log_is_not_taken_for_a_part_of_it() {
     let mut random = random(2);

@@ -1,6 +1,6 @@
-//! Flipped bits anywhere in the metadata: an error that names the place, or an unchanged map. The
-//! salvage of a damaged journal is the whole map, or less of it where more than a page of a batch
-//! is lost, and never another map.
+//! Tests flipped bits anywhere in the metadata: opening gives an error that names the place, or an
+//! unchanged map. The salvage of a damaged journal is the whole map, or less of it where more than
+//! a page of a batch is lost, and never another map.
 
 use floe_testkit::faults::{Fault, OperationKind};
 use rand::Rng;
@@ -31,7 +31,8 @@ impl Used {
         Used { disk, journal, random: random(4), model: Model::default() }
     }
 
-    /// Writes so many batches of a page of the log and its parity, durably, one after the other.
+    /// Writes `batches` batches, each a page of the log and its parity, durably, one after the
+    /// other.
     fn log(&mut self, batches: u64) {
         for _ in 0..batches {
             let number = self.journal.pages_so_far();
@@ -49,7 +50,7 @@ impl Used {
         }
     }
 
-    /// Dumps everything, durably. The header is not written yet.
+    /// Dumps everything, durably. The header is returned, not written.
     fn dump(&mut self) -> PageWrite {
         self.journal.begin_checkpoint();
         for block in &self.model.blocks {
@@ -71,7 +72,7 @@ impl Used {
     }
 }
 
-/// A cache that has seen three checkpoints and some log after them, and what it holds.
+/// Returns a cache after three checkpoints and some log, with its expected content.
 fn used() -> (Disk, Layout, Model) {
     let mut used = Used::new();
     for batches in [21, 30, 30] {

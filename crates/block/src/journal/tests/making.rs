@@ -1,4 +1,4 @@
-//! Making caches, and crashes on the way.
+//! Tests of creating caches, with crashes during the creation.
 
 use rand::Rng;
 
@@ -14,7 +14,7 @@ enum Before {
     DamagedCache,
 }
 
-/// A disk that held something.
+/// Returns a disk with earlier content.
 fn before(before: Before) -> Disk {
     let mut disk = Disk::new(layout(4, 2).end_bytes());
     match before {

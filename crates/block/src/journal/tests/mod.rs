@@ -1,5 +1,4 @@
-//! Shared parts of the journal's tests: a shard too simple to be wrong, and a device whose power
-//! fails.
+//! Shared parts of the journal's tests: a simple model of a shard, and a device whose power fails.
 
 mod crashes;
 mod damage;

@@ -1,4 +1,4 @@
-//! A shard's blocks as a list, in the order of the last statement about each.
+//! A model of a shard: a list of blocks, in the order of the last statement about each.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -13,19 +13,19 @@ pub(super) type Sector = (u64, Standing, u64);
 /// The state of each sector of the volumes, if it is valid.
 pub(super) type Sectors = Vec<Option<Sector>>;
 
-/// More sectors than a volume has.
+/// Upper bound of the sectors of a test volume.
 const VOLUME_SECTORS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) at: BlockAt,
-    /// By sector: its standing and its checksum.
+    /// State and checksum of each sector.
     sectors: Vec<(Standing, u64)>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Model {
-    /// Coldest first.
+    /// Blocks of the shard, coldest first.
     pub(super) blocks: Vec<Block>,
 }
 
@@ -34,7 +34,7 @@ impl Block {
         self.sectors.iter().all(|(standing, _)| *standing == Standing::Invalid)
     }
 
-    /// Returns the changes that state the block.
+    /// Returns the changes that describe the block.
     pub(super) fn changes(&self) -> Vec<Change> {
         let start = self.at.sectors.start;
         let each = self
@@ -52,7 +52,7 @@ impl Block {
         .collect()
     }
 
-    /// The checksum of a sector, by its place.
+    /// Returns the checksum of the sector at a place.
     pub(super) fn sum(&self, place: u64) -> u64 {
         self.sectors[(place - self.at.place) as usize].1
     }
@@ -133,8 +133,7 @@ impl Model {
     }
 }
 
-/// Returns a possible change in a shard of so many groups, more often than not about an existing
-/// block.
+/// Returns a possible change in a shard of `groups` groups, mostly of an existing block.
 pub(super) fn random_change(random: &mut SmallRng, model: &Model, groups: u64) -> Change {
     let known = random.random_range(0..model.blocks.len() + 4);
     let block = match model.blocks.get(known) {
