@@ -168,8 +168,8 @@ impl ShardAdmission {
         self.inserted_weight += u64::from(access.weight);
     }
 
-    /// Records a value that replaced another of its key. This counts as a write and as a use of the
-    /// key.
+    /// Records a value that replaced another one of the same key. This counts as a write and as a
+    /// use of the key.
     pub(crate) fn replaced(&mut self, access: &Access) {
         let value = Traffic { blocks: 1, bytes: u64::from(access.weight) };
         self.inserted_weight += value.bytes;

@@ -231,7 +231,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         }
     }
 
-    /// Sets the time after its insertion at which an entry expires, up to 25 ms late.
+    /// Sets the time to live of entries: an entry expires this long after its insertion, or up to
+    /// 25 ms later.
     ///
     /// Lookups do not find an expired entry. A thread of the library frees it within a second or
     /// two; where the system cannot start a thread, inserting threads do. A value that guards keep
@@ -259,9 +260,9 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { live: Some(time), ..self }
     }
 
-    /// Sets the time after its last use at which an entry expires. Otherwise it works as
-    /// [`time_to_live`](Self::time_to_live). Every hit of such an entry reads the coarse time, and
-    /// one hit a tick writes it.
+    /// Sets the time to idle of entries: an entry expires this long after its last use. It
+    /// otherwise works as [`time_to_live`](Self::time_to_live). Every hit of such an entry reads
+    /// the coarse time, and one hit a tick writes it.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -443,7 +444,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Ok(self.policy::<AnyPolicy>(policy))
     }
 
-    /// Sets the admission, which decides whether a new key comes in. Without one every key is
+    /// Sets the admission, which decides whether a new key is inserted. Without one every key is
     /// admitted, at no cost. Each shard gets a copy of the given one.
     ///
     /// A rejected key is not kept: `insert` returns, the value is dropped, and the

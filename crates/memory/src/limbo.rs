@@ -31,7 +31,7 @@ pub(crate) struct Limbo {
 #[derive(Debug, Default)]
 struct Older {
     aged: Vec<Retired>,
-    /// Round of questions asked after the aged entries had left.
+    /// Round that was asked after the aged entries had left.
     aged_at: Round,
     /// Entries that guards kept at the last check.
     held: VecDeque<Waiting>,

@@ -88,8 +88,8 @@ struct List {
     free: Counted,
     /// Records, cells and holds that reclaimers have examined since the cache was made.
     visited: u64,
-    /// The most of them that were examined under one lock, except by scans of everything on
-    /// request.
+    /// Most records, cells and holds examined under one lock, except by calls that visit all of
+    /// them on request.
     visited_at_once: u64,
     /// The scan under way, where there are many cells.
     scan: Option<Scan>,

@@ -119,7 +119,7 @@ pub(crate) struct Slab<E> {
     begun: usize,
     /// Expected number of entries, if it is known.
     expected: Option<usize>,
-    /// The arena from which one chunk comes, and the slab's number in it.
+    /// The arena that provides one chunk of the slab, and the slab's number in the arena.
     arena: Option<(Arc<Arena<E>>, usize)>,
 }
 

@@ -140,7 +140,7 @@ impl Stats {
     }
 }
 
-/// The cause for which an entry left or did not come in, as a [listener](crate::Builder::listener)
+/// The cause for which an entry left or was not inserted, as a [listener](crate::Builder::listener)
 /// gets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
