@@ -1,15 +1,14 @@
 //! Advice for a running cache: its bottleneck, the gain of more hits, and alternatives.
 //!
-//! A [`Situation`] is where a cache is: its policy, hit ratio, requests in flight, cores and
-//! shards, and what its misses wait for. [`advise`] puts it into the model and asks four things:
-//! how busy the busiest station is, where throughput would peak with the hit ratio if nothing else
-//! changed (p*), what freezing the hits would give, and what another policy would at the same hit
-//! ratio. "Can Increasing the Hit Ratio Hurt Cache Throughput?", sections 4 and 5; freezing is
-//! FrozenHot's.
+//! A [`Situation`] describes a cache: its policy, hit ratio, requests in flight, cores, shards, and
+//! the time of its misses. [`advise`] evaluates the model for it and computes four things: how busy
+//! the busiest station is, the hit ratio p* at which throughput would peak if nothing else changed,
+//! the gain of freezing the hits, and the gain of another policy at the same hit ratio. "Can
+//! Increasing the Hit Ratio Hurt Cache Throughput?", sections 4 and 5; freezing is FrozenHot's.
 //!
-//! Gains are those of the model, all else being equal: another policy has another hit ratio in the
-//! same room, which a simulation of it says (`floe simulate`), and of freezing it is the limit that
-//! is given, with all hits on frozen entries.
+//! Gains are those of the model, all else being equal. Another policy has another hit ratio in the
+//! same room, which a simulation shows (`floe simulate`). The gain of freezing is an upper limit,
+//! with all hits on frozen entries.
 
 use std::fmt;
 
@@ -20,69 +19,67 @@ use crate::{Load, ModelError, Service, mva};
 /// The state of a running cache: its policy, load and hit ratio.
 #[derive(Debug, Clone, Copy)]
 pub struct Situation {
-    /// Its policy.
+    /// Modelled policy of the cache.
     pub policy: Policy,
-    /// Hit ratio, what a miss waits for, what requests compute besides, and which share of hits is
-    /// on frozen entries.
+    /// Hit ratio, time of a miss, computing time of requests, and the share of hits on frozen
+    /// entries.
     pub setting: Setting,
     /// Requests in flight, and the cores they share.
     pub load: Load,
-    /// Parts of the cache, each with lists and locks of its own; at least 1. Each list operation is
-    /// at one of them at random.
+    /// Number of shards of the cache, each with its own lists and locks; at least 1. Each list
+    /// operation is in one of them at random.
     pub shards: u32,
 }
 
-/// Something that requests wait for.
+/// A resource that requests wait for, and how busy it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Busy {
-    /// A list operation, or `cores`.
+    /// Name of a list operation, or `cores`.
     pub name: &'static str,
-    /// The share of time for which it is busy. Where an operation takes longer the more wait for
-    /// it, the share is that with all waiting: an upper limit.
+    /// Share of time for which the resource is busy. Where an operation takes longer the more
+    /// requests wait, this is the share with all of them waiting: an upper limit.
     pub utilisation: f64,
 }
 
-/// Something else that could be done.
+/// A different policy or setting, and its gain.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Alternative {
-    /// The policy.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// The share of hits that skips the list, where the user chooses it.
+    /// Share of hits that skips the list, for policies in which the user chooses it.
     pub q: Option<f64>,
-    /// Throughput with it, in million requests a second.
+    /// Throughput of the alternative, in million requests a second.
     pub throughput_mrps: f64,
-    /// The gain as a share; negative for a loss.
+    /// Gain in throughput as a share of the present one; negative for a loss.
     pub gain: f64,
 }
 
 /// The advice of the model for a [`Situation`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Advice {
-    /// The policy.
+    /// Name of the cache's policy.
     pub policy: &'static str,
-    /// The hit ratio.
+    /// Hit ratio of the cache, from 0 to 1.
     pub hit_ratio: f64,
     /// Requests in flight.
     pub mpl: u32,
-    /// Throughput now, in million requests a second.
+    /// Present throughput, in million requests a second.
     pub throughput_mrps: f64,
-    /// The busiest station; `None` when requests wait for nothing but the disk.
+    /// Busiest station; `None` when requests wait for nothing but the disk.
     pub bottleneck: Option<Busy>,
-    /// The hit ratio past which throughput falls; 1 if it never does.
+    /// The hit ratio p* past which throughput falls; 1 if it never does.
     pub p_star: f64,
-    /// Throughput there, in million requests a second.
+    /// Throughput at the hit ratio p*, in million requests a second.
     pub peak_mrps: f64,
-    /// True if the hit ratio is past p*, and throughput lower than it was there.
+    /// True if the hit ratio is past p* and throughput is lower than at p*.
     pub is_past_p_star: bool,
-    /// The gain of freezing all hits; `None` where the time of a lookup in a frozen index is
-    /// unknown.
+    /// Effect of freezing all hits; `None` if the time of a lookup in a frozen index is unknown.
     pub frozen: Option<Alternative>,
-    /// The gain of the best other policy at the same hit ratio; `None` where no other's times are
-    /// known.
+    /// Best other policy at the same hit ratio; `None` if no other policy's times are known.
     pub other: Option<Alternative>,
 }
 
-/// Less of a fall, or of a gain, is not worth a word: models are not that good.
+/// Least relative change in throughput that is reported; the model is no more precise.
 const NOTABLE: f64 = 0.005;
 
 /// Evaluates the model for a situation.
@@ -105,8 +102,8 @@ const NOTABLE: f64 = 0.005;
 /// ```
 ///
 /// # Errors
-/// There is no such model: a share that is none, no requests, no shards, or times of the policy
-/// that are not known.
+/// When a share is not from 0 to 1, there are no requests or no shards, or the policy's times are
+/// unknown.
 pub fn advise(situation: &Situation, service: &Service) -> Result<Advice, ModelError> {
     let Situation { policy, setting, load, shards } = *situation;
     if shards == 0 {
@@ -150,8 +147,8 @@ pub fn advise(situation: &Situation, service: &Service) -> Result<Advice, ModelE
     })
 }
 
-/// Returns the throughput in million requests a second at hit ratios from 0 to 1, if nothing else
-/// of a situation changed: `steps` equal steps, one point more.
+/// Returns the throughput in million requests a second at hit ratios from 0 to 1, all else in the
+/// situation being equal: `steps` equal steps, so `steps + 1` points.
 ///
 /// # Errors
 /// Those of [`advise`], and no steps.
@@ -174,7 +171,7 @@ pub fn throughputs(
     (0..=steps).map(at).collect()
 }
 
-/// `None` where the service times lack an operation that the policy needs.
+/// Turns the error of missing service times into `None`.
 fn known(found: Result<Alternative, ModelError>) -> Result<Option<Alternative>, ModelError> {
     match found {
         Ok(alternative) => Ok(Some(alternative)),
@@ -183,7 +180,7 @@ fn known(found: Result<Alternative, ModelError>) -> Result<Option<Alternative>, 
     }
 }
 
-/// A throughput: in millions from 100,000 requests a second on.
+/// Formats a throughput: in millions from 100,000 requests a second on.
 fn rate(mrps: f64) -> String {
     if mrps < 0.1 {
         format!("{:.0} requests/s", mrps * 1e6)
@@ -203,7 +200,7 @@ impl fmt::Display for Alternative {
 }
 
 impl fmt::Display for Advice {
-    /// One sentence.
+    /// Writes the advice as one sentence.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { policy, hit_ratio, mpl, .. } = self;
         let now = rate(self.throughput_mrps);

@@ -1,40 +1,42 @@
-//! Exact throughput of a closed network whose stations change with their queues, by its normalising
+//! Exact throughput of a closed network with queue-dependent stations, by its normalising
 //! constants.
 //!
 //! `X(n) = G(n − 1) / G(n)`, where `G` is the convolution over stations of `f_k(i) = Π_{j ≤ i}
 //! D_k(j)` (Buzen, "Computational Algorithms for Closed Queueing Networks with Exponential
-//! Servers", CACM 16, 1973). Mean value analysis covers such stations too, but gets the probability
-//! of an idle one as 1 minus the others and loses all digits of it under load; here every term is
-//! positive. The constants span thousands of orders of magnitude, so their logarithms are kept.
+//! Servers", CACM 16, 1973). Mean value analysis covers such stations too, but computes the
+//! probability of an idle station as 1 minus the others and loses all its digits under load; here
+//! every term is positive. The constants span thousands of orders of magnitude, so their logarithms
+//! are stored.
 
 use crate::{Load, ModelError, Network};
 
-/// The service of a station.
+/// How a station serves requests.
 pub(crate) enum Serving<'a> {
     /// A single server whose service time does not depend on the queue.
     Steady {
-        /// Time of a request here.
+        /// Service time of a request at the station, in microseconds.
         demand_us: f64,
     },
     /// A service time that depends on the queue length.
     Changing {
-        /// Time of a request with so many here, divided by how many are served side by side.
+        /// Service time for a queue length, in microseconds, divided by the number of requests
+        /// served in parallel.
         demand_us: Box<dyn Fn(u32) -> f64 + 'a>,
-        /// The queue length from which on the time stays constant.
+        /// Queue length from which the service time stays constant.
         steady_from: u32,
     },
 }
 
-/// A closed network as its solution sees it: what a request takes of each station.
+/// A closed network in the form that is solved: the demand of a request at each station.
 pub(crate) struct Closed<'a> {
-    /// Time spent without waiting for others.
+    /// Time that a request spends without waiting for others, in microseconds.
     pub(crate) think_us: f64,
-    /// Stations, and how many there are alike.
+    /// Stations, each with the number of its equal copies.
     pub(crate) stations: Vec<(Serving<'a>, u32)>,
 }
 
 impl<'a> Closed<'a> {
-    /// The stations of a network; think time is for the caller to say.
+    /// Creates the form to solve from a network's stations and a think time.
     pub(crate) fn of(network: &'a Network, think_us: f64) -> Self {
         let serving = |(at, station): (usize, &crate::Station)| {
             let (servers, copies) = (station.servers, f64::from(station.copies));
@@ -53,7 +55,7 @@ impl<'a> Closed<'a> {
         Self { think_us, stations: network.stations().iter().enumerate().map(serving).collect() }
     }
 
-    /// Returns whether a request is over as soon as it begins.
+    /// Returns whether a request takes no time at all.
     pub(crate) fn takes_no_time(&self) -> bool {
         let none = |(serving, _): &(Serving<'_>, u32)| match serving {
             Serving::Steady { demand_us } => *demand_us == 0.0,
@@ -62,13 +64,13 @@ impl<'a> Closed<'a> {
         self.think_us == 0.0 && self.stations.iter().all(none)
     }
 
-    /// Throughput with 1 to `mpl` requests, in million requests a second.
+    /// Returns the throughput with 1 to `mpl` requests in flight, in million requests a second.
     pub(crate) fn throughputs(&self, mpl: u32) -> Vec<f64> {
         let constants = self.log_constants(mpl);
         constants.windows(2).map(|pair| (pair[0] - pair[1]).exp()).collect()
     }
 
-    /// The logarithms of the normalising constants for 0 to `mpl` requests.
+    /// Returns the logarithms of the normalising constants for 0 to `mpl` requests.
     fn log_constants(&self, mpl: u32) -> Vec<f64> {
         // Everybody by himself: Zⁿ/n!.
         let mut constants = products(mpl, |n| self.think_us / f64::from(n));
@@ -89,7 +91,7 @@ impl<'a> Closed<'a> {
     }
 }
 
-/// Logarithms of the products of 0 to `count` factors.
+/// Returns the logarithms of the products of the first 0 to `count` factors.
 fn products(count: u32, factor: impl Fn(u32) -> f64) -> Vec<f64> {
     let sums = (1..=count).scan(0.0, |sum, n| {
         *sum += factor(n).ln();
@@ -98,15 +100,15 @@ fn products(count: u32, factor: impl Fn(u32) -> f64) -> Vec<f64> {
     std::iter::once(0.0).chain(sums).collect()
 }
 
-/// The logarithm of the sum of two numbers given by theirs.
+/// Returns the logarithm of the sum of two numbers given by their logarithms.
 fn log_sum(a: f64, b: f64) -> f64 {
     let (large, small) = if a > b { (a, b) } else { (b, a) };
     // Nothing at all plus nothing at all.
     if large == f64::NEG_INFINITY { large } else { large + (small - large).exp().ln_1p() }
 }
 
-/// The convolution of two sequences in logarithms, of which the second goes on with `factor` from
-/// one number to the next.
+/// Returns the convolution of two sequences in logarithms. Past its end, the second continues with
+/// a ratio of `factor` between neighbours.
 fn convolved(a: &[f64], b: &[f64], factor: f64) -> Vec<f64> {
     let last = b.len() - 1;
     let step = factor.ln();
@@ -129,15 +131,15 @@ fn convolved(a: &[f64], b: &[f64], factor: f64) -> Vec<f64> {
     (0..a.len()).map(term).collect()
 }
 
-/// Throughput in million requests a second; cores must be fewer than requests.
+/// Returns the throughput in million requests a second; cores must be fewer than requests.
 ///
 /// A request that looks up or changes a list holds a core, also while it waits for a lock; one that
 /// waits for the disk does not. Two resources held at once have no product form. So the part that
-/// needs a core is solved by itself with 1, 2, … up to `c` requests, and then stands, as one
-/// station that is as fast with `n` requests as that part was with `min(n, c)`, beside the disk
+/// needs a core is solved separately with 1, 2, … up to `c` requests. Then it is replaced by one
+/// station beside the disk, which is as fast with `n` requests as that part was with `min(n, c)`
 /// (Lavenberg, "Computer Performance Modeling Handbook", 1983, on memory constraints; the
-/// equivalence itself is Chandy, Herzog and Woo, IBM J. R&D 19, 1975). How far that is off is in
-/// `docs/model.md`.
+/// equivalence itself is Chandy, Herzog and Woo, IBM J. R&D 19, 1975). `docs/model.md` has the size
+/// of the error.
 pub(crate) fn throughput(network: &Network, load: &Load) -> Result<f64, ModelError> {
     let rates = rates(network, load.computing_max())?;
     let part = Serving::Changing {

@@ -1,11 +1,12 @@
 //! Builds networks of policies from counts of the operations that their code did.
 //!
-//! [`Counted`] says how many requests had which outcome, and how often these did what to which
-//! list. Each operation on each list is a station, as the paper draws them, or all lists together
-//! are one, for those who hold one lock; a request visits a station as often as requests with its
-//! outcome did in the mean, so a [`Visit`] takes that many times the time of the operation. For
-//! throughput by the bound and by mean value analysis only these means matter. The method of "Can
-//! Increasing the Hit Ratio Hurt Cache Throughput?", whose table 2 conjectures what comes out.
+//! [`Counted`] has the number of requests with each outcome, and the number of their operations on
+//! each list. Each operation on each list is a station, as the paper draws them; for caches with
+//! one lock, all lists together are one station. A request visits a station as often as requests
+//! with its outcome did in the mean, so a [`Visit`] takes that many times the time of the
+//! operation. For throughput by the bound and by mean value analysis only these means matter. The
+//! method is that of "Can Increasing the Hit Ratio Hurt Cache Throughput?", whose table 2
+//! conjectures the results.
 
 use std::collections::BTreeMap;
 
@@ -14,38 +15,38 @@ use crate::{
     Times, Visit,
 };
 
-/// The counted operations of requests.
+/// Counted operations of requests, by outcome.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Counted {
-    /// Every outcome that there was.
+    /// Counts for each outcome that occurred.
     pub outcomes: Vec<Counts>,
 }
 
-/// The operations of all requests with one outcome.
+/// Counted operations of all requests with one outcome.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counts {
-    /// The outcome: `hit`.
+    /// Name of the outcome, such as `hit`.
     pub outcome: &'static str,
-    /// True if it is a miss.
+    /// True if the outcome is a miss.
     pub is_miss: bool,
-    /// The number of requests that had it, at least 1.
+    /// Number of requests with the outcome, at least 1.
     pub requests: u64,
-    /// The number of operations by list and kind. Those of [`Operation`] that need no lock are not
-    /// at a list: its name does not count.
+    /// Number of operations by list and kind. For an [`Operation`] that needs no lock, the list's
+    /// name is ignored.
     pub operations: BTreeMap<(&'static str, Operation), f64>,
 }
 
-/// The place that a station models.
+/// The operation or lock that a station models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// An operation on a list.
     List {
-        /// The list.
+        /// Name of the list.
         name: &'static str,
-        /// The operation on it.
+        /// Operation on the list.
         operation: Operation,
     },
-    /// All lists under one lock.
+    /// The single lock of all lists.
     Lock,
 }
 
@@ -58,18 +59,18 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// A network, and what its stations are.
+/// A network with the operation or lock of each station.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Drawn {
-    /// The network.
+    /// Network built from the counts.
     pub network: Network,
-    /// The place that each of its stations models.
+    /// Operation or lock of each station, in the order of the network's stations.
     pub places: Vec<Place>,
 }
 
 impl Drawn {
-    /// The station that each request needs longest, and for how long, in microseconds; `None` when
-    /// requests need none.
+    /// Returns the station with the largest demand, and that demand per request in microseconds;
+    /// `None` when requests need no station.
     pub fn longest(&self) -> Option<(Place, f64)> {
         let demands =
             self.places.iter().enumerate().map(|(at, &place)| (place, self.network.limit_us(at)));
@@ -78,7 +79,8 @@ impl Drawn {
 }
 
 impl Counts {
-    /// Returns the mean number of such operations of a request with this outcome, over all lists.
+    /// Returns the mean number of operations of this kind of a request with this outcome, over all
+    /// lists.
     pub fn each(&self, operation: Operation) -> f64 {
         let times = self
             .operations
@@ -89,7 +91,7 @@ impl Counts {
     }
 
     /// Returns the mean number of list operations of a request with this outcome, without steps
-    /// past others.
+    /// past entries that stay.
     pub fn list_operations(&self) -> f64 {
         [Operation::Delink, Operation::Head, Operation::Tail]
             .map(|operation| self.each(operation))
@@ -99,22 +101,23 @@ impl Counts {
 }
 
 impl Counted {
-    /// Returns the number of requests.
+    /// Returns the number of requests with any outcome.
     pub fn requests(&self) -> u64 {
         self.outcomes.iter().map(|counts| counts.requests).sum()
     }
 
-    /// Share of requests that hit.
+    /// Returns the share of requests that hit.
     pub fn hit_ratio(&self) -> f64 {
         let hits =
             self.outcomes.iter().filter(|counts| !counts.is_miss).map(|counts| counts.requests);
         hits.sum::<u64>() as f64 / self.requests() as f64
     }
 
-    /// The network, with these times and a disk that takes so long.
+    /// Builds the network from the counts, with these times and a disk read of `disk_us`
+    /// microseconds.
     ///
     /// # Errors
-    /// The times lack an operation, or a time is negative.
+    /// When the times lack an operation, or a time is negative.
     pub fn network(&self, times: &Times, locks: Locks, disk_us: f64) -> Result<Drawn, ModelError> {
         let mut drawing = Drawing { times, locks, stations: Vec::new(), places: Vec::new() };
         let all = self.requests() as f64;
@@ -203,11 +206,11 @@ impl Drawing<'_> {
 }
 
 impl Service {
-    /// The times of a policy's operations: its own where it has a row, and what these lack from the
-    /// row of another one that is most like it.
+    /// Returns the times of a policy's operations: those of its own row, if any, and missing ones
+    /// from the row of the policy `like`, which resembles it.
     ///
     /// # Errors
-    /// There is no row for the other one.
+    /// When there is no row for the policy `like`.
     pub fn times_like(&self, policy: &str, like: &'static str) -> Result<Times, ModelError> {
         let mut times = self.times(like, None)?;
         if let Some(own) = self.policies.iter().find(|own| own.policy == policy) {
@@ -220,33 +223,30 @@ impl Service {
     }
 }
 
-/// Shares at a hit ratio.
-///
 /// Shares of a policy's outcomes at a hit ratio: functions that the authors fitted to their
 /// simulations.
 ///
-/// Which share of hits is in the protected segment, how many misses the ghosts know: that depends
-/// on policy and load, not only on the hit ratio. The fits are to Zipf 0.99 and hold for p_hit of
-/// 0.4 to 1.
+/// The share of hits in the protected segment or of misses with a ghost depends on policy and load,
+/// not only on the hit ratio. The fits are to Zipf 0.99 and hold for p_hit of 0.4 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shares {
     /// Share of all requests that hit the protected segment of SLRU, or the main queue of 2Q.
     pub protected: f64,
-    /// Share of misses whose key is among the ghosts.
+    /// Share of misses whose key is in a ghost list.
     pub ghost: f64,
     /// Share of the small queue's evictions that move on to the main queue.
     pub moved_on: f64,
     /// Share of misses that the filter of W-TinyLFU rejects.
     pub rejected: f64,
-    /// Entries passed by, on average, before one may leave.
+    /// Mean number of entries passed by before a victim is found.
     pub passed_by: f64,
 }
 
-/// Measured by the authors: hit ratio, share of misses that TinyLFU rejects.
+/// Points measured by the authors: hit ratio, and share of misses that TinyLFU rejects.
 const REJECTED: [(f64, f64); 4] = [(0.486, 0.79), (0.62, 0.77), (0.9, 0.53), (0.997, 0.0)];
 
 impl Shares {
-    /// The authors' fits.
+    /// Returns the shares at a hit ratio from the authors' fits.
     pub fn fitted(hit_ratio: f64) -> Self {
         let miss = 1.0 - hit_ratio;
         let protected = -0.1158 * hit_ratio * hit_ratio + 1.0112 * hit_ratio - 0.0009;
@@ -262,7 +262,8 @@ impl Shares {
     }
 }
 
-/// The density of the χ² distribution with `freedom` degrees, moved and stretched.
+/// Returns the density of the χ² distribution with `freedom` degrees, shifted by `location` and
+/// stretched by `scale`.
 fn chi_squared(x: f64, freedom: f64, location: f64, scale: f64) -> f64 {
     let (x, half) = ((x - location) / scale, freedom / 2.0);
     if x <= 0.0 {
@@ -272,8 +273,8 @@ fn chi_squared(x: f64, freedom: f64, location: f64, scale: f64) -> f64 {
     log.exp() / scale
 }
 
-/// The logarithm of Γ for arguments of at least 1: Stirling's series far out, and from there back
-/// by Γ(x + 1) = x Γ(x).
+/// Returns the logarithm of Γ for arguments of at least 1, by Stirling's series for large arguments
+/// and Γ(x + 1) = x Γ(x) below.
 fn log_gamma(x: f64) -> f64 {
     let (mut x, mut product) = (x, 1.0);
     while x < 10.0 {
@@ -284,7 +285,7 @@ fn log_gamma(x: f64) -> f64 {
     (x - 0.5) * x.ln() - x + 0.5 * (2.0 * std::f64::consts::PI).ln() + series - product.ln()
 }
 
-/// On the lines between points, and level outside.
+/// Interpolates linearly between points; constant outside them.
 fn between(points: &[(f64, f64)], x: f64) -> f64 {
     let above = points.partition_point(|point| point.0 < x);
     if above == 0 || above == points.len() {
@@ -310,8 +311,8 @@ mod tests {
         Counts { outcome, is_miss, requests, operations }
     }
 
-    /// One delink and one head each hit, one tail and one head each miss: that is how LRU is drawn
-    /// by hand.
+    /// One delink and one head for each hit, one tail and one head for each miss give LRU's network
+    /// as the paper draws it.
     #[test]
     fn counts_of_lru_make_the_network_of_lru() {
         let service = Service::paper();

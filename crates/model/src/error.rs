@@ -1,108 +1,108 @@
-//! Why there is no such model.
+//! Errors of impossible models.
 
 use std::fmt;
 
 use crate::Operation;
 
-/// An impossible network, load or setting.
+/// The error of an impossible network, load or setting.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A share below 0 or above 1, or none at all.
+    /// A share is not a number from 0 to 1.
     Share {
-        /// The quantity.
+        /// Name of the quantity.
         what: &'static str,
         /// The value that was given.
         share: f64,
     },
-    /// A time that is negative, or none at all.
+    /// A time is negative or not a number.
     Time {
-        /// The quantity.
+        /// Name of the quantity.
         what: &'static str,
-        /// The value that was given.
+        /// Value that was given, in microseconds.
         us: f64,
     },
-    /// A time under contention has no place in order.
+    /// The times under contention are not at growing queue lengths above 1.
     Queues {
-        /// The quantity.
+        /// Name of the operation.
         what: &'static str,
     },
     /// A histogram has no weight.
     Histogram {
-        /// The quantity.
+        /// Name of the operation.
         what: &'static str,
     },
-    /// Outcomes that are not all there is.
+    /// The probabilities of the outcomes do not add up to 1.
     Probabilities {
-        /// Their sum.
+        /// Sum of the probabilities.
         sum: f64,
     },
-    /// A visit to nowhere.
+    /// A visit is to a station that the network does not have.
     NoStation {
-        /// The outcome.
+        /// Name of the outcome with the visit.
         outcome: &'static str,
     },
-    /// A station that never serves.
+    /// A station has no servers or no copies.
     NoServer {
-        /// The station.
+        /// Name of the station.
         station: &'static str,
     },
-    /// A rate that is not above 0.
+    /// An arrival rate is not above 0.
     Rate {
-        /// The value that was given.
+        /// Value that was given, in million requests a second.
         mrps: f64,
     },
-    /// A number that must not be 0.
+    /// A number that must be at least 1 is 0.
     Zero {
-        /// The name of the value.
+        /// Name of the number.
         what: &'static str,
     },
-    /// A number past what can be solved in reasonable time.
+    /// A number is too large to be solved in reasonable time.
     TooMany {
-        /// The name of the value.
+        /// Name of the number.
         what: &'static str,
         /// The value that was given.
         number: u32,
         /// The highest number allowed.
         most: u32,
     },
-    /// A policy without a network.
+    /// No modelled policy has this name.
     UnknownPolicy {
-        /// The name that was asked for.
+        /// Name that was given.
         name: String,
-        /// The policies that have one.
+        /// Names of the modelled policies.
         known: Vec<&'static str>,
     },
-    /// Service times lack a policy.
+    /// The service times have no row for a policy.
     NoTimes {
-        /// The policy.
+        /// Name of the policy.
         policy: &'static str,
-        /// The known names.
+        /// Names of the policies that have a row.
         known: Vec<String>,
     },
-    /// Service times lack an operation.
+    /// The service times of a policy lack an operation.
     NoTime {
-        /// The policy.
+        /// Name of the policy.
         policy: &'static str,
-        /// The operation.
+        /// Operation whose time is missing.
         operation: Operation,
     },
-    /// More even than an exponential distribution is.
+    /// A squared coefficient of variation is below 1, that of an exponential distribution.
     Variation {
         /// The value that was given.
         squared: f64,
     },
-    /// A distribution that is none of those there are.
+    /// No distribution has this name.
     UnknownDistribution {
-        /// The value that was given.
+        /// Name that was given.
         name: String,
     },
     /// An operation was not measured.
     Unknown {
-        /// The quantity.
+        /// Name of the quantity.
         what: &'static str,
     },
-    /// A network in which a request takes no time at all.
+    /// A request takes no time at all in the network.
     NoWork,
 }
 
@@ -166,12 +166,12 @@ impl fmt::Display for ModelError {
 
 impl std::error::Error for ModelError {}
 
-/// Refuses a share that is not from 0 to 1.
+/// Returns an error if a share is not from 0 to 1.
 pub(crate) fn share(what: &'static str, share: f64) -> Result<(), ModelError> {
     if (0.0..=1.0).contains(&share) { Ok(()) } else { Err(ModelError::Share { what, share }) }
 }
 
-/// Refuses a time that is negative or no number.
+/// Returns an error if a time is negative or not a number.
 pub(crate) fn time(what: &'static str, us: f64) -> Result<(), ModelError> {
     if us >= 0.0 && us.is_finite() { Ok(()) } else { Err(ModelError::Time { what, us }) }
 }

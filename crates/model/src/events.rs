@@ -1,14 +1,15 @@
-//! Throughput by simulation, event by event: the same networks, with any distribution of service
+//! Throughput by discrete-event simulation of the same networks, with any distribution of service
 //! times.
 //!
-//! What exact analysis cannot see is seen here: other distributions than the exponential one,
-//! requests of different outcomes at one station, cores held while waiting for a lock. The paper's
-//! section 3.3 simulates its networks likewise; lookups take always the same time, and the disk too
-//! unless said otherwise, as there.
+//! The simulation covers three things that exact analysis cannot: other distributions than the
+//! exponential one, requests of different outcomes at one station, and cores held while waiting for
+//! a lock. The paper's section 3.3 simulates its networks likewise. As there, lookups always take
+//! the same time, and so does the disk unless another distribution is given.
 //!
-//! The mean and its 95 % interval are by batch means. A run goes on, its batches growing with it,
-//! until the interval is as narrow as asked for, batches no longer resemble their neighbours, and
-//! enough misses have been seen; its first quarter is left out.
+//! The mean and its 95 % interval are by batch means. A run continues, its batches growing with it,
+//! until three conditions hold: the interval is as narrow as requested, neighbouring batches are no
+//! longer correlated, and enough misses have been seen. The first quarter of the run is left out as
+//! warm-up.
 
 use std::collections::VecDeque;
 use std::hint::select_unpredictable;
@@ -18,7 +19,7 @@ use crate::network::RouteStep;
 use crate::network::bound;
 use crate::{Load, ModelError, Network, Time};
 
-/// The distributions of a simulation's times around their means.
+/// Forms of the distributions of simulated times around their means.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Distributions {
     /// The distribution of list operations.
@@ -28,20 +29,21 @@ pub struct Distributions {
 }
 
 impl Default for Distributions {
-    /// The distributions of the paper.
+    /// Returns the distributions that the paper uses.
     fn default() -> Self {
         Self { service: Distribution::Exponential, disk: Distribution::Deterministic }
     }
 }
 
-/// The length and precision of a simulation.
+/// Limits on the length of a simulation, its target precision and its seed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Effort {
-    /// Half the 95 % interval shall be no more than this share of the mean.
+    /// Largest half-width of the 95 % interval, as a share of the mean, at which the simulation may
+    /// stop.
     pub precision: f64,
-    /// The most visits to simulate; a request without any counts as one.
+    /// Most visits to simulate; a request without visits counts as one.
     pub visits_max: u64,
-    /// The seed of the random numbers: the same seed gives the same run.
+    /// Seed of the random numbers; equal seeds give equal runs.
     pub seed: u64,
 }
 
@@ -56,21 +58,21 @@ impl Default for Effort {
 pub struct Simulated {
     /// Throughput in million requests a second.
     pub throughput_mrps: f64,
-    /// Half of its 95 % interval.
+    /// Half-width of the 95 % confidence interval of the throughput, in million requests a second.
     pub ci95_mrps: f64,
-    /// Visits to stations, and requests without any, in the whole run.
+    /// Visits to stations in the whole run; a request without visits counts as one.
     pub visits: u64,
-    /// Misses in the whole run.
+    /// Number of misses in the whole run.
     pub misses: u64,
-    /// True if all that was asked for was reached.
+    /// True if the run reached the target precision, uncorrelated batches and enough misses.
     pub is_settled: bool,
 }
 
-/// Fewer are no sample: some for each batch.
+/// Least number of misses in a run, so that each batch has some.
 const MISSES_MIN: u64 = 2000;
-/// Batches that resemble their neighbours more are too short to be counted as independent.
+/// Largest correlation of neighbouring batches at which they count as independent.
 const CORRELATION_MAX: f64 = 0.3;
-/// The run begins with so many requests of each customer in flight, and no fewer than so many in
+/// Least length of a run, in requests per request in flight; `REQUESTS_MIN` is the least number in
 /// all.
 const CYCLES_MIN: f64 = 50.0;
 const REQUESTS_MIN: f64 = 10_000.0;
@@ -78,7 +80,7 @@ const REQUESTS_MIN: f64 = 10_000.0;
 /// Simulates a network under a load.
 ///
 /// # Errors
-/// The load is none, or a request takes no time at all.
+/// When the load is invalid, or a request takes no time at all.
 pub fn simulate(
     network: &Network,
     load: &Load,
@@ -121,30 +123,29 @@ pub fn simulate(
     }
 }
 
-/// Stretches of a run.
+/// Number of batches that a run is divided into at least.
 const BATCHES: usize = 64;
 
-/// Requests completed in each stretch.
+/// Batch means: completed requests in stretches of equal simulated time.
 ///
-/// Batch means: a run cut into stretches of equal length, each counted by itself.
-///
-/// When all are full, pairs become one and there is room for as many again. So their number stays
-/// within bounds, and their length grows with the run.
+/// When all batches are full, neighbours are merged in pairs, which makes room for as many again.
+/// So their number is bounded, and their length grows with the run.
 struct Batches {
     length_us: f64,
     per_us: f64,
-    /// As many again as are simulated to: what is being served at the end completes after it.
+    /// Completed requests of each batch. There are twice as many batches as are simulated, because
+    /// requests in service at the end complete later.
     counts: [u64; 2 * BATCHES],
     ready: usize,
 }
 
-/// The estimate from batches.
+/// An estimate of the throughput from batches.
 struct Estimate {
-    /// Requests a microsecond.
+    /// Mean throughput, in requests a microsecond.
     mean: f64,
-    /// Half of the 95 % interval.
+    /// Half-width of the 95 % confidence interval, in requests a microsecond.
     half_width: f64,
-    /// The correlation of a batch with the next: 0 without any.
+    /// Correlation of neighbouring batches; 0 if there are none.
     correlation: f64,
 }
 
@@ -153,19 +154,19 @@ impl Batches {
         Self { length_us, per_us: 1.0 / length_us, counts: [0; 2 * BATCHES], ready: 0 }
     }
 
-    /// Counts a request.
+    /// Counts a request completed at this time.
     #[inline]
     fn completed(&mut self, at_us: f64) {
         let last = self.counts.len() - 1;
         self.counts[((at_us * self.per_us) as usize).min(last)] += 1;
     }
 
-    /// Returns the time at which so many batches are over.
+    /// Returns the time at which the first `batches` batches end, in microseconds.
     fn end_of(&self, batches: usize) -> f64 {
         batches as f64 * self.length_us
     }
 
-    /// Returns the number of batches that are over.
+    /// Returns the number of batches that have ended.
     fn ready(&self) -> usize {
         self.ready
     }
@@ -174,7 +175,7 @@ impl Batches {
         self.ready = ready;
     }
 
-    /// Makes one of each pair.
+    /// Merges batches in pairs, which doubles their length.
     fn grow(&mut self) {
         for at in 0..BATCHES {
             self.counts[at] = self.counts[2 * at] + self.counts[2 * at + 1];
@@ -185,7 +186,8 @@ impl Batches {
         self.ready /= 2;
     }
 
-    /// From all that are over but the first quarter, while the run was warming up.
+    /// Estimates the throughput from the batches that have ended, without the first quarter, the
+    /// warm-up.
     fn estimate(&self) -> Estimate {
         let kept = &self.counts[self.ready / 4..self.ready];
         let number = kept.len() as f64;
@@ -202,33 +204,32 @@ impl Batches {
     }
 }
 
-/// The time that never comes.
+/// Time of a request that waits for another one.
 const NEVER: f64 = f64::INFINITY;
 
-/// Times of a fixed number of requests.
+/// The calendar of events: each request has one next event, and the earliest of all comes first.
 ///
-/// The calendar of events: each request has one event ahead of it, and the earliest is next.
-///
-/// A tournament over a fixed number of players, each with a time: changing one replays only its own
-/// matches, log₂ n of them, on a path that is known beforehand. Requests that wait for somebody
-/// else are at infinity.
+/// It is a tournament over a fixed number of requests. A change of one time replays only that
+/// request's own matches, log₂ n of them, on a path that is known beforehand. Requests that wait
+/// for others have the time infinity.
 struct Calendar {
-    /// `matches[1]` is the earliest of all, `matches[n]` of `matches[2 n]` and `matches[2 n + 1]`;
-    /// the second half are the requests, and some that never come to make them a power of two. A
-    /// winner's time stands beside it: the path up then depends on nothing that has to be looked up
-    /// first.
+    /// Tree of winners: `matches[1]` is the earliest of all, `matches[n]` that of `matches[2 n]`
+    /// and `matches[2 n + 1]`. The second half are the requests, padded to a power of two by events
+    /// that never come. Times are stored beside the winners, so the path up needs no further
+    /// lookups.
     matches: Vec<Event>,
 }
 
 #[derive(Clone, Copy)]
 struct Event {
-    /// The bits of the time: none is negative, so they are in the same order.
+    /// Bits of the time as a float. Times are never negative, so the bits have the order of the
+    /// times.
     time: u64,
     request: u64,
 }
 
 impl Calendar {
-    /// All at 0.
+    /// Creates a calendar with every request at time 0.
     fn new(requests: u32) -> Self {
         let places = (requests as usize).next_power_of_two();
         let mut calendar =
@@ -237,14 +238,14 @@ impl Calendar {
         calendar
     }
 
-    /// The earliest event, and whose it is.
+    /// Returns time and request of the earliest event.
     #[inline]
     fn first(&self) -> (f64, usize) {
         let Event { time, request } = self.matches[1];
         (f64::from_bits(time), request as usize)
     }
 
-    /// A request's next event.
+    /// Sets the time of a request's next event.
     #[inline]
     fn set(&mut self, request: usize, time: f64) {
         let mut place = self.matches.len() / 2 + request;
@@ -262,26 +263,26 @@ impl Calendar {
     }
 }
 
-/// A form of distribution; the mean is the operation's.
+/// A form of distribution around the mean time of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Distribution {
-    /// Exponential, as exact analysis assumes.
+    /// Exponential distribution, as exact analysis assumes.
     #[default]
     Exponential,
-    /// Always the mean.
+    /// Constant time, equal to the mean.
     Deterministic,
-    /// Short ones and long ones: two exponential phases that contribute the same to the mean, with
-    /// this squared coefficient of variation.
+    /// Hyperexponential distribution with this squared coefficient of variation. Its two phases,
+    /// one short and one long, contribute equally to the mean.
     Hyperexponential(f64),
-    /// The histogram of each operation; exponential where there is none.
+    /// Measured histogram of each operation; exponential where there is none.
     Measured,
 }
 
 impl FromStr for Distribution {
     type Err = ModelError;
 
-    /// `exponential`, `deterministic`, `measured`, or `hyperexponential:CV2` with the squared
-    /// coefficient of variation.
+    /// Parses `exponential`, `deterministic`, `measured`, or `hyperexponential:CV2` with the
+    /// squared coefficient of variation.
     fn from_str(name: &str) -> Result<Self, ModelError> {
         let unknown = || ModelError::UnknownDistribution { name: name.to_owned() };
         match name.split_once(':') {
@@ -300,15 +301,15 @@ impl FromStr for Distribution {
     }
 }
 
-/// A distribution with mean 1, ready to be drawn from.
+/// A distribution with mean 1, prepared for drawing.
 #[derive(Debug, Clone, PartialEq)]
 enum Shape {
     Exponential,
     Constant,
-    /// The probability of the short phase, and both means.
+    /// Two exponential phases: the probability of the short one, and the means of both.
     Phases(f64, [f64; 2]),
-    /// Columns of equal probability: a share of each is one value, the rest another (Walker's
-    /// aliases).
+    /// Alias table (Walker) of columns with equal probability. A share of each column is its first
+    /// value, the rest its second.
     Table(Vec<(f64, [f64; 2])>),
 }
 
@@ -344,7 +345,7 @@ impl Shape {
     }
 }
 
-/// Columns for a histogram, scaled to mean 1.
+/// Builds the alias table of a histogram, scaled to mean 1.
 fn aliases(histogram: &[(f64, f64)]) -> Vec<(f64, [f64; 2])> {
     let total: f64 = histogram.iter().map(|(_, weight)| weight).sum();
     let mean = histogram.iter().map(|(us, weight)| us * weight).sum::<f64>() / total;
@@ -398,31 +399,31 @@ impl Random {
     }
 }
 
-/// Time spent side by side with all others.
+/// Time that a request spends without waiting for others.
 #[derive(Debug, Clone, Copy, Default)]
 struct Think {
     compute_us: f64,
-    /// The mean time of the disk.
+    /// Mean disk time, in microseconds.
     disk_us: f64,
 }
 
-/// A stage in the course of a request; the next one follows it in the list.
+/// A stage of a request; the stages of an outcome follow each other in one list.
 enum Stage {
-    /// Takes a core, and then thinks.
+    /// The request takes a core, then thinks.
     Enter { think: Think },
-    /// Is served, and then thinks.
+    /// A station serves the request, then the request thinks.
     Serve { service: usize, think: Think },
-    /// Is served, thinks, and ends.
+    /// A station serves the request, which then thinks and ends.
     ServeLast { service: usize, think: Think },
-    /// Gives its core back and thinks.
+    /// The request returns its core, then thinks.
     Leave { think: Think },
-    /// Gives its core back and ends.
+    /// The request returns its core and ends.
     End,
 }
 
-/// A list operation.
+/// A list operation: its station's servers and its service time.
 struct Service {
-    /// The first of its station's servers, and how many each copy has.
+    /// Index of the station's first server; each of its `copies` has `per_copy` servers.
     servers: usize,
     copies: u32,
     per_copy: usize,
@@ -430,38 +431,38 @@ struct Service {
     shape: Shape,
 }
 
-/// The possible outcomes of a request.
+/// One possible outcome of a request.
 struct Course {
-    /// Of this and all before it.
+    /// Cumulative probability of this outcome and all before it.
     probability: f64,
     is_miss: bool,
-    /// The time before the first stage.
+    /// Think time before the first stage.
     think: Think,
-    /// The first stage; none when it has nothing to wait for.
+    /// Index of the first stage; `None` if a request with this outcome waits for nothing.
     first: Option<u32>,
 }
 
-/// Cores, when there are fewer of them than requests.
+/// Free cores and the requests that wait for one, for loads with fewer cores than requests.
 struct Cores {
     free: u32,
     waiting: VecDeque<u32>,
 }
 
-/// A simulation under way.
+/// State of a running simulation.
 struct Run {
-    /// Visits so far, and requests without any.
+    /// Visits so far; a request without visits counts as one.
     visits: u64,
-    /// Misses so far.
     misses: u64,
     calendar: Calendar,
-    /// Each request's next stage; none when it begins anew.
+    /// Next stage of each request; `None` if a new request begins next.
     next: Vec<Option<u32>>,
     courses: Vec<Course>,
     stages: Vec<Stage>,
     services: Vec<Service>,
-    /// When each server is done with all that have come.
+    /// Time at which each server is done with all requests that have arrived, in microseconds.
     free_us: Vec<f64>,
-    /// When each of those at a station will be gone, for copies whose times depend on that.
+    /// Departure times of the requests at each server, for stations whose service times depend on
+    /// the queue.
     present: Vec<VecDeque<f64>>,
     cores: Option<Cores>,
     disk: Shape,
@@ -555,7 +556,7 @@ impl Run {
         (before, (self.stages.len() as u32 > first).then_some(first))
     }
 
-    /// Lets all happen that happens up to a time.
+    /// Processes all events up to a time.
     fn until(&mut self, end_us: f64, batches: &mut Batches) {
         loop {
             let (now, request) = self.calendar.first();
@@ -570,7 +571,7 @@ impl Run {
         }
     }
 
-    /// Takes a request through one stage; when the next is due.
+    /// Moves a request through one stage; returns the time of its next event.
     #[inline]
     fn advance(
         &mut self,
@@ -605,7 +606,8 @@ impl Run {
         }
     }
 
-    /// Begins a request, and goes through as many as wait for nothing.
+    /// Begins a request, and completes requests as long as they wait for nothing. Returns the time
+    /// of the next event.
     #[inline]
     fn begin(&mut self, request: usize, mut now: f64, end_us: f64, batches: &mut Batches) -> f64 {
         loop {
@@ -630,7 +632,7 @@ impl Run {
         }
     }
 
-    /// Returns the time at which a client that thinks from now on is done.
+    /// Returns the time at which a request that starts to think now is done.
     #[inline]
     fn think(&mut self, Think { compute_us, disk_us }: Think, now: f64) -> f64 {
         let disk_us = if disk_us > 0.0 { disk_us * self.disk.draw(&mut self.random) } else { 0.0 };
@@ -661,7 +663,7 @@ impl Run {
         *free
     }
 
-    /// Takes a core and goes on, or waits for one.
+    /// Takes a core for a request, or makes it wait for one. Returns the time of its next event.
     fn enter(&mut self, request: usize, stage: u32, now: f64) -> f64 {
         let (Some(cores), Stage::Enter { think }) = (&mut self.cores, &self.stages[stage as usize])
         else {
@@ -676,7 +678,7 @@ impl Run {
         now + think.compute_us
     }
 
-    /// Gives a core to the request that has waited longest.
+    /// Passes a core on to the request that has waited longest, or frees it.
     fn give_back(&mut self, now: f64) {
         let Some(cores) = &mut self.cores else { return };
         let Some(request) = cores.waiting.pop_front() else {
@@ -691,8 +693,9 @@ impl Run {
     }
 }
 
-/// Student's t for 95 % intervals with so many degrees of freedom, from that of the normal
-/// distribution (Fisher's expansion; to 0.001 from 10 on, to 0.01 from 4 on).
+/// Returns the 97.5 % quantile of Student's t, for 95 % intervals with `freedom` degrees of
+/// freedom. Computed from the normal quantile by Fisher's expansion; exact to 0.001 from 10 degrees
+/// on, to 0.01 from 4 on.
 pub fn t_975(freedom: f64) -> f64 {
     let z: f64 = 1.959_964;
     let first = (z.powi(3) + z) / 4.0;

@@ -22,41 +22,40 @@ pub use operation::Operation;
 pub use policies::{Policy, Setting};
 pub use service::{Locks, Service, Time, Times};
 
-/// The use of a cache: a closed loop of clients.
+/// The load of a cache, as a closed loop of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// Requests in flight, at least 1.
     pub mpl: u32,
-    /// Cores they share, at least 1, when there may be fewer of them; `None` when there are enough
-    /// for all.
+    /// Number of cores that requests share, at least 1; `None` if each request has a core.
     pub cores: Option<u32>,
 }
 
 impl Load {
-    /// Clients with a core each.
+    /// Creates a load of `mpl` requests in flight, with a core for each.
     pub fn of(mpl: u32) -> Self {
         Self { mpl, cores: None }
     }
 
-    /// The most requests in flight, or cores.
+    /// Largest number of requests in flight, or of cores.
     pub const MOST: u32 = 100_000;
 
-    /// Refuses loads that are none, or too much.
+    /// Returns an error if the load is invalid.
     ///
     /// # Errors
-    /// A number is 0, or above [`Load::MOST`].
+    /// When a number is 0, or above [`Load::MOST`].
     pub fn check(&self) -> Result<(), ModelError> {
         count("the number of requests in flight (MPL)", self.mpl, Self::MOST)?;
         self.cores.map_or(Ok(()), |cores| count("the number of cores", cores, Self::MOST))
     }
 
-    /// Returns the number of requests that can compute side by side.
+    /// Returns the number of requests that can compute in parallel.
     pub(crate) fn computing_max(&self) -> u32 {
         self.cores.unwrap_or(self.mpl).min(self.mpl)
     }
 }
 
-/// Refuses what is no number of things.
+/// Returns an error if a number is 0 or above `most`.
 fn count(what: &'static str, number: u32, most: u32) -> Result<(), ModelError> {
     match number {
         0 => Err(ModelError::Zero { what }),

@@ -1,25 +1,24 @@
 //! Exact throughput of a closed network, by mean value analysis.
 //!
-//! With exponential service at first come, first served stations the network has product form, and
-//! then a request that comes to a station finds there what an outsider would see with one request
-//! fewer in the network (Reiser and Lavenberg, "Mean-Value Analysis of Closed Multichain Queuing
-//! Networks", JACM 27, 1980). So `R_k(n) = D_k (1 + Q_k(n − 1))`, and `X(n) = n / (Z + Σ R_k(n))`:
-//! a handful of additions for each request in flight, and nothing that cancels. Times spent side by
-//! side matter by their means only.
+//! With exponential service in first-come, first-served stations the network has product form. Then
+//! a request that arrives at a station finds the mean queue of a network with one request fewer
+//! (Reiser and Lavenberg, "Mean-Value Analysis of Closed Multichain Queuing Networks", JACM 27,
+//! 1980). So `R_k(n) = D_k (1 + Q_k(n − 1))`, and `X(n) = n / (Z + Σ R_k(n))`: a few additions for
+//! each request in flight, and no cancellation. Times spent in parallel matter only by their means.
 //!
-//! Stations that serve several at a time, or whose times depend on the queue, go by
-//! [`crate::convolution`]. Where requests with different outcomes are served differently at one
-//! station, its mean is taken for all; that is exact only when they are alike.
+//! Stations with several servers or with queue-dependent times are solved by
+//! [`crate::convolution`]. Where requests with different outcomes have different service times at
+//! one station, the mean is taken for all; that is exact only when they are equal.
 
 use crate::convolution::{Closed, Serving};
 use crate::{Load, ModelError, Network, convolution};
 
-/// A network's throughput, in million requests a second.
+/// Returns a network's throughput, in million requests a second.
 ///
-/// With fewer cores than requests in flight that is approximate.
+/// The result is approximate if there are fewer cores than requests in flight.
 ///
 /// # Errors
-/// The load is none, or a request takes no time at all.
+/// When the load is invalid, or a request takes no time at all.
 pub fn throughput(network: &Network, load: &Load) -> Result<f64, ModelError> {
     load.check()?;
     if load.computing_max() < load.mpl {
@@ -35,7 +34,8 @@ pub fn throughput(network: &Network, load: &Load) -> Result<f64, ModelError> {
     }
 }
 
-/// The recursion; for each kind of station its demand and how many there are of the kind.
+/// Computes the throughput by the recursion; `demands` has the demand in microseconds and the
+/// number of copies of each station.
 fn steady(demands: &[(f64, f64)], think_us: f64, mpl: u32) -> f64 {
     let mut queues = vec![0.0; demands.len()];
     let mut throughput = 0.0;
@@ -52,7 +52,8 @@ fn steady(demands: &[(f64, f64)], think_us: f64, mpl: u32) -> f64 {
 }
 
 impl Closed<'_> {
-    /// The demands on single servers whose times do not change, if there are no others.
+    /// Returns the demands on single servers with constant times; `None` if there are other
+    /// stations.
     fn steady_demands(&self) -> Option<Vec<(f64, f64)>> {
         let demand = |(serving, copies): &(Serving<'_>, u32)| match serving {
             Serving::Steady { demand_us } => Some((*demand_us, f64::from(*copies))),

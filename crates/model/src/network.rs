@@ -1,65 +1,66 @@
 //! A cache as a closed queueing network, as data.
 //!
-//! A request draws one of a few *outcomes* (a hit, a miss, a ghost hit, …) and walks through its
-//! steps: time that any number of requests spend side by side (lookups; the disk), and visits to
-//! *stations*, which serve one after the other (list operations under a lock). When it ends the
-//! next one begins. Method of "Can Increasing the Hit Ratio Hurt Cache Throughput?", sections 3.1
-//! and 4.
+//! A request has one of a few *outcomes* (a hit, a miss, a ghost hit, …), drawn at random, and
+//! walks through the steps of that outcome. Steps are times that any number of requests spend in
+//! parallel (lookups; the disk), and visits to *stations*, which serve one request after the other
+//! (list operations under a lock). When a request ends the next one begins. Method of "Can
+//! Increasing the Hit Ratio Hurt Cache Throughput?", sections 3.1 and 4.
 //!
-//! Invariants of a [`Network`]: probabilities are of 0 to 1 and add up to 1; every time is finite
+//! Invariants of a [`Network`]: probabilities are from 0 to 1 and add up to 1; every time is finite
 //! and at least 0; every visit is to a station of the network.
 
 use crate::error::{share, time};
 use crate::{Load, ModelError, Time};
 
-/// A server, or several, with one queue.
+/// A queue with one or several servers, such as a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Station {
-    /// Its name: `delink`, `head-S`.
+    /// Name of the station, such as `delink` or `head-S`.
     pub name: &'static str,
-    /// The number of requests it serves at a time.
+    /// Number of requests served at a time.
     pub servers: u32,
-    /// The number of copies; each visit goes to one of them at random, as to one of many shards.
+    /// Number of copies of the station, such as one per shard; each visit goes to one of them at
+    /// random.
     pub copies: u32,
 }
 
-/// Part of a request.
+/// A step of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RouteStep {
-    /// Work that holds a core and nothing else, in microseconds.
+    /// Computing that holds only a core, in microseconds.
     Compute(f64),
-    /// Waiting for the backing device, which holds nothing and has room for all, in microseconds.
+    /// A wait for the backing device, which holds no core and has no queue, in microseconds.
     Disk(f64),
-    /// A list operation.
+    /// A list operation at a station.
     Visit(Visit),
 }
 
-/// A list operation of a request.
+/// A list operation of a request: the station, and the service time there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Visit {
-    /// Index of the station.
+    /// Index of the station in the network.
     pub station: usize,
-    /// The service time.
+    /// Service time of the operation.
     pub time: Time,
-    /// True if the time is known as an upper limit only. The bound on throughput then takes it as
-    /// 0, as the paper does with tail updates.
+    /// True if the time is only an upper limit. The bound on throughput then takes it as 0, as the
+    /// paper does with tail updates.
     pub is_limit: bool,
 }
 
-/// The possible outcomes of a request.
+/// One possible outcome of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestOutcome {
-    /// Its name: `hit`.
+    /// Name of the outcome, such as `hit`.
     pub name: &'static str,
-    /// Its probability.
+    /// Probability of the outcome, from 0 to 1.
     pub probability: f64,
-    /// True for a miss.
+    /// True if the outcome is a miss.
     pub is_miss: bool,
-    /// Its steps, in order.
+    /// Steps of a request with this outcome, in order.
     pub steps: Vec<RouteStep>,
 }
 
-/// A cache under load; see the module.
+/// A closed queueing network of a cache: its stations, and the outcomes of requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Network {
     stations: Vec<Station>,
@@ -67,10 +68,10 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network of these parts.
+    /// Creates a network and checks its invariants.
     ///
     /// # Errors
-    /// What of the module's invariants does not hold.
+    /// When an invariant of the [module](self) does not hold.
     pub fn new(stations: Vec<Station>, outcomes: Vec<RequestOutcome>) -> Result<Self, ModelError> {
         for outcome in &outcomes {
             share(outcome.name, outcome.probability)?;
@@ -98,38 +99,38 @@ impl Network {
         Ok(Self { stations, outcomes })
     }
 
-    /// The stations.
+    /// Returns the stations of the network.
     pub fn stations(&self) -> &[Station] {
         &self.stations
     }
 
-    /// The possible outcomes of a request.
+    /// Returns the possible outcomes of a request.
     pub fn outcomes(&self) -> &[RequestOutcome] {
         &self.outcomes
     }
 
-    /// Mean time a request computes outside all stations, in microseconds.
+    /// Returns the mean time a request computes outside all stations, in microseconds.
     pub fn compute_us(&self) -> f64 {
         self.mean(|step| if let RouteStep::Compute(us) = step { *us } else { 0.0 })
     }
 
-    /// Mean time a request waits for the disk, in microseconds.
+    /// Returns the mean time a request waits for the disk, in microseconds.
     pub fn disk_us(&self) -> f64 {
         self.mean(|step| if let RouteStep::Disk(us) = step { *us } else { 0.0 })
     }
 
-    /// Mean time a request needs of a station, all its copies together, with `queue` requests
-    /// there, itself among them.
+    /// Returns the mean service time of a request at a station and all its copies, in microseconds,
+    /// with `queue` requests there, itself included.
     pub fn demand_us(&self, station: usize, queue: u32) -> f64 {
         self.at(station, |visit| visit.time.at_us(queue))
     }
 
-    /// The least that [`Network::demand_us`] may be, as the bound takes it.
+    /// Returns the lower limit of [`Network::demand_us`], which the bound on throughput uses.
     pub fn least_demand_us(&self, station: usize) -> f64 {
         self.at(station, |visit| if visit.is_limit { 0.0 } else { visit.time.least_us() })
     }
 
-    /// The queue length from which on a station's times stay the same.
+    /// Returns the queue length from which a station's times stay constant.
     pub(crate) fn steady_from(&self, station: usize) -> u32 {
         let length = |step: &RouteStep| match step {
             RouteStep::Visit(visit) if visit.station == station => {
@@ -145,14 +146,13 @@ impl Network {
             .unwrap_or(1)
     }
 
-    /// Returns the name of what limits throughput when everything waits: the station that is
-    /// longest with each request, or the cores where they are. `None` when requests wait for
-    /// nothing.
+    /// Returns the name of the bottleneck: the station with the largest demand per request, or
+    /// `cores` if they limit throughput. `None` when requests wait for nothing.
     pub fn bottleneck(&self, load: &Load) -> Option<&'static str> {
         self.longest(load).map(|(name, _)| name)
     }
 
-    /// The same, and the time it takes with each request when it is always busy.
+    /// Returns the bottleneck and its time per request when it is always busy, in microseconds.
     pub(crate) fn longest(&self, load: &Load) -> Option<(&'static str, f64)> {
         let stations =
             (0..self.stations.len()).map(|at| (self.stations[at].name, self.limit_us(at)));
@@ -165,7 +165,7 @@ impl Network {
         longest.filter(|longest| longest.1 > 0.0)
     }
 
-    /// The time a request takes of a station that is always busy.
+    /// Returns the time per request of a station that is always busy, in microseconds.
     pub(crate) fn limit_us(&self, station: usize) -> f64 {
         let Station { servers, copies, .. } = self.stations[station];
         self.demand_us(station, u32::MAX) / (f64::from(servers) * f64::from(copies))
@@ -186,16 +186,13 @@ impl Network {
     }
 }
 
-/// The most that a network can do, in million requests a second.
+/// Returns the asymptotic bound on a network's throughput, `X ≤ min(N / (D + Z), 1 / D_max)`, in
+/// million requests a second.
 ///
-/// With fewer cores than requests in flight they are a resource like any other: no request takes
-/// less of them than its own computing and list operations.
-///
-/// The asymptotic bound on throughput: `X ≤ min(N / (D + Z), 1 / D_max)`.
-///
-/// `N` requests in flight cannot each take less than all their own time, and no station can give
-/// more than all of its time. Section 3.2 of "Can Increasing the Hit Ratio Hurt Cache Throughput?",
-/// with its choice of taking tail updates as 0.
+/// `N` requests in flight each take at least the sum of their own times, and no station can be more
+/// than fully busy. With fewer cores than requests in flight, cores are a resource like a station:
+/// each request needs them for its own computing and list operations. Section 3.2 of "Can
+/// Increasing the Hit Ratio Hurt Cache Throughput?", with its choice of taking tail updates as 0.
 pub fn bound(network: &Network, load: &Load) -> f64 {
     let stations = || (0..network.stations().len()).map(|at| (at, network.least_demand_us(at)));
     let demand: f64 = stations().map(|(_, us)| us).sum();

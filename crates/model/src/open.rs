@@ -1,29 +1,29 @@
-//! Requests that arrive by themselves, at a rate: how long they take, and the rate at which they
-//! pile up.
+//! Open networks: response times of requests that arrive at a given rate, and the rate at which
+//! they pile up.
 //!
 //! Arrivals are random (Poisson), so that each station is a queue by itself (Jackson, "Jobshop-Like
-//! Queueing Systems", Management Science 10, 1963): M/M/1, M/M/c, or births and deaths where times
-//! depend on the queue. Whatever waits there, any number looks keys up and waits for the disk. With
-//! a number of cores, what needs one is a station by itself, as in [`crate::cores`]: that is
-//! approximate.
+//! Queueing Systems", Management Science 10, 1963): M/M/1, M/M/c, or a birth-death process where
+//! times depend on the queue. Any number of requests can look up keys or wait for the disk in
+//! parallel. With a number of cores, all steps that need one are a station by themselves, as in
+//! [`crate::convolution`], which is approximate.
 
 use crate::convolution::{Closed, Serving};
 use crate::{Load, ModelError, Network, convolution};
 
-/// A network that requests arrive at.
+/// The solution of a network at an arrival rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Open {
-    /// The arrival rate that is never reached, in million requests a second; infinite when nothing
-    /// is waited for.
+    /// Arrival rate at which requests pile up, in million requests a second; infinite when requests
+    /// wait for nothing.
     pub saturation_mrps: f64,
     /// Mean time from arrival to end, in microseconds; `None` when requests pile up.
     pub response_us: Option<f64>,
 }
 
-/// The arrival rate at which requests begin to pile up, in million requests a second.
+/// Returns the arrival rate at which requests begin to pile up, in million requests a second.
 ///
 /// # Errors
-/// There are 0 cores, or a request takes no time at all.
+/// When there are 0 cores, or a request takes no time at all.
 pub fn saturation(network: &Network, cores: Option<u32>) -> Result<f64, ModelError> {
     match cores {
         Some(cores) => {
@@ -40,7 +40,7 @@ pub fn saturation(network: &Network, cores: Option<u32>) -> Result<f64, ModelErr
 /// Solves a network for an arrival rate in million requests a second.
 ///
 /// # Errors
-/// The rate is not above 0, there are 0 cores, or a request takes no time at all.
+/// When the rate is not above 0, there are 0 cores, or a request takes no time at all.
 pub fn open(network: &Network, arrival_mrps: f64, cores: Option<u32>) -> Result<Open, ModelError> {
     if !(arrival_mrps > 0.0 && arrival_mrps.is_finite()) {
         return Err(ModelError::Rate { mrps: arrival_mrps });
@@ -72,8 +72,8 @@ pub fn open(network: &Network, arrival_mrps: f64, cores: Option<u32>) -> Result<
     Ok(Open { saturation_mrps, response_us: Some(response_us) })
 }
 
-/// Returns the mean number of requests at a station: births at a rate, deaths in the time that each
-/// takes when so many are there.
+/// Returns the mean number of requests at a station, by the birth-death process: arrivals at a
+/// rate, departures by the service time at each queue length.
 fn present(arrival_mrps: f64, demand_us: impl Fn(u32) -> f64, steady_from: u32) -> f64 {
     // Logarithms of how probable each number is, but for a factor; the last stands for it and all
     // above.

@@ -1,8 +1,8 @@
-//! The operations of which requests are made, and their names in files of service times.
+//! The operations that requests consist of, and their names in files of service times.
 
 use std::fmt;
 
-/// A step of a request.
+/// An operation of a request in a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(
     feature = "serde",
@@ -10,33 +10,33 @@ use std::fmt;
     serde(rename_all = "kebab-case")
 )]
 pub enum Operation {
-    /// Finding a key in the index, or finding that it is not there.
+    /// Lookup of a key in the index, found or not.
     Lookup,
-    /// Finding a key in the frozen index, or finding that it is not there.
+    /// Lookup of a key in the frozen index, found or not.
     FrozenLookup,
-    /// Finding out whether a key left lately.
+    /// Lookup of a key in a ghost list, found or not.
     GhostLookup,
-    /// Noting a hit where it takes no lock.
+    /// Setting the mark of a hit, without a lock.
     Mark,
-    /// The additional time of a mark that is not there yet: its line is fetched from the processor
-    /// that wrote it last, and fetched again by those that read it next.
+    /// Additional time of writing a mark that was not set. The cache line is fetched from the
+    /// processor that wrote it last, and fetched again by those that read it next.
     WrittenMark,
-    /// Taking an entry out of the middle of a list.
+    /// Removal of an entry from the middle of a list.
     Delink,
-    /// Putting an entry at the head of a list.
+    /// Insertion of an entry at the head of a list.
     Head,
-    /// Taking the entry at the tail of a list.
+    /// Removal of the entry at the tail of a list.
     Tail,
-    /// Passing an entry by on the way to one that may leave.
+    /// A step past an entry that stays, in the search for a victim.
     Step,
-    /// Choosing a victim among entries drawn at random.
+    /// Choice of a victim among entries drawn at random.
     Sample,
-    /// The other work of a miss outside of locks: a value made, another freed.
+    /// Other work of a miss outside of locks, such as creating a value and freeing another.
     Miss,
 }
 
 impl Operation {
-    /// Its name in files.
+    /// Returns the operation's name in files of service times.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Lookup => "lookup",

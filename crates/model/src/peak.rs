@@ -1,18 +1,18 @@
-//! p*: the hit ratio past which throughput falls, and what limits it there.
+//! The hit ratio p* past which throughput falls, and the bottleneck there.
 
 use crate::{Load, ModelError, Policy, Service, Setting, mva, open};
 
-/// The course of throughput with the hit ratio.
+/// Classes of policies by the effect of hits on throughput.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// It falls past some hit ratio.
+    /// Throughput falls past some hit ratio.
     LruLike,
-    /// It never falls.
+    /// Throughput never falls as the hit ratio rises.
     FifoLike,
 }
 
 impl Class {
-    /// Its name, as the paper has it.
+    /// Returns the class's name in the paper.
     pub fn name(self) -> &'static str {
         match self {
             Class::LruLike => "LRU-like",
@@ -21,36 +21,37 @@ impl Class {
     }
 }
 
-/// The hit ratio at which throughput is highest.
+/// The highest throughput over all hit ratios.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Peak {
-    /// The hit ratio; 1 when throughput never falls.
+    /// Hit ratio at the peak; 1 when throughput never falls.
     pub hit_ratio: f64,
-    /// Throughput there, in million requests a second.
+    /// Throughput at the peak, in million requests a second.
     pub throughput_mrps: f64,
-    /// Throughput when everything hits.
+    /// Throughput at a hit ratio of 1, in million requests a second.
     pub all_hits_mrps: f64,
-    /// The course of throughput: whether it falls from there.
+    /// Class of the policy: whether throughput falls past the peak.
     pub class: Class,
-    /// The bottleneck as the hit ratio goes to 1: a station, or `cores`; `None` where requests
-    /// visit none.
+    /// Bottleneck as the hit ratio approaches 1: a station, or `cores`; `None` if requests visit
+    /// none.
     pub bottleneck: Option<&'static str>,
 }
 
-/// Hit ratios are looked at this far apart first.
+/// Number of equal steps of the hit ratio in the coarse search for the peak.
 const STEPS: u32 = 100;
-/// Then p* is found to this.
+/// Precision to which the fine search finds p*.
 const EXACT_TO: f64 = 1e-4;
-/// Saturation rates that differ by less than this share are the same: they have corners and level
-/// parts.
+/// Relative difference below which saturation rates count as equal, because they have corners and
+/// level parts.
 const ROUNDING: f64 = 1e-12;
-/// A smaller fall than this is ignored: it comes from rounding and from imprecise fits.
+/// Relative fall in throughput below which it is ignored: it comes from rounding and from imprecise
+/// fits.
 const FALL_MIN: f64 = 1e-3;
 
-/// The peak of a policy's throughput over all hit ratios.
+/// Returns the peak of a policy's throughput over all hit ratios.
 ///
 /// # Errors
-/// There is no such model.
+/// When the policy's network cannot be built or solved.
 pub fn peak(
     policy: &Policy,
     service: &Service,
@@ -62,10 +63,10 @@ pub fn peak(
     highest(|hit_ratio| mva::throughput(&network(hit_ratio)?, load), 0.0, bottleneck)
 }
 
-/// The peak of the arrival rate that a policy can bear, over all hit ratios.
+/// Returns the peak, over all hit ratios, of the arrival rate that a policy can sustain.
 ///
 /// # Errors
-/// There is no such model.
+/// When the policy's network cannot be built or solved.
 pub fn saturation_peak(
     policy: &Policy,
     service: &Service,

@@ -1,10 +1,11 @@
-//! Replacement policies as networks: a row of [`POLICIES`] and a function each.
+//! Replacement policies as networks: each is a row of [`POLICIES`] and a function.
 //!
-//! What is drawn is who locks what on which path: hits that delink (LRU-like) or only set a mark
-//! (FIFO-like), misses that wait for the disk and then change tail and head. Figures 2, 4, 6, 9, 11
-//! and 13 of "Can Increasing the Hit Ratio Hurt Cache Throughput?"; those without a figure there
-//! follow its section 5.1. Any of them can be *frozen*: a share of the hits then ends with a lookup
-//! in the frozen index, and everything else begins with one in vain.
+//! A network models which lock is taken on which path: hits that delink (LRU-like) or only set a
+//! mark (FIFO-like), misses that wait for the disk and then change tail and head. The networks are
+//! figures 2, 4, 6, 9, 11 and 13 of "Can Increasing the Hit Ratio Hurt Cache Throughput?"; those
+//! without a figure there follow its section 5.1. Any of them can be *frozen*: a share of the hits
+//! then ends with a lookup in the frozen index, and every other request begins with a fruitless
+//! lookup there.
 
 use crate::error::{share, time};
 use crate::service::{Locks, Times};
@@ -13,31 +14,31 @@ use crate::{
     Visit,
 };
 
-/// A policy.
+/// A replacement policy that has a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
-    /// Its name.
+    /// Name of the policy.
     pub name: &'static str,
-    /// The work of its hits and misses.
+    /// Description of the work of a hit and of a miss.
     pub about: &'static str,
     q: Q,
     walks: fn(&At<'_>) -> Result<Vec<Walk>, ModelError>,
 }
 
-/// The share of the hits that skips the list.
+/// The source of the share of hits that skips the list.
 #[derive(Debug, Clone, Copy)]
 enum Q {
-    /// A fixed share.
+    /// The share is fixed.
     Always(f64),
-    /// A parameter of the policy.
+    /// The share is a parameter of the policy.
     Parameter,
-    /// The measured share of hits that find the lock taken.
+    /// The share is measured: that of hits that find the lock taken.
     Measured,
     /// The policy has no such share.
     None,
 }
 
-/// Every policy.
+/// All modelled policies.
 pub const POLICIES: [Policy; 12] = [
     Policy {
         name: "lru",
@@ -108,34 +109,35 @@ pub const POLICIES: [Policy; 12] = [
     },
 ];
 
-/// The names of all policies.
+/// Returns the names of all modelled policies.
 pub fn names() -> Vec<&'static str> {
     POLICIES.iter().map(|policy| policy.name).collect()
 }
 
-/// The setting that a network is built for.
+/// Parameters of a network besides the policy: hit ratio, times and shares.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setting {
     /// Share of requests that hit.
     pub hit_ratio: f64,
-    /// The time that a miss waits for the disk, in microseconds.
+    /// Time that a miss waits for the disk, in microseconds.
     pub disk_us: f64,
-    /// The computing time of each request beside the modelled operations, in microseconds: parsing,
+    /// Computing time of each request besides the modelled operations, in microseconds: parsing,
     /// copying, sending.
     pub compute_us: f64,
-    /// Share of hits that skips the list, for the policies that have it as a parameter, or instead
-    /// of what was measured.
+    /// Share of hits that skips the list, for policies that have it as a parameter, or to replace
+    /// the measured share.
     pub q: Option<f64>,
     /// Share of hits that finds its entry frozen; `None` without a frozen part.
     pub frozen: Option<f64>,
     /// Share of the marking hits that write the mark, because it was not set.
     pub written: f64,
-    /// The shares of outcomes, where they differ from the authors' fits.
+    /// Shares of outcomes, where they differ from the authors' fits.
     pub shares: Option<Shares>,
 }
 
 impl Setting {
-    /// A setting with this hit ratio and disk time, and defaults for the rest.
+    /// Creates a setting with this hit ratio and disk time in microseconds, and defaults for the
+    /// rest.
     pub fn new(hit_ratio: f64, disk_us: f64) -> Self {
         Self {
             hit_ratio,
@@ -155,13 +157,13 @@ impl Setting {
 }
 
 impl Policy {
-    /// The default of [`Setting::q`] where it is a parameter.
+    /// Default of [`Setting::q`] for policies that have it as a parameter.
     pub const Q_DEFAULT: f64 = 0.5;
 
-    /// The policy of a name.
+    /// Returns the modelled policy with this name.
     ///
     /// # Errors
-    /// None is called so.
+    /// When no modelled policy has this name.
     pub fn named(name: &str) -> Result<Policy, ModelError> {
         let policy = POLICIES.iter().find(|policy| policy.name == name);
         policy
@@ -169,13 +171,15 @@ impl Policy {
             .ok_or_else(|| ModelError::UnknownPolicy { name: name.to_owned(), known: names() })
     }
 
-    /// The policy whose hits and misses lock as those of a cache's policy do, by the name that one
-    /// has in `floe_policy`. Hits that owe a promotion take an entry out of a list and put it in
-    /// again under the lock, whatever the list is for; those that leave a mark take none, and
-    /// misses then differ in what they look at to find a victim.
+    /// Returns the modelled policy with the locking behaviour of a policy in `floe_policy`, given
+    /// by its name.
+    ///
+    /// Hits that owe a promotion remove an entry from a list and insert it again under the lock,
+    /// whatever the list is for. Hits that only leave a mark take no lock, and their policies
+    /// differ in how a miss searches for a victim.
     ///
     /// # Errors
-    /// None is known to.
+    /// When no modelled policy is known to behave like it.
     pub fn alike(name: &str) -> Result<Policy, ModelError> {
         Self::named(match name {
             "arc" | "lfu" | "gdsf" | "lirs" | "lru-k" | "lecar" | "cacheus" | "sarc" => "lru",
@@ -187,19 +191,19 @@ impl Policy {
         })
     }
 
-    /// The share of hits that skips the list for which one would choose the policy: of
-    /// probabilistic LRU, the least with which it is FIFO-like (section 5.2 of the paper: all but
-    /// one in as many hits as requests are in flight).
+    /// Returns the share of hits that skips the list with which the policy is recommended. For
+    /// probabilistic LRU that is the least share with which it is FIFO-like: all but one in as many
+    /// hits as requests are in flight (section 5.2 of the paper).
     pub(crate) fn q_chosen(&self, mpl: u32) -> Option<f64> {
         matches!(self.q, Q::Parameter).then(|| 1.0 - 1.0 / f64::from(mpl))
     }
 
-    /// Returns whether [`Setting::q`] makes a difference.
+    /// Returns whether [`Setting::q`] has an effect on the policy.
     pub fn takes_q(&self) -> bool {
         matches!(self.q, Q::Parameter | Q::Measured)
     }
 
-    /// The share of hits that skips the list, for the policies that have a list to skip.
+    /// Returns the share of hits that skips the list; `None` for policies without such a share.
     pub fn q(&self, service: &Service, given: Option<f64>) -> Option<f64> {
         match self.q {
             Q::Always(q) => Some(q),
@@ -209,10 +213,10 @@ impl Policy {
         }
     }
 
-    /// The policy's network.
+    /// Builds the policy's network.
     ///
     /// # Errors
-    /// A share is not one, a time is negative, or the service times lack an operation.
+    /// When a share is not from 0 to 1, a time is negative, or the service times lack an operation.
     pub fn network(&self, service: &Service, setting: &Setting) -> Result<Network, ModelError> {
         share("the hit ratio", setting.hit_ratio)?;
         time("the disk's time", setting.disk_us)?;
@@ -230,7 +234,7 @@ impl Policy {
     }
 }
 
-/// LRU, and what becomes of it when a share of hits skips the list: FIFO when all do.
+/// Models LRU and its variants in which a share of hits skips the list, up to FIFO, where all do.
 fn lru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     let (q, head) = (at.q, at.time(Operation::Head)?);
     let mut walks = vec![
@@ -246,7 +250,7 @@ fn lru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     Ok(walks)
 }
 
-/// CLOCK, and SIEVE: the hand is the tail, which costs more the more entries it passes by.
+/// Models CLOCK and SIEVE, whose hand is the tail; its time grows with the entries passed by.
 fn clock(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     Ok(vec![
         at.hit("hit", at.hits).mark(),
@@ -256,7 +260,7 @@ fn clock(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     ])
 }
 
-/// SLRU with a protected segment H above a probationary one L.
+/// Models SLRU with a protected segment H above a probationary segment L.
 fn slru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     let delink = || at.time(Operation::Delink);
     let head = || at.time(Operation::Head);
@@ -271,7 +275,7 @@ fn slru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     ])
 }
 
-/// S3-FIFO with a small queue S, a main queue M that works as CLOCK, and ghosts.
+/// Models S3-FIFO with a small queue S, a main queue M that works as CLOCK, and ghosts.
 fn s3_fifo(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     let Shares { ghost, moved_on, .. } = at.shares;
     let (head, tail) = (at.time(Operation::Head)?, at.time(Operation::Tail)?);
@@ -295,7 +299,7 @@ fn s3_fifo(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     ])
 }
 
-/// 2Q with a small FIFO queue S, a main LRU queue M, and ghosts.
+/// Models 2Q with a small FIFO queue S, a main LRU queue M, and ghosts.
 fn two_q(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     let (head, tail) = (at.time(Operation::Head)?, at.time(Operation::Tail)?);
     let ghosts = at.time(Operation::GhostLookup)?.alone_us;
@@ -314,7 +318,7 @@ fn two_q(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     ])
 }
 
-/// LRU behind TinyLFU's filter.
+/// Models LRU behind TinyLFU's filter.
 fn tiny_lru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     let head = at.time(Operation::Head)?;
     Ok(vec![
@@ -328,26 +332,24 @@ fn tiny_lru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     ])
 }
 
-/// Sampled eviction: there is no list to wait for.
+/// Models sampled eviction, which has no list to wait for.
 fn sampled(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     let sample = at.time(Operation::Sample)?.alone_us;
     Ok(vec![at.hit("hit", at.hits).mark(), at.miss("miss", 1.0).compute(sample)])
 }
 
-/// The arguments of a policy's function.
+/// Arguments of the functions that model policies: times in microseconds, and shares.
 struct At<'a> {
     policy: &'static str,
     times: &'a Times,
-    /// Share of all requests that hit what is not frozen.
+    /// Share of all requests that hit entries that are not frozen.
     hits: f64,
-    /// Share of all requests that hit what is frozen, if anything can be.
+    /// Share of all requests that hit frozen entries; `None` without a frozen part.
     frozen: Option<f64>,
     /// Share of the hits on entries that are not frozen.
     unfrozen: f64,
     misses: f64,
-    /// Share of the hits that skip the list.
     q: f64,
-    /// The share of each outcome.
     shares: Shares,
     lookup_us: f64,
     frozen_lookup_us: f64,
@@ -357,7 +359,7 @@ struct At<'a> {
     disk_us: f64,
 }
 
-/// An outcome being written down.
+/// A request outcome under construction.
 struct Walk {
     name: &'static str,
     probability: f64,
@@ -407,20 +409,20 @@ impl<'a> At<'a> {
         Ok(at)
     }
 
-    /// Returns the time of an operation.
     fn time(&self, operation: Operation) -> Result<Time, ModelError> {
         let policy = self.policy;
         self.times.times.get(&operation).cloned().ok_or(ModelError::NoTime { policy, operation })
     }
 
-    /// Returns the time to find a victim where marked entries are passed by.
+    /// Returns the time to find a victim when marked entries are passed by.
     fn tail_past_marks(&self) -> Result<Time, ModelError> {
         let step = self.time(Operation::Step)?.times(self.shares.passed_by);
         Ok(self.time(Operation::Tail)?.then(&step))
     }
 
-    /// The same of a miss that has taken one from a tail before. Under one lock that is what one
-    /// entry more takes: the lock, and all that a miss does under it, are part of the first.
+    /// Returns the time to find a second victim in the same miss, past marked entries. Under one
+    /// lock only the extra steps count, because the time of the first victim includes the lock and
+    /// all other work.
     fn second_tail(&self) -> Result<Time, ModelError> {
         match self.times.locks {
             Locks::Operation => self.tail_past_marks(),
@@ -428,14 +430,14 @@ impl<'a> At<'a> {
         }
     }
 
-    /// A hit on an entry that is not frozen.
+    /// Starts the outcome of a hit on an entry that is not frozen.
     fn hit(&self, name: &'static str, probability: f64) -> Walk {
         let walk =
             Walk { name, probability, is_miss: false, mark_us: self.mark_us, parts: Vec::new() };
         walk.compute(self.compute_us + self.frozen_lookup_us + self.lookup_us)
     }
 
-    /// A share of the misses.
+    /// Starts the outcome of a share of the misses.
     fn miss(&self, name: &'static str, share: f64) -> Walk {
         let mut walk = self.hit(name, share * self.misses);
         walk.is_miss = true;
@@ -443,7 +445,7 @@ impl<'a> At<'a> {
         walk.compute(self.miss_us)
     }
 
-    /// A hit on a frozen entry, if there can be one.
+    /// Returns the outcome of a hit on a frozen entry; `None` without a frozen part.
     fn frozen_hits(&self) -> Option<Walk> {
         let walk = Walk {
             name: "frozen hit",
@@ -457,7 +459,7 @@ impl<'a> At<'a> {
 }
 
 impl Walk {
-    /// Computes for so long.
+    /// Appends computing time, in microseconds.
     fn compute(mut self, us: f64) -> Self {
         if us > 0.0 {
             self.parts.push(Part::Compute(us));
@@ -465,25 +467,25 @@ impl Walk {
         self
     }
 
-    /// Notes a hit without a lock.
+    /// Appends the mark that a hit sets without a lock.
     fn mark(self) -> Self {
         let us = self.mark_us;
         self.compute(us)
     }
 
-    /// Waits for a station.
+    /// Appends a visit to a station.
     fn visit(mut self, station: &'static str, time: Time) -> Self {
         self.parts.push(Part::Visit { station, time, is_limit: false });
         self
     }
 
-    /// Waits for a station, with a time that is only an upper limit.
+    /// Appends a visit to a station whose time is only an upper limit.
     fn limit(mut self, station: &'static str, time: Time) -> Self {
         self.parts.push(Part::Visit { station, time, is_limit: true });
         self
     }
 
-    /// All visits as one, where the first of them is.
+    /// Merges all visits into one to the station `list`, at the place of the first.
     fn under_one_lock(self) -> Self {
         let mut whole: Option<Time> = None;
         for part in &self.parts {
@@ -506,7 +508,7 @@ impl Walk {
     }
 }
 
-/// Stations for names.
+/// Builds a network from outcomes, with a station for each name that they visit.
 fn network(walks: Vec<Walk>, times: &Times) -> Result<Network, ModelError> {
     let mut stations: Vec<Station> = Vec::new();
     let mut outcomes = Vec::new();

@@ -1,7 +1,7 @@
 //! Service times of list operations: the authors', or those of another machine.
 //!
-//! A [`Service`] has a row of times for each policy it knows. How long an operation takes depends
-//! on how many threads want it (section 4.1 of "Can Increasing the Hit Ratio Hurt Cache
+//! A [`Service`] has a row of times for each policy it knows. The time of an operation depends on
+//! how many threads contend for it (section 4.1 of "Can Increasing the Hit Ratio Hurt Cache
 //! Throughput?": a constant and a part that grows with its queue), so a [`Time`] may be given at
 //! several queue lengths. The form of the file is in `docs/model.md`.
 
@@ -15,26 +15,26 @@ pub use crate::operation::Operation;
 #[cfg(feature = "serde")]
 mod form;
 
-/// A service time in microseconds.
+/// The service time of an operation, in microseconds.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Time {
-    /// The time without other requests at the station.
+    /// Mean time without other requests at the station.
     pub alone_us: f64,
-    /// With so many there, the one that is served among them: growing queue lengths above 1.
-    /// Between them the time changes evenly, and past the last it stays.
+    /// Mean times at growing queue lengths above 1, which include the request in service. Times
+    /// between them are interpolated linearly, and the last one holds for longer queues.
     pub contended: Vec<(u32, f64)>,
-    /// The distribution: times and how often each was seen. Only their form counts; the mean is as
-    /// above. May be empty.
+    /// Distribution of the time: values, and how often each was seen. Only its form is used, scaled
+    /// to the mean. May be empty.
     pub histogram: Vec<(f64, f64)>,
 }
 
 impl Time {
-    /// A time that does not depend on the queue.
+    /// Creates a time that does not depend on the queue.
     pub fn of(us: f64) -> Self {
         Self { alone_us: us, ..Self::default() }
     }
 
-    /// The mean with `queue` requests there, the one that is served among them.
+    /// Returns the mean time with `queue` requests at the station, including the one in service.
     pub fn at_us(&self, queue: u32) -> f64 {
         let mut before = (1, self.alone_us);
         for &(length, us) in &self.contended {
@@ -48,13 +48,13 @@ impl Time {
         before.1
     }
 
-    /// The least it takes with any queue.
+    /// Returns the smallest mean time over all queue lengths.
     pub fn least_us(&self) -> f64 {
         self.contended.iter().map(|&(_, us)| us).fold(self.alone_us, f64::min)
     }
 
-    /// Two operations, one after the other. Their distribution is not known from theirs, so the sum
-    /// has none of its own.
+    /// Returns the time of two operations, one after the other. The sum has no histogram, because
+    /// those of its parts do not determine it.
     pub fn then(&self, other: &Time) -> Time {
         let mut queues: Vec<u32> =
             self.contended.iter().chain(&other.contended).map(|&(queue, _)| queue).collect();
@@ -69,7 +69,7 @@ impl Time {
         }
     }
 
-    /// Returns the time of so many of these operations in sequence.
+    /// Returns the time of `times` of these operations in sequence.
     pub(crate) fn times(&self, times: f64) -> Time {
         let contended = self.contended.iter().map(|&(queue, us)| (queue, times * us)).collect();
         Time { alone_us: times * self.alone_us, contended, histogram: self.histogram.clone() }
@@ -82,7 +82,7 @@ impl Time {
         Time { histogram: nearer.histogram.clone(), ..mean }
     }
 
-    /// Refuses what is no time of `what`.
+    /// Returns an error that names `what` if the time is invalid.
     pub(crate) fn check(&self, what: &'static str) -> Result<(), ModelError> {
         time(what, self.alone_us)?;
         let mut longest = 1;
@@ -104,7 +104,7 @@ impl Time {
     }
 }
 
-/// The list operations that exclude one another.
+/// Which list operations exclude one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(
     feature = "serde",
@@ -112,14 +112,14 @@ impl Time {
     serde(rename_all = "kebab-case")
 )]
 pub enum Locks {
-    /// Each operation only itself, as the paper draws it: several stations.
+    /// Each operation has its own lock, as the paper models it: several stations.
     #[default]
     Operation,
-    /// All of a request's are one visit under one lock: one station.
+    /// All list operations of a request run under one lock, as one visit to one station.
     List,
 }
 
-/// The times of a policy.
+/// The service times of a policy's operations.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(
     feature = "serde",
@@ -127,19 +127,19 @@ pub enum Locks {
     serde(deny_unknown_fields)
 )]
 pub struct Times {
-    /// Its name: `lru`.
+    /// Name of the policy, such as `lru`.
     pub policy: String,
-    /// The share of hits that skips the list, where that is a parameter or was measured. Between
-    /// rows that differ in it only, times are interpolated.
+    /// Share of hits that skips the list, where that is a parameter or was measured. Times are
+    /// interpolated between rows that differ only in it.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub q: Option<f64>,
     /// The operations that exclude one another.
     #[cfg_attr(feature = "serde", serde(default))]
     pub locks: Locks,
-    /// The number of independent parts of the cache, each with locks of its own.
+    /// Number of shards of the cache, each with its own locks.
     #[cfg_attr(feature = "serde", serde(default = "one"))]
     pub shards: u32,
-    /// The times of its operations.
+    /// Service time of each operation.
     #[cfg_attr(feature = "serde", serde(rename = "times_us"))]
     pub times: BTreeMap<Operation, Time>,
 }
@@ -154,20 +154,20 @@ fn one() -> u32 {
 pub struct Service {
     /// Facts about the machine, for people: processor, cores, how it was measured.
     pub machine: BTreeMap<String, String>,
-    /// A row for each policy, several where they differ in `q`.
+    /// One row for each policy, or several that differ in `q`.
     pub policies: Vec<Times>,
 }
 
 impl Service {
-    /// The version of its form in files.
+    /// Version of the file form.
     pub const VERSION: u32 = 1;
-    /// The most independent parts of a cache.
+    /// Largest number of shards of a cache.
     pub const SHARDS_MAX: u32 = 4096;
 
-    /// The times of a policy at `q`.
+    /// Returns the times of a policy at `q`, interpolated between its rows.
     ///
     /// # Errors
-    /// There are none.
+    /// When there is no row for the policy.
     pub(crate) fn times(&self, policy: &'static str, q: Option<f64>) -> Result<Times, ModelError> {
         let mut rows: Vec<&Times> =
             self.policies.iter().filter(|times| times.policy == policy).collect();
@@ -193,17 +193,17 @@ impl Service {
         Ok(Times { q: Some(q), times: times.collect(), ..(*below).clone() })
     }
 
-    /// Returns the times for a cache of so many shards.
+    /// Returns the service times for a cache with this number of shards.
     pub fn with_shards(&self, shards: u32) -> Self {
         let policies = self.policies.iter().map(|times| Times { shards, ..times.clone() });
         Self { machine: self.machine.clone(), policies: policies.collect() }
     }
 
-    /// Refuses times that are none.
+    /// Returns an error if a time or a number of shards is invalid.
     ///
     /// # Errors
-    /// A time is negative or no number, queue lengths do not grow, a histogram is empty, or a
-    /// number of shards is 0 or above [`Service::SHARDS_MAX`].
+    /// When a time is negative or not a number, queue lengths do not grow, a histogram is empty, or
+    /// a number of shards is 0 or above [`Service::SHARDS_MAX`].
     pub fn check(&self) -> Result<(), ModelError> {
         for times in &self.policies {
             if let Some(q) = times.q {
@@ -216,14 +216,14 @@ impl Service {
     }
 }
 
-/// A lookup, in the cache or among ghosts.
+/// Time of a lookup in the cache or in a ghost list.
 const LOOKUP_US: f64 = 0.51;
-/// An entry passed by.
+/// Time of passing an entry by.
 const STEP_US: f64 = 0.3;
-/// The entries Redis draws to choose one.
+/// Number of entries that Redis draws to choose a victim.
 const SAMPLED: f64 = 5.0;
 
-/// Policy, q, delink, head, tail.
+/// The authors' times of list operations in microseconds: policy, q, delink, head, tail.
 const ROWS: [(&str, Option<f64>, f64, f64, f64); 14] = [
     ("lru", None, 0.70, 0.59, 0.59),
     ("fifo", None, 0.0, 0.73, 0.64),
@@ -241,13 +241,13 @@ const ROWS: [(&str, Option<f64>, f64, f64, f64); 14] = [
     ("tiny-lru", None, 0.68, 0.55, 0.64),
 ];
 
-/// LRU under one lock: a hit and a miss as wholes.
+/// Times of a whole hit and a whole miss of LRU under one lock, in microseconds.
 const SINGLE_LOCK: (f64, f64) = (0.90, 0.95);
-/// A lookup of that cache.
+/// Time of a lookup in the cache with the single lock.
 const SINGLE_LOCK_LOOKUP_US: f64 = 0.5;
 
 impl Service {
-    /// The times that the authors measured.
+    /// Returns the times that the authors measured.
     pub fn paper() -> Self {
         let mut policies: Vec<Times> = ROWS
             .iter()

@@ -1,11 +1,11 @@
-//! Service times as they stand in a file: JSON with a version.
+//! The file form of service times: JSON with a version.
 
 use serde::de::{Error, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Service, Time, Times};
 
-/// A time in full.
+/// A time as an object with all its fields.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InFull {
@@ -27,7 +27,7 @@ impl Serialize for Time {
     }
 }
 
-/// Takes a number, or a time in full.
+/// Deserializer of a time from a plain number or an object with all fields.
 struct InEitherForm;
 
 impl<'de> Visitor<'de> for InEitherForm {
@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// The whole file.
+/// The file with its version, machine and policies.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
