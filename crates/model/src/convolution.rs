@@ -10,7 +10,7 @@
 
 use crate::{Load, ModelError, Network};
 
-/// How a station serves requests.
+/// The service times of a station.
 pub(crate) enum Serving<'a> {
     /// A single server whose service time does not depend on the queue.
     Steady {

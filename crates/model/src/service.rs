@@ -104,7 +104,7 @@ impl Time {
     }
 }
 
-/// Which list operations exclude one another.
+/// The list operations that exclude one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(
     feature = "serde",
