@@ -26,7 +26,7 @@ const GROUPS_A_SHARD: u64 = 16;
 /// The configuration of a cache.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Block sizes.
+    /// Sizes that a block may have.
     pub sizes: BlockSizes,
     /// Read misses fetch as much as pays, up to the largest block, instead of whole smallest
     /// blocks.
@@ -59,9 +59,9 @@ pub enum ConfigError {
     TooSmall {
         /// The configured size of the cache in bytes.
         cache_bytes: u64,
-        /// The number of shards.
+        /// The number of shards in the configuration.
         shards: u64,
-        /// The size of a group.
+        /// The size of a group in bytes.
         group_bytes: u64,
     },
     /// A shard has more smallest blocks than can be numbered.
@@ -70,9 +70,9 @@ pub enum ConfigError {
     TooLarge {
         /// The configured size of the cache in bytes.
         cache_bytes: u64,
-        /// The number of shards.
+        /// The number of shards in the configuration.
         shards: u64,
-        /// The size of the smallest blocks.
+        /// The size of the smallest blocks in bytes.
         block_bytes: u64,
         /// The largest possible size of the cache in bytes.
         most_bytes: u64,
@@ -84,7 +84,7 @@ pub enum ConfigError {
         format_size(*least_bytes)
     )]
     Memory {
-        /// The number of shards.
+        /// The number of shards in the configuration.
         shards: u64,
         /// The least size of the memory tier in bytes.
         least_bytes: u64,
@@ -95,9 +95,9 @@ pub enum ConfigError {
          fewer --threads"
     )]
     Parts {
-        /// The number of parts that was asked for.
+        /// The requested number of parts.
         parts: usize,
-        /// The number of shards.
+        /// The number of shards in the configuration.
         shards: u64,
     },
 }

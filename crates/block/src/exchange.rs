@@ -43,7 +43,7 @@ pub struct WakeUp {
 }
 
 impl WakeUp {
-    /// Returns the wake-up of a thread that is awake.
+    /// Creates the wake-up of a thread that is awake.
     ///
     /// # Errors
     /// When the system is out of descriptors.
@@ -300,16 +300,16 @@ pub enum Message {
     Piece(ForeignPiece),
     /// Fetch this run of a region, which continues a stream of the sender; no client waits for it.
     FetchAhead {
-        /// The volume.
+        /// The volume of the run.
         volume: VolumeId,
-        /// The run.
+        /// The run of sectors to fetch.
         sectors: Sectors,
         /// The first sector of the stream.
         stream: u64,
     },
     /// Answers a sub-request of the receiver.
     Answered {
-        /// The request.
+        /// Id of the request that the sub-request is a part of.
         request: RequestId,
         /// The sub-request's result.
         result: Result<(), Fault>,
@@ -318,16 +318,16 @@ pub enum Message {
         /// The sub-request does not need the buffer any more.
         finished: bool,
     },
-    /// Notes that an answered sub-request of the receiver does not need the buffer any more.
+    /// Reports that an answered sub-request of the receiver does not need the buffer any more.
     Finished {
-        /// The request.
+        /// Id of the request that the sub-request is a part of.
         request: RequestId,
     },
     /// Make all dirty data of the volume durable, for a flush of the sender.
     Drain {
         /// The flush that waits for the drain.
         request: RequestId,
-        /// The volume.
+        /// The volume to drain.
         volume: VolumeId,
         /// Clean all dirty data, including data that the cache could keep.
         to_backing: bool,

@@ -241,7 +241,7 @@ impl Join {
         }
     }
 
-    /// Notes that a sub-request does not need the buffer any more.
+    /// Counts down the sub-requests that need the buffer.
     pub(crate) fn finished(&mut self) {
         self.unfinished -= 1;
     }
@@ -318,8 +318,8 @@ pub(crate) struct Piece {
     pub(crate) stream: Option<u64>,
 }
 
-/// Longest range of a [`RequestKind::DirtyMap`]: its buffer takes 64 KiB, and a shard handles it in
-/// a short time.
+/// Longest range of a [`RequestKind::DirtyMap`]: 256 MiB. The request's buffer then takes 64 KiB,
+/// and a shard handles it in a short time.
 pub const MOST_MAPPED_BYTES: u64 = 256 << 20;
 
 /// The id of a request, chosen by the driver of the part it is submitted to. Ids are small and
@@ -370,13 +370,13 @@ pub enum RequestKind {
 /// A client's request. Offset and length are in bytes and need no alignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// The volume.
+    /// The volume that the request addresses.
     pub volume: VolumeId,
     /// The type of the request.
     pub kind: RequestKind,
-    /// First byte.
+    /// First byte of the range, as an offset in the volume.
     pub offset: u64,
-    /// Number of bytes; ignored for a flush.
+    /// Length of the range in bytes; ignored for a flush.
     pub len: u64,
 }
 

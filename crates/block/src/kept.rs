@@ -489,7 +489,8 @@ impl KeptCache {
         kept.verify_copies(io, true).map(Some)
     }
 
-    /// Returns the clean and the dirty runs of a shard, by place, without lost ones.
+    /// Returns the valid runs of a shard, clean and dirty ones apart, in the order of their places
+    /// on the cache device. Lost runs are omitted.
     fn stored(&self, shard: usize) -> Vec<Stored> {
         let mut found = Vec::new();
         for block in &self.shards[shard].blocks {

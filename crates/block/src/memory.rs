@@ -29,7 +29,7 @@ use crate::geometry::{Place, SECTOR_BYTES, VolumeId, format_size};
 use crate::join::{Request, RequestKind};
 use crate::stats::Stats;
 
-/// Least memory of a tier: with less it would hold hardly anything.
+/// Least bytes of a memory tier. A smaller tier would hold hardly any pages.
 pub const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 
 /// Least pages of a part of the tier, if there are fewer than [`MOST_SMALL_PARTS`] such parts. Each
@@ -126,7 +126,7 @@ pub struct MemoryOptions {
 /// The properties of a memory tier that the state machines below must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Memory {
-    /// There is no tier.
+    /// There is no memory tier.
     #[default]
     None,
     /// The tier has copies of data that was read.
@@ -226,7 +226,7 @@ impl MemoryTier {
         (sectors * (SECTOR_BYTES + HELD_COST_BYTES) * HELD_SHARE).next_multiple_of(1 << 20)
     }
 
-    /// Returns the configuration for the state machines below the tier.
+    /// Returns the properties that the state machines below the tier must know.
     pub fn config(&self) -> Memory {
         match self.write {
             MemoryWrite::Through => Memory::Copies,

@@ -53,11 +53,11 @@ pub(crate) struct Bad {
 /// A part of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// The buffer.
+    /// The buffer that the span lies in.
     pub buffer: BufferId,
-    /// First byte.
+    /// First byte of the span within the buffer.
     pub offset: u64,
-    /// Number of bytes.
+    /// Length of the span in bytes.
     pub len: u64,
 }
 
@@ -94,37 +94,37 @@ pub enum Paging {
 pub enum Order {
     /// Read from a device.
     Read {
-        /// The operation's id.
+        /// Id by which the completion refers to this operation.
         op: OpId,
-        /// The device.
+        /// The device to read.
         device: DeviceId,
-        /// First byte on the device.
+        /// First byte to read, as an offset on the device.
         offset: u64,
-        /// Span of the destination.
+        /// The destination of the data.
         to: Span,
     },
     /// Write to a device.
     Write {
-        /// The operation's id.
+        /// Id by which the completion refers to this operation.
         op: OpId,
-        /// The device.
+        /// The device to write to.
         device: DeviceId,
-        /// First byte on the device.
+        /// First byte to write, as an offset on the device.
         offset: u64,
-        /// Span of the data.
+        /// The data to write.
         from: Span,
         /// Complete only once the write would survive a power cut (FUA).
         durable: bool,
     },
     /// Make a range of a device read as zeros.
     Zero {
-        /// The operation's id.
+        /// Id by which the completion refers to this operation.
         op: OpId,
-        /// The device.
+        /// The device of the range.
         device: DeviceId,
-        /// First byte.
+        /// First byte of the range, as an offset on the device.
         offset: u64,
-        /// Number of bytes.
+        /// Length of the range in bytes.
         len: u64,
         /// The device may free the space.
         may_unmap: bool,
@@ -134,27 +134,27 @@ pub enum Order {
     },
     /// Tell a device that a range is no longer needed.
     Discard {
-        /// The operation's id.
+        /// Id by which the completion refers to this operation.
         op: OpId,
-        /// The device.
+        /// The device of the range.
         device: DeviceId,
-        /// First byte.
+        /// First byte of the range, as an offset on the device.
         offset: u64,
-        /// Number of bytes.
+        /// Length of the range in bytes.
         len: u64,
     },
     /// Make everything written to a device so far survive a power cut.
     Flush {
-        /// The operation's id.
+        /// Id by which the completion refers to this operation.
         op: OpId,
-        /// The device.
+        /// The device to flush.
         device: DeviceId,
     },
-    /// Make a scratch buffer of this many bytes; its content does not matter.
+    /// Make a scratch buffer of this many bytes, with arbitrary content.
     Allocate {
-        /// The buffer's id.
+        /// Id under which later orders refer to the buffer.
         scratch: ScratchId,
-        /// Its size.
+        /// Size of the buffer in bytes.
         len: u64,
     },
     /// Copy between buffers; both spans are equally long.
@@ -166,29 +166,29 @@ pub enum Order {
     },
     /// Set a span to zeros.
     Clear {
-        /// The span.
+        /// The span to clear.
         span: Span,
     },
     /// Set a span, of at most 256 bytes, to ones: each byte stands for a sector.
     Mark {
-        /// The span.
+        /// The span to set.
         span: Span,
     },
     /// Operate on sectors in the memory tier.
     Memory {
-        /// The volume.
+        /// The volume of the sectors.
         volume: VolumeId,
-        /// The sectors.
+        /// The sectors to operate on.
         sectors: Sectors,
-        /// The operation. Its span has the sectors' data in order.
+        /// The type of the operation, with a span that has the sectors' data in order.
         deed: Paging,
     },
     /// Append a change of the mapping to the log of a shard, in memory for now. Clean sectors are
     /// logged with their checksums at this moment.
     Note {
-        /// The shard.
+        /// Number of the shard whose log gets the change.
         shard: u8,
-        /// The change.
+        /// The change to append.
         noted: Noted,
     },
     /// Fix the pending changes of this part's logs as the content of the next [`Order::WriteLogs`].
@@ -196,19 +196,19 @@ pub enum Order {
     /// Make the sealed content of the logs durable. Fails with [`Fault::NoSpace`] when a log is
     /// full until its checkpoint has been written.
     WriteLogs {
-        /// The operation's id.
+        /// Id by which the completion refers to this operation.
         op: OpId,
     },
     /// Send a message to another part; with a sub-request, lend it the buffer of its request.
     Send {
         /// The receiving part.
         to: PartId,
-        /// The message.
+        /// The message to send.
         message: Message,
     },
     /// Answer a client's request.
     Answer {
-        /// The request.
+        /// Id of the request that is answered.
         request: RequestId,
         /// Success, or the reason for which the request failed.
         result: Result<(), Fault>,
@@ -219,7 +219,7 @@ pub enum Order {
     /// Release a buffer, which no later order uses. A request's buffer is released after its
     /// answer.
     Release {
-        /// The buffer.
+        /// The buffer to release.
         buffer: BufferId,
     },
 }

@@ -386,7 +386,7 @@ pub(crate) enum TaskStep {
     Settling,
     /// Waiting until logged changes are durable.
     Noting,
-    /// Ended: the task's slot is free for another task.
+    /// The task has ended, and its slot is free for another.
     Done,
 }
 

@@ -176,7 +176,7 @@ impl Shards {
         self.iter().any(|shard| shard.parts.logging.settlements.is_unsettled(volume))
     }
 
-    /// Notes that a volume's backing device may have writes that a power cut would lose, though
+    /// Records that a volume's backing device may have writes that a power cut would lose, though
     /// none of them came from this part.
     pub(crate) fn note_unsettled(&mut self, volume: VolumeId) {
         self.shards.iter_mut().for_each(|shard| shard.parts.logging.note_unsettled(volume));
@@ -189,7 +189,7 @@ impl Shards {
         if shard == ROUTER { None } else { self.shards[shard as usize / self.parts].stored_at(op) }
     }
 
-    /// Notes that some shard may have lost sectors.
+    /// Records that some shard may have lost sectors.
     pub(super) fn note_lost(&mut self) {
         self.has_newly_lost = true;
     }

@@ -39,9 +39,9 @@ pub(crate) struct Mend {
 
 /// A cache device without other I/O, with all that is needed to read and write it.
 pub struct Io<'a> {
-    /// The device.
+    /// The cache device.
     pub device: &'a mut dyn Device,
-    /// Source of buffers.
+    /// Pool from which buffers are taken.
     pub pool: &'a Pool,
     /// Function that waits until the device may have finished an operation.
     pub wait: &'a mut dyn FnMut() -> io::Result<()>,

@@ -237,9 +237,9 @@ pub enum StoreError {
     Io {
         /// The operation that failed, as a participle such as "reading".
         doing: &'static str,
-        /// The number of bytes that it covered.
+        /// Length of the failed operation in bytes.
         bytes: u64,
-        /// The offset at which it began.
+        /// Offset of the failed operation on the device, in bytes.
         offset: u64,
         /// The device's error.
         source: io::Error,
@@ -250,7 +250,7 @@ pub enum StoreError {
          {VERSION}"
     )]
     Newer {
-        /// Offset of the superblock.
+        /// Offset of the superblock on the device, in bytes.
         offset: u64,
         /// The format version in the superblock.
         version: u32,
@@ -261,7 +261,7 @@ pub enum StoreError {
     /// A superblock has a right checksum and impossible content.
     #[error("the superblock at offset {offset} says {what}")]
     Nonsense {
-        /// Offset of the superblock.
+        /// Offset of the superblock on the device, in bytes.
         offset: u64,
         /// The impossible statement.
         what: String,
@@ -272,9 +272,9 @@ pub enum StoreError {
         format_size(*needs), format_size(*has)
     )]
     DeviceTooSmall {
-        /// Bytes that the cache takes.
+        /// Bytes that the cache takes on its device.
         needs: u64,
-        /// Bytes of the device.
+        /// Bytes that the device has.
         has: u64,
     },
     /// A log is damaged, not merely torn at its end by a crash.

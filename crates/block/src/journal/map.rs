@@ -101,15 +101,15 @@ impl Stands {
 pub(super) struct Map {
     sizes: BlockSizes,
     sectors: u64,
-    /// By smallest block of the shard's space: the block that begins there, if `begins` is set. The
+    /// Block that begins at each smallest block of the shard's space, if `begins` is set there. The
     /// array ends with the last that ever began a block, so that an empty cache of any size is read
     /// at once.
     extents: Vec<Extent>,
     begins: Vec<bool>,
-    /// By smallest block: the number of the last statement about the block that begins there.
+    /// Number of the last statement about the block that begins at each smallest block.
     stated: Vec<u64>,
     statements: u64,
-    /// By group: the class of the group's blocks, or `NONE`.
+    /// Class of the blocks of each group, or `NONE`.
     classes: Vec<u8>,
     index: Index,
     /// Number of blocks of each class.

@@ -44,10 +44,10 @@ pub(crate) struct Journal {
     /// The logs of the part's shards, in order.
     logs: Vec<ShardJournal>,
     share: Share,
-    /// Checksums by shard, and by sector of the shard's space.
+    /// Checksums of the sectors of each shard's space.
     sums: Vec<Arc<Sums>>,
-    /// By shard: sectors that a crash may have left half overwritten, and that were neither read
-    /// nor stored since.
+    /// Sectors of each shard that a crash may have left half overwritten, and that were neither
+    /// read nor stored since.
     doubted: Vec<Bits>,
     /// Copy of the sector whose checksum is computed. A copy is needed because the memory of
     /// buffers must not be borrowed.

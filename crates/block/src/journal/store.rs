@@ -56,9 +56,9 @@ pub(crate) struct Opened {
 pub(crate) struct Restored {
     /// The shard's blocks with valid sectors, coldest first.
     pub(crate) blocks: Vec<RestoredBlock>,
-    /// By sector of the shard's space: the checksum of the data, if it is known.
+    /// Checksum of the data in each sector of the shard's space, if it is known.
     pub(crate) sums: Vec<u64>,
-    /// By sector of the shard's space: set if the sector is clean only if its checksum is right.
+    /// Doubted sectors of the shard's space, which are clean only if their checksums are right.
     pub(crate) doubted: Bits,
     /// The shard's journal for new changes. Its pages belong to the session that [`begin_session`]
     /// begins.
@@ -565,11 +565,11 @@ pub struct ShardReport {
     pub shard: u64,
     /// Number of the checkpoint in use, counting all that were begun; 0 without one.
     pub checkpoint_generation: u64,
-    /// Pages of the checkpoint.
+    /// Number of pages of the checkpoint in use.
     pub checkpoint_pages: u64,
-    /// Pages of the log after the checkpoint.
+    /// Number of log pages after the checkpoint.
     pub log_pages: u64,
-    /// Blocks with valid data.
+    /// Number of blocks with valid data.
     pub blocks: u64,
     /// Bytes of valid data in the cache.
     pub valid_bytes: u64,

@@ -105,7 +105,7 @@ impl ShardJournal {
         again + self.queue.len() + usize::from(!self.draft.is_empty())
     }
 
-    /// Returns whether a commit would hand out anything.
+    /// Returns whether some logged change waits for a commit.
     pub(crate) fn has_pending(&self) -> bool {
         self.pending_pages() > 0
     }

@@ -28,7 +28,6 @@ pub(crate) struct Unflushed {
 }
 
 impl Unflushed {
-    /// Creates the state of a shard below this memory tier.
     pub(crate) fn new(memory: Memory) -> Self {
         let most = if let Memory::Holds { sectors } = memory { sectors } else { 0 };
         Self { sectors: BTreeSet::new(), most, has_tier: memory != Memory::None }

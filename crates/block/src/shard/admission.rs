@@ -91,7 +91,7 @@ impl Admission {
         Self { sizes: config.sizes.clone(), active }
     }
 
-    /// Returns whether something may be rejected.
+    /// Returns whether the admission may reject blocks.
     #[inline]
     pub(crate) fn asks(&self) -> bool {
         self.active.is_some()

@@ -23,7 +23,6 @@ use crate::order::{DeviceId, Order, Span};
 use crate::stats::Counters;
 use crate::tasks::{Because, Data, Event, Offer, Part, Task, TaskStep, Tasks, Work, common, units};
 
-/// The parts of a shard.
 #[derive(Debug)]
 pub(crate) struct Parts {
     /// The cache's configuration, with this shard's share of `gate` and `memory`.
@@ -557,7 +556,6 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Returns whether the device is not used any more.
     #[inline]
     pub(crate) fn is_degraded(&self) -> bool {
         self.degraded

@@ -124,7 +124,7 @@ impl Timing {
         }
     }
 
-    /// Notes the start of an operation.
+    /// Records the start of an operation, if it is to be timed.
     pub(super) fn begin(&mut self, device: DeviceId, token: u64, action: &Action) {
         let (timed, bytes) = match (device, action) {
             (DeviceId::Cache, Action::Read(to)) => (TimedOp::CacheRead, to.len()),
@@ -149,8 +149,8 @@ impl Timing {
         }
     }
 
-    /// Notes the end of an operation. Returns the means or the price when there are enough new
-    /// ones; a failed operation does not count.
+    /// Records the end of an operation. Returns the mean times or the price when there are enough
+    /// new ones; a failed operation does not count.
     fn end(&mut self, token: u64, ok: bool) -> Option<News> {
         let at = self.under_way.iter().position(|begun| begun.token == token)?;
         let begun = self.under_way.swap_remove(at);
@@ -196,8 +196,8 @@ impl Timing {
     }
 }
 
-/// Notes the end of an operation, if operations are timed, and reports the times to the cache when
-/// there are enough.
+/// Records the end of an operation, if operations are timed, and reports the times to the cache
+/// when there are enough.
 #[inline]
 pub(super) fn note_end(timing: &mut Option<Timing>, cache: &mut BlockCache, token: u64, ok: bool) {
     if let Some(timing) = timing

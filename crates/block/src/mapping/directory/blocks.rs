@@ -26,8 +26,8 @@ const DIRTY_ENTRY_BYTES: usize = (size_of::<Extent>() + size_of::<Block>()) * 3 
 #[derive(Debug)]
 pub(crate) struct Blocks {
     sizes: BlockSizes,
-    /// By slot: the extent of a block, and its place, counted in smallest blocks from the start of
-    /// the shard's space.
+    /// Extent of the block in each slot, and its place, counted in smallest blocks from the start
+    /// of the shard's space.
     extents: Vec<Extent>,
     places: Vec<u32>,
     index: Index,

@@ -30,11 +30,11 @@ pub(super) struct Room {
 #[derive(Debug)]
 pub(super) struct Groups {
     slots: Runs,
-    /// By group: the first slot of the group's blocks.
+    /// First slot of each group's blocks.
     first_slots: Vec<u32>,
     limit: u32,
     free: Vec<u32>,
-    /// By class: the partly filled group, if there is one.
+    /// Partly filled group of each class, if there is one.
     open: Vec<Option<Open>>,
     /// LRU of the groups in use; empty where all blocks are of one size, as there no choice between
     /// groups is needed.
