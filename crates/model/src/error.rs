@@ -27,7 +27,8 @@ pub enum ModelError {
         /// Name of the operation.
         what: &'static str,
     },
-    /// A histogram has no weight.
+    /// A histogram has a negative time, a weight that is not positive, or a value that is not a
+    /// number.
     Histogram {
         /// Name of the operation.
         what: &'static str,

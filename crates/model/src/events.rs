@@ -1,4 +1,4 @@
-//! Throughput by discrete-event simulation of the same networks, with any distribution of service
+//! Throughput by discrete-event simulation of queueing networks, with any distribution of service
 //! times.
 //!
 //! The simulation covers three things that exact analysis cannot: other distributions than the
@@ -72,8 +72,8 @@ pub struct Simulated {
 const MISSES_MIN: u64 = 2000;
 /// Largest correlation of neighbouring batches at which they count as independent.
 const CORRELATION_MAX: f64 = 0.3;
-/// Least length of a run, in requests per request in flight; `REQUESTS_MIN` is the least number in
-/// all.
+/// Initial length of a run, in requests per request in flight; `REQUESTS_MIN` is the least number
+/// in all.
 const CYCLES_MIN: f64 = 50.0;
 const REQUESTS_MIN: f64 = 10_000.0;
 
@@ -123,7 +123,7 @@ pub fn simulate(
     }
 }
 
-/// Number of batches that a run is divided into at least.
+/// Largest number of batches of a run; when all are full, they are merged in pairs.
 const BATCHES: usize = 64;
 
 /// Batch means: completed requests in stretches of equal simulated time.
@@ -145,7 +145,7 @@ struct Estimate {
     mean: f64,
     /// Half-width of the 95 % confidence interval, in requests a microsecond.
     half_width: f64,
-    /// Correlation of neighbouring batches; 0 if there are none.
+    /// Correlation of neighbouring batches; 0 if all batches are equal.
     correlation: f64,
 }
 

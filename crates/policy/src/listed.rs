@@ -71,7 +71,7 @@ pub trait Listed {
         0
     }
 
-    /// Returns the length of a stream from which its owner fetches ahead; `None` for never.
+    /// Returns the length of a stream from which the order's owner fetches ahead; `None` for never.
     fn fetches_ahead(&self) -> Option<u64> {
         None
     }

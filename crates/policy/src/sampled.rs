@@ -13,7 +13,7 @@
 use crate::sample_set::{SampleSet, ordered_by_samples};
 use crate::{Access, Eviction, LastUses, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
-/// Candidates kept from earlier draws (Redis).
+/// Most candidates kept from earlier draws (Redis).
 const POOL_MAX: usize = 16;
 
 /// Sampled LRU (`sampled`): evicts, of a few random entries, the least recently used. FIFO-like.

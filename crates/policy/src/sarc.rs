@@ -22,7 +22,7 @@ const SEQUENTIAL: usize = 2;
 /// Size of the random list's cold end whose hits are counted, as a share of the cache: the paper's
 /// "small constant fraction".
 const BOTTOM_SHARE: f64 = 0.02;
-/// The counts of misses and hits are halved when their sum reaches this.
+/// Sum of the counts of misses and hits at which both are halved.
 const COUNT_MAX: u64 = 1 << 12;
 
 /// SARC (`sarc`): an LRU list for sequential data, which is fetched ahead, and one for random data.

@@ -14,7 +14,7 @@ use crate::{
     Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyInfo, Ranked, Slot,
 };
 
-/// The most segments there can be.
+/// Largest number of segments.
 const SEGMENTS_MAX: usize = 8;
 
 /// Names of the segments in operation counts.

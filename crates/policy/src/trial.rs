@@ -32,9 +32,9 @@ const TRIALS_KEPT: usize = 4;
 /// One of the two modes that a trial compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// The mechanism is off.
+    /// The mechanism under trial is off.
     Baseline,
-    /// The mechanism is on.
+    /// The mechanism under trial is on.
     Variant,
 }
 

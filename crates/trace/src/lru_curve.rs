@@ -305,7 +305,7 @@ pub fn hash(volume: u32, key: u64) -> u64 {
     mix(key ^ mix(u64::from(volume)))
 }
 
-/// Spreads numbers over 64 bits, one to one (the finalizer of SplitMix64).
+/// Mixes the bits of a number, one to one (the finalizer of SplitMix64).
 fn mix(number: u64) -> u64 {
     let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -203,7 +203,7 @@ fn distances(dense: &DenseKeys, deletes: &[(usize, u32)], sample: f64) -> [Vec<u
     groups
 }
 
-/// Spreads numbers over 32 bits, one to one.
+/// Mixes the bits of a number, one to one.
 fn mix(key: u32) -> u32 {
     let mixed = (key ^ key >> 16).wrapping_mul(0x7feb_352d);
     let mixed = (mixed ^ mixed >> 15).wrapping_mul(0x846c_a68b);

@@ -490,7 +490,7 @@ fn fit(sample: &Sample<'_>) -> Fit {
     Fit { score: fit.score / 9 * 8, ..fit }
 }
 
-/// The roles of columns.
+/// The role of a table's column, such as time, key or size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Time,
@@ -511,7 +511,7 @@ impl Role {
     }
 }
 
-/// The units of a column of times.
+/// The unit of a column of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeUnit {
     S,
