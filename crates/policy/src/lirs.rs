@@ -21,6 +21,7 @@ use crate::{
 const QUEUE: usize = 0;
 /// Keys that have left and are still in the stack.
 const GHOSTS: usize = 1;
+/// List of the resident LIR entries.
 const LOW: usize = 2;
 const STACK: usize = 0;
 

@@ -101,7 +101,7 @@ pub(crate) trait Generate: Send {
     }
 }
 
-/// Turns accesses into requests: chooses reads and writes, times and sizes.
+/// Turns accesses into requests: chooses between reads and writes, and sets sizes.
 pub(crate) struct Shape {
     block_bytes: Option<u64>,
     /// Threshold of random draws below which a request is a read; `None` when all are reads.

@@ -46,7 +46,8 @@ struct Csv {
     /// Kind that the stream's first bytes showed; the header must agree.
     kind: Option<Kind>,
     has_requests: bool,
-    /// True before a title line, and after a header if the columns are given by numbers.
+    /// True if a title line comes next; `is_headed` is true after a header if the columns are given
+    /// by numbers.
     is_titled: bool,
     is_headed: bool,
     time_unit: Option<TimeUnit>,

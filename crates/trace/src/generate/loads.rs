@@ -157,7 +157,7 @@ impl Generate for Ycsb {
 /// Zipf exponent of the popularity of places in `dbtable`; the next constant is that of `swbuild`.
 const DBTABLE_THETA: f64 = 0.6;
 const SWBUILD_THETA: f64 = 0.99;
-/// Share of the requests that go to the few popular places; `HOT_PLACES` gives their number.
+/// Share of the requests that go to popular places: one place in `HOT_PLACES` is popular.
 const HOT_REQUESTS: f64 = 0.9;
 const HOT_PLACES: u64 = 100;
 /// Share of VDA's requests that begin at the start of the last one.
