@@ -710,7 +710,7 @@ impl Bulk {
         matches!(kind, RequestKind::Trim | RequestKind::Zero { .. })
     }
 
-    /// Puts a request at the end of the line.
+    /// Adds a request at the end of the queue.
     fn queue(&mut self, id: RequestId) {
         self.turns.push_back(id);
     }

@@ -43,14 +43,14 @@ pub struct Config {
     pub evict: Evict,
     /// The properties of the memory tier above the cache, if there is one.
     pub memory: Memory,
-    /// The cache is persistent: its driver then keeps a journal.
+    /// Set for a persistent cache, whose driver keeps a journal.
     pub kept: bool,
 }
 
 /// The reason for which a configuration is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
-    /// Too many shards, or none.
+    /// The number of shards is 0 or above [`MOST_SHARDS`].
     #[error("shards = {0} is not between 1 and {MOST_SHARDS}")]
     Shards(u64),
     /// The cache has less than a group for each shard.
@@ -129,7 +129,7 @@ pub struct AdmissionConfig {
 }
 
 impl AdmissionConfig {
-    /// Returns this admission, without memory above.
+    /// Creates the configuration of this admission policy, without a memory tier above.
     pub fn new(admission: Admissions) -> Self {
         Self { admission, above_bytes: 0 }
     }

@@ -21,7 +21,7 @@ use crate::geometry::{Sectors, VolumeId};
 use crate::join::{Fault, Piece, RequestId};
 use crate::sleep::Sleep;
 
-/// Parcels in all queues to one thread together, and the fewest in each.
+/// Capacity in parcels: of all queues to one thread together, and the least of each queue.
 const PARCELS: usize = 4096;
 const FEWEST_PARCELS: usize = 64;
 
@@ -35,7 +35,7 @@ pub(crate) struct Parcel {
     pub(crate) buffer: Option<Lent>,
 }
 
-/// The wake-up of a thread that waits in its ring.
+/// The wake-up of a thread: lets other threads end its wait on its I/O ring.
 #[derive(Debug)]
 pub struct WakeUp {
     sleep: Sleep,

@@ -301,7 +301,7 @@ pub(crate) enum PieceKind {
     Trim,
     /// A read into the cache only.
     Prefetch,
-    /// Mark the dirty sectors.
+    /// Mark the dirty sectors in the request's buffer.
     DirtyMap,
 }
 

@@ -14,7 +14,7 @@ use crate::journal::{
     StoreError, Sums, Superblock, Volume,
 };
 
-/// A cache that was read from its device and is not served yet.
+/// A persistent cache that was read from its device and is not served yet.
 #[derive(Debug)]
 pub struct KeptCache {
     superblock: Superblock,
@@ -271,7 +271,7 @@ impl KeptCache {
     }
 }
 
-/// A cache that has been started.
+/// A persistent cache that was started: its superblock, and its parts with their journals.
 #[derive(Debug)]
 pub struct Begun {
     /// The superblock, to be written again when volumes are added or removed, and at the end.

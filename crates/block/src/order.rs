@@ -21,7 +21,7 @@ pub struct OpId(pub u64);
 /// A device of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeviceId {
-    /// The fast device that holds copies.
+    /// The fast device that holds the cached data.
     Cache,
     /// The slow device under a volume.
     Backing(VolumeId),
@@ -126,7 +126,7 @@ pub enum Order {
         offset: u64,
         /// Length of the range in bytes.
         len: u64,
-        /// The device may free the space.
+        /// The device may deallocate the range.
         may_unmap: bool,
         /// Fail with [`Fault::Unsupported`], having changed nothing, if the device can only zero by
         /// writing zeros.

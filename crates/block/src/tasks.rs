@@ -240,7 +240,7 @@ impl Tasks {
         self[id].cut.is_none_or(|cut| self.cuts.finished(cut))
     }
 
-    /// Frees the place of an ended task.
+    /// Frees the slot of an ended task.
     #[inline]
     pub(crate) fn free(&mut self, id: TaskId) {
         debug_assert_eq!(self[id].step, TaskStep::Done);

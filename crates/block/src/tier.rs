@@ -511,7 +511,7 @@ fn page(pages: &mut Pages, buffers: &Buffers, volume: VolumeId, sectors: Sectors
 }
 
 impl Tier {
-    /// Adds a volume of this size. Returns its id.
+    /// Adds a volume of this size in bytes, and returns the volume's id.
     pub(crate) fn add_volume(&mut self, bytes: u64) -> VolumeId {
         let id = self.cache.add_volume(bytes);
         // Unlike the volumes of the start, it comes with writes that this cache has not flushed.

@@ -9,7 +9,7 @@ use crate::geometry::{MOST_VOLUME_BYTES, SECTOR_BYTES, VolumeId};
 /// The reason for which a volume cannot be removed or resized. The volume is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
-    /// There is no such volume.
+    /// The volume does not exist.
     #[error("there is no such volume")]
     Unknown,
     /// An operation of the volume is under way. The call may be repeated.

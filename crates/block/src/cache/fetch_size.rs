@@ -22,7 +22,7 @@ use crate::join::{Piece, PieceKind};
 use crate::mapping::index::Index;
 use crate::tasks::units;
 
-/// Sectors of a ghost: 16 MiB of a sampled cache, in at most 200 KiB of memory.
+/// Most sectors of a ghost: 16 MiB of a sampled cache, in at most 200 KiB of memory.
 const MOST_SECTORS: u64 = 4096;
 
 /// Sampled requests between two decisions.
@@ -31,7 +31,7 @@ const WINDOW: u32 = 128;
 /// Share of the costs that is kept after a window.
 const LEFT: f64 = 0.9;
 
-/// The present size is kept unless another costs less than this share of it.
+/// A size replaces the current one only if its cost is below this share of the current one's.
 const BETTER: f64 = 0.97;
 
 /// Bytes of a fetch before the first decision.
@@ -319,7 +319,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Adds an operation.
+    /// Adds an operation of `bytes` bytes that took `ns` nanoseconds.
     pub(crate) fn add(&mut self, bytes: u64, ns: f64) {
         let sectors = bytes as f64 / SECTOR_BYTES as f64;
         let added = [1.0, sectors, ns, sectors * sectors, sectors * ns];

@@ -201,7 +201,7 @@ impl Shards {
         }
     }
 
-    /// Restores one of this part's shards to its content when the cache was last used.
+    /// Fills one of this part's shards with its content of the last session.
     pub(crate) fn restore_shard(&mut self, shard: usize, blocks: &[RestoredBlock]) {
         let parts = &mut self.shards[shard].parts;
         parts.map.directory.restore(blocks);

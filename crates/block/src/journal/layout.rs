@@ -263,7 +263,7 @@ pub enum StoreError {
     Nonsense {
         /// Offset of the superblock on the device, in bytes.
         offset: u64,
-        /// The impossible statement.
+        /// A description of the impossible content.
         what: String,
     },
     /// The device is smaller than the cache on it.

@@ -8,7 +8,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Size of a page.
+/// Size of a page in bytes.
 pub(super) const PAGE_BYTES: usize = 4096;
 
 /// Bytes of a page available for records.

@@ -527,9 +527,9 @@ pub(crate) enum Verified {
     Copy(usize, u64, Slice),
     /// Write these bytes at this offset to these copies, which are wrong.
     Mend(Halves, u64, Slice),
-    /// Two reads differed from the stored data, and from each other.
+    /// The read is unreliable: two reads differed from the stored data, and from each other.
     Unsteady,
-    /// These sectors differ from the stored data.
+    /// The read is corrupt: these sectors differ from the stored data.
     Corrupt(Vec<Bad>),
 }
 

@@ -44,7 +44,7 @@ mod groups;
 /// user's data.
 const GROWTH_SHARE: usize = 16;
 
-/// A block, by its slot.
+/// A block, identified by its slot.
 pub(crate) type Block = Slot;
 
 /// The room found for a block.

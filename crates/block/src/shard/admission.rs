@@ -59,11 +59,11 @@ pub(crate) struct Asked {
     pub(crate) in_a_row: u64,
 }
 
-/// A shard's admission.
+/// The admission of a shard: decides which missed smallest blocks are cached.
 #[derive(Debug)]
 pub(crate) struct Admission {
     sizes: BlockSizes,
-    /// `None` where everything is admitted.
+    /// The state of the admission; `None` where everything is admitted.
     active: Option<Box<ActiveAdmission>>,
 }
 

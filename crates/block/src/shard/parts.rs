@@ -545,7 +545,7 @@ impl Shed {
 /// operations under way, so this many come at once and cost one time-out.
 const FAILURES_IN_A_ROW: u32 = 16;
 
-/// The health of the cache device.
+/// The health of the cache device: failures in a row, and volumes with unreadable data.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     failures: u32,

@@ -39,7 +39,6 @@ impl<'a> Writing<'a> {
         Self { parts, id }
     }
 
-    /// Starts a write.
     pub(super) fn start(&mut self) {
         let mut next = Some(self.id);
         while let Some(id) = next {

@@ -36,7 +36,7 @@ impl Disk {
         Disk { device, faults, memory, pool: Pool::new(1 << 22) }
     }
 
-    /// Lets `work` use the device.
+    /// Calls `work` with the device.
     fn io<T>(&mut self, work: impl FnOnce(&mut Io<'_>) -> T) -> T {
         let mut idle = 0;
         let mut wait = || {
@@ -82,7 +82,7 @@ impl Disk {
         self.io(|io| io.flush()).is_ok()
     }
 
-    /// Cuts the power, keeping some of the data that was not durable, and restores it.
+    /// Cuts and restores the power. Some of the data that was not durable is kept.
     fn crash(&mut self, seed: u64) {
         if !self.faults.is_off() {
             self.faults.power_cut_keeping(seed);
