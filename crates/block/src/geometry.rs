@@ -21,7 +21,8 @@ pub const LARGEST_BLOCK_BYTES: u64 = 1 << 20;
 /// Most block sizes one cache can have: the powers of two from 4 KiB to 1 MiB.
 pub const MOST_CLASSES: usize = 9;
 
-/// The id of a volume of the cache: the lowest that was free when the volume was added.
+/// The id of a volume of the cache. A new volume gets the lowest free id, unless the caller gives
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VolumeId(pub u16);
 
@@ -239,9 +240,9 @@ impl BlockSizes {
 /// Least groups of a cache that lets the eviction policy choose its victims well.
 const LEAST_GROUPS: u64 = 64;
 
-/// Default for the smallest block size. Each block of a request is an operation of its own on the
-/// cache device, and takes as much metadata as a large block. Smaller blocks lose more by that than
-/// they gain by moving fewer bytes.
+/// Default for the smallest block size, in sectors. Each block of a request is an operation of its
+/// own on the cache device, and takes as much metadata as a large block. Smaller blocks lose more
+/// by that than they gain by moving fewer bytes.
 const LEAST_SECTORS: u64 = 4;
 
 impl BlockSizes {

@@ -128,8 +128,7 @@ pub enum Order {
         len: u64,
         /// The device may deallocate the range.
         may_unmap: bool,
-        /// Fail with [`Fault::Unsupported`], having changed nothing, if the device can only zero by
-        /// writing zeros.
+        /// Fail with [`Fault::Unsupported`], having changed nothing, rather than write zeros.
         fast: bool,
     },
     /// Tell a device that a range is no longer needed.

@@ -118,7 +118,7 @@ impl Bypass {
         }
     }
 
-    /// Returns whether a volume's last round of cleaning failed while the log could not be written.
+    /// Returns whether the cache is bypassed and some volume's last round of cleaning failed.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.blocked.is_empty() && self.is_bypassed()
     }
