@@ -35,7 +35,7 @@ pub struct Config {
     pub cache_bytes: u64,
     /// The write mode: which devices a write goes to before it is answered.
     pub mode: WriteMode,
-    /// The number of shards; `None` for one per gibibyte of cache, as a power of two.
+    /// The number of shards; `None` for the default ([`Config::natural_shards`]).
     pub shards: Option<u64>,
     /// The admission policy.
     pub gate: AdmissionConfig,

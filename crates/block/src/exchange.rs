@@ -346,7 +346,7 @@ pub enum Message {
 pub struct ForeignPiece(pub(crate) Piece);
 
 impl ForeignPiece {
-    /// Returns the id of the request that this is a part of.
+    /// Returns the id of the request that the sub-request belongs to.
     pub fn request(&self) -> RequestId {
         self.0.request
     }

@@ -342,7 +342,8 @@ struct Drain {
     volume: VolumeId,
     /// Set if all dirty data is to be cleaned, including data that the cache could keep.
     to_backing: bool,
-    /// Set once dirty data was checked after the journal was lost.
+    /// Set once the drain takes the loss of the journal into account, and need not wait for the
+    /// bypass any more.
     is_checked: bool,
     stage: Stage,
     fault: Option<Fault>,

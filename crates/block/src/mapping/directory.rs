@@ -117,7 +117,7 @@ impl Directory {
         classes.map(|(class, live)| live * sizes.sectors(class) / sizes.smallest()).sum()
     }
 
-    /// Returns all blocks, the coldest first.
+    /// Returns all blocks, the coldest (the next victim) first.
     pub(crate) fn by_heat(&self) -> Vec<Block> {
         self.order.by_heat()
     }
