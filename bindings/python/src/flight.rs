@@ -37,7 +37,7 @@ enum Progress {
 
 /// A load in progress.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct PendingLoad {
     origin: Arc<Origin>,
     /// Event loop of the task that runs the load; `None` if a thread runs it.
     event_loop: Option<Py<PyAny>>,
@@ -54,7 +54,7 @@ pub(crate) enum Waited<'py> {
     Alone,
 }
 
-impl Flight {
+impl PendingLoad {
     fn new(event_loop: Option<Py<PyAny>>, parent: Option<&Arc<Origin>>) -> Arc<Self> {
         Arc::new(Self {
             origin: Origin::new(event_loop.is_none(), parent),
@@ -193,7 +193,7 @@ impl Flight {
 /// A coroutine's wait for a load. Dropping it ends the wait.
 #[derive(Debug)]
 pub(crate) struct Listening {
-    flight: Arc<Flight>,
+    flight: Arc<PendingLoad>,
     number: u64,
     _wait: Wait,
 }
@@ -214,27 +214,27 @@ impl Drop for Listening {
 /// A caller's participation in a load.
 #[derive(Debug)]
 pub(crate) struct Part {
-    pub(crate) flight: Arc<Flight>,
+    pub(crate) flight: Arc<PendingLoad>,
     /// The caller runs the load; the others wait for it.
     pub(crate) leads: bool,
 }
 
 #[derive(Debug, Default)]
 struct UnderWay {
-    flights: HashMap<Key, Arc<Flight>>,
+    flights: HashMap<Key, Arc<PendingLoad>>,
     /// Process that the flights belong to: see [`waits::generation`].
     generation: u64,
 }
 
 /// The loads in progress of one cache.
 #[derive(Debug, Default)]
-pub(crate) struct Flights {
+pub(crate) struct PendingLoads {
     under_way: Mutex<UnderWay>,
     loads: AtomicU64,
     failed_loads: AtomicU64,
 }
 
-impl Flights {
+impl PendingLoads {
     /// Joins the load of a key. If none is in progress, the caller starts one: as a task of
     /// `event_loop`, or else on this thread, and as part of the load `loads`. `look` checks once
     /// more whether the value is in the cache, because a load may have ended since the miss.
@@ -258,7 +258,7 @@ impl Flights {
             drop(under_way);
             return Part { flight, leads: false };
         }
-        let flight = Flight::new(event_loop.map(|it| it.clone().unbind()), loads);
+        let flight = PendingLoad::new(event_loop.map(|it| it.clone().unbind()), loads);
         // With the interpreter's lock no other thread has run since.
         if FREE_THREADED && let Some(value) = look() {
             drop(under_way);
@@ -275,7 +275,7 @@ impl Flights {
     /// Detaches a flight from its key and calls `place`, which stores the result. Does nothing if
     /// the flight was detached before. Meanwhile no other thread can detach the flight or join a
     /// load of the key.
-    pub(crate) fn land(&self, key: &Key, flight: &Arc<Flight>, place: impl FnOnce()) {
+    pub(crate) fn land(&self, key: &Key, flight: &Arc<PendingLoad>, place: impl FnOnce()) {
         let later = Later::begin();
         let mut under_way = lock(&self.under_way);
         let there = under_way.flights.get(key);
@@ -304,7 +304,7 @@ impl Flights {
     }
 
     /// Ends a load, wakes its waiters, and counts a failure if there is no result.
-    pub(crate) fn end(&self, py: Python<'_>, flight: &Flight, value: Option<Py<PyAny>>) {
+    pub(crate) fn end(&self, py: Python<'_>, flight: &PendingLoad, value: Option<Py<PyAny>>) {
         let has_failed = value.is_none();
         if flight.end(py, value) && has_failed {
             self.failed_loads.fetch_add(1, Ordering::Relaxed);

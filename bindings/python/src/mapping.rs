@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::flight::Flights;
+use crate::flight::PendingLoads;
 use crate::identity::Identities;
 use crate::key::Key;
 use crate::stats::Stats;
@@ -27,7 +27,7 @@ pub(crate) struct Settings {
 pub(crate) struct Mapping {
     pub(crate) store: Store,
     pub(crate) identities: Arc<Identities>,
-    pub(crate) flights: Flights,
+    pub(crate) flights: PendingLoads,
     pub(crate) settings: Settings,
     capacity: AtomicU64,
 }
@@ -62,7 +62,7 @@ impl Mapping {
         Ok(Self {
             store: builder.try_build().map_err(|error| invalid(&error))?,
             identities: Arc::default(),
-            flights: Flights::default(),
+            flights: PendingLoads::default(),
             settings,
             capacity: AtomicU64::new(capacity),
         })

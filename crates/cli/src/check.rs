@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
 
 /// The JSON output of `floe check`.
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct CheckResult {
     /// The device contains a cache.
     cache: bool,
     session: u64,
@@ -158,7 +158,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         let half = mirror.as_ref().and_then(|mirror| mirror.halves.get(copy));
         half.map_or_else(|| format!("half {copy}"), |half| half.name.clone())
     };
-    let outcome = Outcome::of(&checked, repaired, half);
+    let outcome = CheckResult::of(&checked, repaired, half);
     let is_missing = !outcome.cache && outcome.problems.is_empty();
     if arguments.json {
         output::json_line(&outcome).or_failure()?
@@ -209,7 +209,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
 }
 
-impl Outcome {
+impl CheckResult {
     /// Summarizes a check. `half` returns the name of a mirror's half.
     fn of(checked: &Checked, repaired: bool, half: impl Fn(usize) -> String) -> Self {
         let (report, superblock) = (&checked.report, checked.report.superblock.as_ref());

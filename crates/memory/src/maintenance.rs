@@ -356,7 +356,7 @@ impl Maintenance {
 }
 
 /// Name of the maintenance threads.
-const NAME: &str = "floe-keep_check";
+const NAME: &str = "floe-keeper";
 
 /// Returns true if the calling thread is a maintenance thread.
 pub(crate) fn is_own_thread() -> bool {

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use super::export::{Export, Exports};
 use super::handshake::{Handshake, Negotiated, Progress, Tls};
-use super::transmission::{Command, DRAIN_MAX_BYTES, Request, check, parse};
+use super::transmission::{DRAIN_MAX_BYTES, NbdCommand, Request, check, parse};
 use super::wire::REQUEST_BYTES;
 use crate::wire::{NbdError, ProtocolError, Violation};
 
@@ -49,7 +49,7 @@ pub enum Event {
     StartTls,
     /// The handshake is over; `out` contains its last answer. Requests follow.
     Negotiated,
-    /// A valid request. The payload of a [`Command::Write`] follows.
+    /// A valid request. The payload of a [`NbdCommand::Write`] follows.
     Request(Request),
     /// Payload of the write returned last. None of it counts as consumed: report it with
     /// [`Connection::payload_received`].
@@ -277,7 +277,7 @@ impl Connection {
     fn request(&mut self, header: &[u8; REQUEST_BYTES]) -> Result<Option<Event>, ProtocolError> {
         let fail = |violation| ProtocolError { at: self.message_at, violation };
         let request = parse(header).map_err(fail)?;
-        if request.command == Command::Disconnect {
+        if request.command == NbdCommand::Disconnect {
             self.state = State::Disconnected;
             return Ok(Some(Event::Disconnect));
         }

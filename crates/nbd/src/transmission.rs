@@ -25,7 +25,7 @@ pub const DRAIN_MAX_BYTES: u32 = 64 << 20;
 
 /// The command of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Command {
+pub enum NbdCommand {
     /// Read a range.
     Read,
     /// Write a range; the payload follows the request.
@@ -52,7 +52,7 @@ pub struct Request {
     /// The client's identifier of the request, repeated in the reply.
     pub cookie: u64,
     /// The command of the request.
-    pub command: Command,
+    pub command: NbdCommand,
     /// The request's [`command_flag`]s.
     pub flags: u16,
     /// First byte of the range.
@@ -77,7 +77,7 @@ impl Request {
     /// Returns whether zeroing must fail with `ENOTSUP` if it is no faster than writing.
     #[inline]
     pub fn only_if_fast(&self) -> bool {
-        self.command == Command::WriteZeroes && self.flags & command_flag::FAST_ZERO != 0
+        self.command == NbdCommand::WriteZeroes && self.flags & command_flag::FAST_ZERO != 0
     }
 
     /// Returns whether the client wants only one extent in the block status.
@@ -89,7 +89,7 @@ impl Request {
     /// Returns the number of payload bytes that follow the request.
     #[inline]
     pub fn payload_bytes(&self) -> u32 {
-        if self.command == Command::Write { self.length } else { 0 }
+        if self.command == NbdCommand::Write { self.length } else { 0 }
     }
 }
 
@@ -105,15 +105,15 @@ pub fn parse(header: &[u8; REQUEST_BYTES]) -> Result<Request, Violation> {
     Ok(Request {
         flags: u16_at(header, 4),
         command: match u16_at(header, 6) {
-            command::READ => Command::Read,
-            command::WRITE => Command::Write,
-            command::DISC => Command::Disconnect,
-            command::FLUSH => Command::Flush,
-            command::TRIM => Command::Trim,
-            command::CACHE => Command::Cache,
-            command::BLOCK_STATUS => Command::BlockStatus,
-            command::WRITE_ZEROES => Command::WriteZeroes,
-            other => Command::Unknown(other),
+            command::READ => NbdCommand::Read,
+            command::WRITE => NbdCommand::Write,
+            command::DISC => NbdCommand::Disconnect,
+            command::FLUSH => NbdCommand::Flush,
+            command::TRIM => NbdCommand::Trim,
+            command::CACHE => NbdCommand::Cache,
+            command::BLOCK_STATUS => NbdCommand::BlockStatus,
+            command::WRITE_ZEROES => NbdCommand::WriteZeroes,
+            other => NbdCommand::Unknown(other),
         },
         cookie: u64_at(header, 8),
         offset: u64_at(header, 16),
@@ -138,34 +138,37 @@ pub fn check(request: &Request, agreed: &Negotiated) -> Result<(), NbdError> {
     let Request { command, offset, length, .. } = *request;
     let allowed_flags = command_flag::FUA
         | match command {
-            Command::Unknown(_) => return invalid("unknown command"),
-            Command::Disconnect => return Ok(()),
-            Command::BlockStatus if !agreed.base_allocation => {
+            NbdCommand::Unknown(_) => return invalid("unknown command"),
+            NbdCommand::Disconnect => return Ok(()),
+            NbdCommand::BlockStatus if !agreed.base_allocation => {
                 return invalid("no metadata context was selected");
             }
-            Command::Read if agreed.structured_replies => command_flag::DF,
-            Command::WriteZeroes => command_flag::NO_HOLE | command_flag::FAST_ZERO,
-            Command::BlockStatus => command_flag::REQ_ONE,
+            NbdCommand::Read if agreed.structured_replies => command_flag::DF,
+            NbdCommand::WriteZeroes => command_flag::NO_HOLE | command_flag::FAST_ZERO,
+            NbdCommand::BlockStatus => command_flag::REQ_ONE,
             _ => 0,
         };
     if request.flags & !allowed_flags != 0 {
         return invalid("flags not known for this command");
     }
-    if command == Command::Flush {
+    if command == NbdCommand::Flush {
         return if offset == 0 && length == 0 {
             Ok(())
         } else {
             invalid("a flush has no offset and no length")
         };
     }
-    if export.read_only && matches!(command, Command::Write | Command::Trim | Command::WriteZeroes)
+    if export.read_only
+        && matches!(command, NbdCommand::Write | NbdCommand::Trim | NbdCommand::WriteZeroes)
     {
         return Err(NbdError::new(ErrorCode::Perm, "the export is read-only"));
     }
-    if matches!(command, Command::Read | Command::Write) && length > export.maximum_block_bytes {
+    if matches!(command, NbdCommand::Read | NbdCommand::Write)
+        && length > export.maximum_block_bytes
+    {
         return invalid("longer than the maximum block size");
     }
-    if command == Command::BlockStatus && length == 0 {
+    if command == NbdCommand::BlockStatus && length == 0 {
         return invalid("a block status of no bytes");
     }
     let minimum = u64::from(export.minimum_block_bytes);
@@ -174,7 +177,7 @@ pub fn check(request: &Request, agreed: &Negotiated) -> Result<(), NbdError> {
     }
     match offset.checked_add(u64::from(length)) {
         Some(end) if end <= export.size_bytes => Ok(()),
-        _ if matches!(command, Command::Write | Command::WriteZeroes) => {
+        _ if matches!(command, NbdCommand::Write | NbdCommand::WriteZeroes) => {
             Err(NbdError::new(ErrorCode::NoSpace, "past the end of the export"))
         }
         _ => invalid("past the end of the export"),
@@ -205,13 +208,13 @@ impl ReplyHeader {
     pub fn success(request: &Request, structured_replies: bool) -> Self {
         let mut header = Self::empty();
         match (request.command, structured_replies, request.length) {
-            (Command::Read, true, 0) => header.chunk(chunk::NONE, request.cookie, 0),
-            (Command::Read, true, length) => {
+            (NbdCommand::Read, true, 0) => header.chunk(chunk::NONE, request.cookie, 0),
+            (NbdCommand::Read, true, length) => {
                 header.chunk(chunk::OFFSET_DATA, request.cookie, 8 + length);
                 header.push(&request.offset.to_be_bytes());
                 header.payload_bytes = length;
             }
-            (Command::Read, false, length) => {
+            (NbdCommand::Read, false, length) => {
                 header.simple(0, request.cookie);
                 header.payload_bytes = length;
             }
@@ -347,12 +350,12 @@ pub fn encode_extents(request: &Request, extents: &[Extent]) -> Vec<u8> {
 #[cfg(test)]
 mod extent_tests {
     use super::*;
-    use crate::transmission::Command;
+    use crate::transmission::NbdCommand;
     use crate::wire::{command_flag, u32_at};
 
     fn told(length: u32, flags: u16, extents: &[Extent]) -> Vec<(u32, u32)> {
         let request =
-            Request { cookie: 1, command: Command::BlockStatus, flags, offset: 0, length };
+            Request { cookie: 1, command: NbdCommand::BlockStatus, flags, offset: 0, length };
         let bytes = encode_extents(&request, extents);
         bytes.chunks(EXTENT_BYTES).map(|run| (u32_at(run, 0), u32_at(run, 4))).collect()
     }

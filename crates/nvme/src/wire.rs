@@ -83,9 +83,9 @@ pub const FLAG_SGL: u8 = 1 << 6;
 
 /// An encoded command. The meaning of double words 10 to 15 depends on the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Command(pub [u8; COMMAND_BYTES]);
+pub struct NvmeCommand(pub [u8; COMMAND_BYTES]);
 
-impl Command {
+impl NvmeCommand {
     /// Creates a command with an SGL descriptor and zeros elsewhere.
     pub fn new(opcode: u8, id: u16) -> Self {
         let mut bytes = [0; COMMAND_BYTES];

@@ -11,7 +11,7 @@ use floe_nvme::target::access::{AccessRules, HostSecrets};
 use floe_nvme::target::connection::{Connection as Target, Event, Violation};
 use floe_nvme::target::subsystem::Subsystem;
 use floe_testkit::nvme_host::{
-    Access, Authentication, Command, Connection, Controller, DISCOVERY_NQN, HostError, Payload,
+    Access, Authentication, Connection, Controller, DISCOVERY_NQN, HostCommand, HostError, Payload,
     QueueOptions, Transport, fabrics,
 };
 
@@ -234,7 +234,7 @@ fn hosts_without_a_secret_connect_to_the_log_only() {
 fn begun() -> Connection<Wire> {
     let mut connection = Connection::open("", None, QueueOptions::default()).expect("a target");
     let data = access().connect_data(0xFFFF);
-    let connected = connection.call(Command::connect(0, 32, true, 0, data)).expect("a queue");
+    let connected = connection.call(HostCommand::connect(0, 32, true, 0, data)).expect("a queue");
     assert_eq!(connected.result >> 16, 2, "a proof is required");
     connection
 }
@@ -247,7 +247,7 @@ fn a_queue_without_a_proof_keeps_its_number_from_nobody() {
     controller.set_queues(2).expect("there are two");
     let mut squatter =
         Connection::<Wire>::open("", None, QueueOptions::default()).expect("a target");
-    let connect = || Command::connect(1, 16, true, 0, access.connect_data(1));
+    let connect = || HostCommand::connect(1, 16, true, 0, access.connect_data(1));
     let connected = squatter.call(connect()).expect("it may try");
     assert_eq!(connected.result >> 16, 2, "a proof is required");
     let _queue = controller.io_queue(1, 16).expect("nobody has proved that it is its queue");
@@ -260,7 +260,7 @@ fn a_queue_without_a_proof_keeps_its_number_from_nobody() {
 
 fn send(connection: &mut Connection<Wire>, message: &[u8]) -> Result<(), HostError> {
     let payload = Payload::ToController(message.to_vec());
-    let command = Command::fabrics("Send", fabrics::AUTHENTICATION_SEND, payload)
+    let command = HostCommand::fabrics("Send", fabrics::AUTHENTICATION_SEND, payload)
         .bytes(41, &[1, 1, 0xE9])
         .dword(11, message.len() as u32);
     connection.call(command).map(drop)
@@ -268,7 +268,7 @@ fn send(connection: &mut Connection<Wire>, message: &[u8]) -> Result<(), HostErr
 
 fn receive(connection: &mut Connection<Wire>, bytes: u32) -> Result<Vec<u8>, HostError> {
     let payload = Payload::FromController(bytes);
-    let command = Command::fabrics("Receive", fabrics::AUTHENTICATION_RECEIVE, payload)
+    let command = HostCommand::fabrics("Receive", fabrics::AUTHENTICATION_RECEIVE, payload)
         .bytes(41, &[1, 1, 0xE9])
         .dword(11, bytes);
     Ok(connection.call(command)?.data)
@@ -288,12 +288,12 @@ fn nothing_but_the_proof_is_answered_before_it() {
     serve(with_secrets(secret(1, None), None), 4096);
     let mut connection = begun();
     for command in [
-        Command::property_get(0, true),
-        Command::property_set(0x14, 0x46_0001),
-        Command::identify(1, 0),
-        Command::get_log_page(2, 0, 0, 512),
-        Command::set_features(7, 0),
-        Command::new("Keep Alive", 0x18, 0, Payload::None),
+        HostCommand::property_get(0, true),
+        HostCommand::property_set(0x14, 0x46_0001),
+        HostCommand::identify(1, 0),
+        HostCommand::get_log_page(2, 0, 0, 512),
+        HostCommand::set_features(7, 0),
+        HostCommand::new("Keep Alive", 0x18, 0, Payload::None),
     ] {
         assert_eq!(status(connection.call(command).map(drop)), (1, 0x91));
     }
@@ -302,7 +302,7 @@ fn nothing_but_the_proof_is_answered_before_it() {
     let challenge = receive(&mut connection, 4096).expect("a challenge");
     assert_eq!(challenge[..12], [1, 1, 0, 0, 5, 0, 32, 0, 1, 0, 0, 0]);
     assert!(challenge[12..48] != [0; 36] && challenge[48..] == [0; 4048]);
-    assert_eq!(status(connection.call(Command::identify(1, 0)).map(drop)), (1, 0x91));
+    assert_eq!(status(connection.call(HostCommand::identify(1, 0)).map(drop)), (1, 0x91));
 }
 
 #[test]
@@ -399,17 +399,17 @@ fn commands_that_carry_no_message_are_refused() {
         (fabrics::AUTHENTICATION_RECEIVE, Payload::FromController(1 << 20), [1, 1, 0xE9], 1 << 20),
     ] {
         let command =
-            Command::fabrics("A message", kind, payload).bytes(41, &protocol).dword(11, length);
+            HostCommand::fabrics("A message", kind, payload).bytes(41, &protocol).dword(11, length);
         assert_eq!(status(connection.call(command).map(drop)), (0, 0x02));
     }
-    let command = Command::fabrics("Send", fabrics::AUTHENTICATION_SEND, data());
+    let command = HostCommand::fabrics("Send", fabrics::AUTHENTICATION_SEND, data());
     let command = command.bytes(41, &[1, 1, 0xE9]).dword(11, 32);
     assert_eq!(status(connection.call(command).map(drop)), (0, 0x0F));
     // Where nobody has to prove anything, there is no such command.
     serve(AccessRules::default(), 4096);
     let mut connection = Connection::<Wire>::open("", None, QueueOptions::default()).expect("one");
     let data = access().connect_data(0xFFFF);
-    let connected = connection.call(Command::connect(0, 32, true, 0, data)).expect("a queue");
+    let connected = connection.call(HostCommand::connect(0, 32, true, 0, data)).expect("a queue");
     assert_eq!(connected.result >> 16, 0);
     assert_eq!(status(send(&mut connection, &negotiate(1, 0))), (0, 0x01));
 }

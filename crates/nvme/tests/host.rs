@@ -3,7 +3,7 @@
 //! A binary of its own, so that tests of the two sides share nothing.
 
 use floe_testkit::nvme_host::{
-    Command, Completion, HostError, Payload, Queue, QueueOptions, Range, checksum,
+    Completion, HostCommand, HostError, Payload, Queue, QueueOptions, Range, checksum,
 };
 
 const CONTROLLER_DATA: u8 = 7;
@@ -48,11 +48,11 @@ fn response(id: u16, status: u16) -> Vec<u8> {
     bytes
 }
 
-fn read(bytes: u32) -> Command {
+fn read(bytes: u32) -> HostCommand {
     Range { namespace: 1, first: 5, blocks: bytes / 512 }.read(bytes)
 }
 
-fn write(bytes: Vec<u8>) -> Command {
+fn write(bytes: Vec<u8>) -> HostCommand {
     Range { namespace: 1, first: 5, blocks: bytes.len() as u32 / 512 }.write(bytes, true)
 }
 
@@ -248,7 +248,7 @@ fn a_breach_is_refused_by_the_name_of_its_field() {
         let mut queue = ready(options());
         assert_eq!(queue.submit(read(1024)).expect("a place"), r);
         assert_eq!(queue.submit(write(vec![0; 8192])).expect("a place"), w);
-        let flush = Command::new("Flush", 0, 1, Payload::None);
+        let flush = HostCommand::new("Flush", 0, 1, Payload::None);
         assert_eq!(queue.submit(flush).expect("a place"), f);
         let error = queue.receive(&bytes).expect_err(words).to_string();
         assert!(error.contains(words), "{error} does not name {words}");

@@ -19,7 +19,7 @@ pub mod tcp;
 
 pub use authentication::Authentication;
 pub use command::{
-    Command, CommandError, HostError, Payload, Status, Transport, admin, attribute, checksum,
+    CommandError, HostCommand, HostError, Payload, Status, Transport, admin, attribute, checksum,
     fabrics, feature, io_command, log_page,
 };
 pub use connection::Connection;

@@ -10,7 +10,7 @@
 
 use crate::decode::{Batch, Decode};
 use crate::fields::{Flaw, Found};
-use crate::request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
+use crate::request::{BLOCK_REQUEST_BYTES_MAX, Op, Request, TraceKind};
 
 pub use self::file::CompactTrace;
 pub use self::file::convert;
@@ -33,7 +33,7 @@ const NEXT: u8 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// The meaning of keys and sizes.
-    pub kind: Kind,
+    pub kind: TraceKind,
     /// True if keys are numbered. False for block traces, whose keys are offsets on a disk.
     pub dense: bool,
     /// True if each request stores the distance to the next request for its key.
@@ -60,7 +60,7 @@ impl Header {
 
     /// Returns the kind of trace from the first bytes of a stream; `None` if it is not a compact
     /// trace.
-    pub(crate) fn kind_of(bytes: &[u8]) -> Option<Kind> {
+    pub(crate) fn kind_of(bytes: &[u8]) -> Option<TraceKind> {
         Some(Self::decode(bytes.first_chunk()?).ok()?.kind)
     }
 
@@ -69,9 +69,9 @@ impl Header {
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
         bytes[10] = match self.kind {
-            Kind::Block => 0,
-            Kind::Object => 1,
-            Kind::Key => 2,
+            TraceKind::Block => 0,
+            TraceKind::Object => 1,
+            TraceKind::Key => 2,
         };
         bytes[11] = (u8::from(self.dense) * DENSE) | (u8::from(self.next_accesses) * NEXT);
         let numbers = [
@@ -105,9 +105,9 @@ impl Header {
             return Err(Flaw::number("a header that matches its checksum", u64::from(sum)));
         }
         let kind = match bytes[10] {
-            0 => Kind::Block,
-            1 => Kind::Object,
-            2 => Kind::Key,
+            0 => TraceKind::Block,
+            1 => TraceKind::Object,
+            2 => TraceKind::Key,
             kind => return Err(Flaw::number("a kind from 0 to 2", u64::from(kind))),
         };
         if bytes[11] & !(DENSE | NEXT) != 0 {
@@ -406,7 +406,7 @@ impl<'a> Block<'a> {
                 op => return Err(Flaw::number("an operation from 0 to 2", op)),
             };
             let fits = |end| end <= i64::MAX as u64;
-            if header.kind == Kind::Block
+            if header.kind == TraceKind::Block
                 && (bytes > BLOCK_REQUEST_BYTES_MAX || !key.checked_add(bytes).is_some_and(fits))
             {
                 return Err(Flaw::number(
@@ -497,7 +497,7 @@ impl Decode for Decoder {
         "section"
     }
 
-    fn kind(&mut self, head: &[u8]) -> Option<Kind> {
+    fn kind(&mut self, head: &[u8]) -> Option<TraceKind> {
         Header::kind_of(head)
     }
 }

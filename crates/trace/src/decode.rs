@@ -11,7 +11,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use crate::fields::{Flaw, Found};
-use crate::request::{Kind, Op, Request};
+use crate::request::{Op, Request, TraceKind};
 
 /// Longest line of a text format, in bytes.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
@@ -98,7 +98,7 @@ pub(crate) trait Decode: Send {
     fn unit(&self) -> &'static str;
 
     /// Returns the kind of trace, for formats in which it depends on the stream's first bytes.
-    fn kind(&mut self, _head: &[u8]) -> Option<Kind> {
+    fn kind(&mut self, _head: &[u8]) -> Option<TraceKind> {
         None
     }
 
@@ -120,7 +120,7 @@ pub(crate) trait Line: Send {
     }
 
     /// Returns the kind of trace, for formats in which it depends on the stream's first bytes.
-    fn kind(&mut self, _head: &[u8]) -> Option<Kind> {
+    fn kind(&mut self, _head: &[u8]) -> Option<TraceKind> {
         None
     }
 
@@ -190,7 +190,7 @@ impl<L: Line> Decode for Lines<L> {
         "line"
     }
 
-    fn kind(&mut self, head: &[u8]) -> Option<Kind> {
+    fn kind(&mut self, head: &[u8]) -> Option<TraceKind> {
         self.format.kind(head)
     }
 

@@ -10,7 +10,7 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use crate::error::{Error, ErrorKind};
-use crate::request::{Kind, Op, Request};
+use crate::request::{Op, Request, TraceKind};
 use crate::stats::BLOCK_BYTES;
 use crate::trace::Trace;
 
@@ -125,26 +125,32 @@ impl DenseKeys {
 /// Returns the keys that a request touches, each with its volume. Deletions and disk I/O of length
 /// 0 touch none.
 #[inline]
-pub(crate) fn touches(kind: Kind, request: &Request) -> impl Iterator<Item = (u32, u64)> + use<> {
+pub(crate) fn touches(
+    kind: TraceKind,
+    request: &Request,
+) -> impl Iterator<Item = (u32, u64)> + use<> {
     let (volume, first, count) = match kind {
         _ if request.op == Op::Delete => (0, 0, 0),
-        Kind::Block if request.bytes == 0 => (0, 0, 0),
-        Kind::Block => {
+        TraceKind::Block if request.bytes == 0 => (0, 0, 0),
+        TraceKind::Block => {
             let first = request.key / BLOCK_BYTES;
             (request.volume, first, (request.key + request.bytes).div_ceil(BLOCK_BYTES) - first)
         }
-        Kind::Object | Kind::Key => (0, request.key, 1),
+        TraceKind::Object | TraceKind::Key => (0, request.key, 1),
     };
     (0..count).map(move |step| (volume, first + step))
 }
 
 /// Returns the keys that a deletion removes, each with its volume. For disk I/O they are the blocks
 /// of 4 KiB that the deletion covers completely.
-pub(crate) fn deleted(kind: Kind, request: &Request) -> impl Iterator<Item = (u32, u64)> + use<> {
+pub(crate) fn deleted(
+    kind: TraceKind,
+    request: &Request,
+) -> impl Iterator<Item = (u32, u64)> + use<> {
     let (volume, keys) = match kind {
         _ if request.op != Op::Delete => (0, None),
-        Kind::Block => (request.volume, covered_blocks(request, BLOCK_BYTES)),
-        Kind::Object | Kind::Key => (0, Some(request.key..=request.key)),
+        TraceKind::Block => (request.volume, covered_blocks(request, BLOCK_BYTES)),
+        TraceKind::Object | TraceKind::Key => (0, Some(request.key..=request.key)),
     };
     keys.into_iter().flatten().map(move |key| (volume, key))
 }

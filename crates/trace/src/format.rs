@@ -9,7 +9,7 @@ use crate::decode::Sample;
 use crate::decode::{Batch, Decode, Decoded, Line, Lines, Record};
 use crate::error::UnknownFormat;
 use crate::fields::Flaw;
-use crate::request::{Kind, Op};
+use crate::request::{Op, TraceKind};
 pub use csv::{Columns, ColumnsError};
 use rows::{Row, Table};
 
@@ -18,7 +18,7 @@ pub(crate) struct Spec {
     /// Name of the format on the command line.
     pub(crate) name: &'static str,
     /// Meaning of the format's keys and sizes.
-    pub(crate) kind: Kind,
+    pub(crate) kind: TraceKind,
     /// Layout of a record, for the table of formats.
     pub(crate) layout: &'static str,
     /// Publisher of traces in the format.
@@ -43,7 +43,7 @@ impl Spec {
     /// Default values of a format's fields.
     const NONE: Self = Self {
         name: "",
-        kind: Kind::Key,
+        kind: TraceKind::Key,
         layout: "",
         origin: "",
         names: &[],
@@ -57,7 +57,7 @@ impl Spec {
     /// Creates the entry of a text format whose lines are columns.
     const fn text(
         name: &'static str,
-        kind: Kind,
+        kind: TraceKind,
         layout: &'static str,
         origin: &'static str,
         rows: &'static [Row],
@@ -168,7 +168,7 @@ impl Format {
     }
 
     /// Returns the meaning of the format's keys and sizes, unless a trace is opened `as_blocks`.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> TraceKind {
         self.0.kind
     }
 
@@ -226,14 +226,16 @@ impl Format {
 
     /// Creates a decoder and returns it with the kind of its traces; `None` if `as_blocks` is set
     /// and the format does not allow it.
-    pub(crate) fn decoder(self, as_blocks: bool) -> Option<(Box<dyn Decode>, Kind)> {
+    pub(crate) fn decoder(self, as_blocks: bool) -> Option<(Box<dyn Decode>, TraceKind)> {
         match self.0 {
             spec if !spec.rows.is_empty() => {
                 let lines = || -> Box<dyn Decode> { Box::new(Lines::new(Table::new(spec.rows))) };
-                (!as_blocks || spec.kind == Kind::Block).then(|| (lines(), spec.kind))
+                (!as_blocks || spec.kind == TraceKind::Block).then(|| (lines(), spec.kind))
             }
-            spec if !as_blocks || spec.kind == Kind::Block => Some(((spec.decoder)(), spec.kind)),
-            spec => spec.block_decoder.map(|decoder| (decoder(), Kind::Block)),
+            spec if !as_blocks || spec.kind == TraceKind::Block => {
+                Some(((spec.decoder)(), spec.kind))
+            }
+            spec => spec.block_decoder.map(|decoder| (decoder(), TraceKind::Block)),
         }
     }
 }

@@ -21,7 +21,7 @@ use serde::Serialize;
 use self::spec::Parameter;
 use self::zipf::Rng;
 use crate::decode::{Batch, key_only};
-use crate::request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
+use crate::request::{BLOCK_REQUEST_BYTES_MAX, Op, Request, TraceKind};
 
 /// A generator's entry in the registry.
 pub(crate) struct Entry {
@@ -150,8 +150,8 @@ impl Generated {
         Ok(Self { generator: made.generator, shape, left: requests })
     }
 
-    pub(crate) fn kind(&self) -> Kind {
-        if self.shape.block_bytes.is_some() { Kind::Block } else { Kind::Key }
+    pub(crate) fn kind(&self) -> TraceKind {
+        if self.shape.block_bytes.is_some() { TraceKind::Block } else { TraceKind::Key }
     }
 
     /// Adds requests to an empty batch until it is full or the trace ends; returns their number.

@@ -46,7 +46,9 @@ pub use generate::{
     GeneratorInfo, GeneratorSpec, ParameterInfo, SpecError, generators, generators_table,
 };
 pub use lru_curve::{LruCurve, LruPoint, hash as sample_hash};
-pub use request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
+/// Former name of [`TraceKind`].
+pub use request::TraceKind as Kind;
+pub use request::{BLOCK_REQUEST_BYTES_MAX, Op, Request, TraceKind};
 pub use reuse::{Reuse, ReuseStats};
 pub use stats::{Info, Stats};
 pub use trace::{OpenOptions, Progress, Trace};

@@ -20,7 +20,7 @@ use hashbrown::HashMap;
 use serde::Serialize;
 
 use crate::dense::{deleted, touches};
-use crate::request::{Kind, Request};
+use crate::request::{Request, TraceKind};
 use crate::reuse::LastTouches;
 
 /// Default number of keys in a sample: four times as many as in the paper's evaluation, which
@@ -42,7 +42,7 @@ const COUNTS_PER_OCTAVE: usize = 256;
 /// Measures the miss ratios of LRU caches of all sizes, in 10 MiB of memory.
 #[derive(Debug)]
 pub struct LruCurve {
-    kind: Kind,
+    kind: TraceKind,
     sample_keys: usize,
     /// Least hash that is not sampled; `None` while all keys are sampled.
     limit: Option<u64>,
@@ -70,12 +70,12 @@ pub struct LruPoint {
 
 impl LruCurve {
     /// Creates an empty curve for a trace of this kind.
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: TraceKind) -> Self {
         Self::with_sample(kind, SAMPLE_KEYS)
     }
 
     /// Creates an empty curve with at most `keys` keys in the sample, and no fewer than 64.
-    pub fn with_sample(kind: Kind, keys: usize) -> Self {
+    pub fn with_sample(kind: TraceKind, keys: usize) -> Self {
         let sample_keys = keys.max(64);
         Self {
             kind,

@@ -1,6 +1,6 @@
 //! The requests of a trace.
 //!
-//! One plain struct serves every kind of trace, so that a simulator has one loop. [`Kind`] defines
+//! One plain struct serves every kind of trace, so that a simulator has one loop. [`TraceKind`] defines
 //! the meaning of `key` and `bytes`.
 //!
 //! Every reader keeps these invariants. `time_ns` counts from the trace's first record and never
@@ -16,7 +16,7 @@ pub const BLOCK_REQUEST_BYTES_MAX: u64 = 1 << 32;
 /// The meaning of the keys and sizes of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum TraceKind {
     /// Disk I/O: `key` is an offset in bytes on `volume`, `bytes` the length.
     Block,
     /// Objects with sizes: `key` identifies the object, `bytes` is how much of it was requested.

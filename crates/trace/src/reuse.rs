@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::dense::{DenseKeys, Numbering, deleted, touches};
 use crate::error::{Error, ErrorKind};
-use crate::request::{Kind, Request};
+use crate::request::{Request, TraceKind};
 
 /// Most touches for which distances are exact, by default.
 const EXACT_TOUCHES_MAX: u64 = 50_000_000;
@@ -49,7 +49,7 @@ pub struct Reuse {
 /// Collects the touches of a trace, at 4 bytes each, and computes popularity and reuse.
 #[derive(Debug)]
 pub struct ReuseStats {
-    kind: Kind,
+    kind: TraceKind,
     numbering: Numbering,
     keys: Vec<u32>,
     /// Deleted keys, each with the number of touches before its deletion.
@@ -59,7 +59,7 @@ pub struct ReuseStats {
 
 impl ReuseStats {
     /// Creates empty statistics for a trace of this kind.
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: TraceKind) -> Self {
         Self {
             kind,
             numbering: Numbering::new(),

@@ -8,7 +8,7 @@ use hashbrown::{HashMap, hash_map::Entry};
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::request::{Kind, Op, Request};
+use crate::request::{Op, Request, TraceKind};
 use crate::trace::Trace;
 
 /// Block size in which block traces are counted.
@@ -73,7 +73,7 @@ impl Info {
 /// Collects the statistics of a trace, one request at a time.
 #[derive(Debug)]
 pub struct Stats {
-    kind: Kind,
+    kind: TraceKind,
     requests: u64,
     reads: u64,
     writes: u64,
@@ -91,7 +91,7 @@ pub struct Stats {
 
 impl Stats {
     /// Creates empty statistics for a trace of this kind.
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: TraceKind) -> Self {
         let seen = HashMap::with_hasher(foldhash::fast::FixedState::default());
         Self {
             kind,
@@ -123,7 +123,11 @@ impl Stats {
             return;
         }
         self.bytes += u128::from(request.bytes);
-        if self.kind == Kind::Block { self.touch_blocks(request) } else { self.touch_key(request) }
+        if self.kind == TraceKind::Block {
+            self.touch_blocks(request)
+        } else {
+            self.touch_key(request)
+        }
     }
 
     fn touch_key(&mut self, request: &Request) {
@@ -174,8 +178,11 @@ impl Stats {
 
     /// Returns the statistics so far, with this name and format.
     pub fn info(&self, trace: &str, format: &'static str) -> Info {
-        let footprint_bytes =
-            if self.kind == Kind::Block { self.unique * BLOCK_BYTES } else { self.object_bytes };
+        let footprint_bytes = if self.kind == TraceKind::Block {
+            self.unique * BLOCK_BYTES
+        } else {
+            self.object_bytes
+        };
         Info {
             trace: trace.to_owned(),
             format,

@@ -15,7 +15,7 @@ use crate::filter::Filter;
 use crate::format::Columns;
 use crate::format::Format;
 use crate::generate::{Generated, GeneratorSpec};
-use crate::request::{Kind, Request};
+use crate::request::{Request, TraceKind};
 use crate::window::decompressed;
 use crate::window::{Counted, WINDOW_BYTES, Window};
 
@@ -52,7 +52,7 @@ enum Origin {
 pub struct Trace {
     name: String,
     format: Format,
-    kind: Kind,
+    kind: TraceKind,
     origin: Origin,
     batch: Batch,
     /// Index of the next run in the batch; `step` counts its requests already returned.
@@ -84,7 +84,7 @@ impl Trace {
         }
         let bad = |source| ErrorKind::Spec { text: text.to_owned(), source };
         let trace = Self::generate(&text.parse().map_err(bad)?)?;
-        if options.as_blocks && trace.kind != Kind::Block {
+        if options.as_blocks && trace.kind != TraceKind::Block {
             return Err(ErrorKind::KeysNotBlocks { text: text.to_owned() }.into());
         }
         trace.filtered(options)
@@ -93,7 +93,7 @@ impl Trace {
     /// Applies the filter of the options.
     fn filtered(self, options: &OpenOptions) -> Result<Self, Error> {
         let needs_disks = options.filter.as_ref().is_some_and(Filter::needs_disks);
-        if needs_disks && self.kind != Kind::Block {
+        if needs_disks && self.kind != TraceKind::Block {
             return Err(ErrorKind::FilterOfKeys { path: self.name }.into());
         }
         Ok(Self { filter: options.filter.clone(), ..self })
@@ -166,7 +166,7 @@ impl Trace {
             decoder = format.decoder_of_columns(columns).ok_or_else(no_columns)?;
         }
         let kind = decoder.kind(window.bytes()).unwrap_or(kind);
-        if options.as_blocks && kind != Kind::Block {
+        if options.as_blocks && kind != TraceKind::Block {
             return Err(not_blocks().into());
         }
         let origin = Origin::File { window, decoder };
@@ -176,7 +176,7 @@ impl Trace {
     fn new(
         name: String,
         format: Format,
-        kind: Kind,
+        kind: TraceKind,
         origin: Origin,
         skip_bad: bool,
         progress: Progress,
@@ -208,7 +208,7 @@ impl Trace {
     }
 
     /// Returns the meaning of the trace's keys and sizes.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> TraceKind {
         self.kind
     }
 

@@ -5,7 +5,9 @@ use std::io::Read;
 use std::net::TcpStream;
 
 use floe_testkit::nvme_host::tcp::{Controller, IoQueue};
-use floe_testkit::nvme_host::{Access, Command, HostError, Payload, Range, fabrics, io_command};
+use floe_testkit::nvme_host::{
+    Access, HostCommand, HostError, Payload, Range, fabrics, io_command,
+};
 
 use floe_testkit::{PATIENCE, wait_until};
 
@@ -144,7 +146,7 @@ fn a_command_that_cannot_be_gets_a_status_and_the_connection_goes_on() {
     let (_controller, mut queue) = honest(&access);
     let blocks = VOLUME_BYTES as u64 / 512;
     let command =
-        |opcode, namespace, payload| Command::new("a command", opcode, namespace, payload);
+        |opcode, namespace, payload| HostCommand::new("a command", opcode, namespace, payload);
     let from = Payload::FromController;
     let cases = [
         ("beyond the end", range(blocks, 1).read(512), 0x80),
@@ -161,7 +163,7 @@ fn a_command_that_cannot_be_gets_a_status_and_the_connection_goes_on() {
         ("more to write than blocks", range(0, 1).write(vec![0; 1024], false), 0x0F),
         (
             "a property on an I/O queue",
-            Command::fabrics("a property", fabrics::PROPERTY_GET, Payload::None),
+            HostCommand::fabrics("a property", fabrics::PROPERTY_GET, Payload::None),
             0,
         ),
     ];

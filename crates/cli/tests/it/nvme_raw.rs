@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use floe_testkit::PATIENCE;
-use floe_testkit::nvme_host::{Access, Command, Queue, QueueOptions, Status};
+use floe_testkit::nvme_host::{Access, HostCommand, Queue, QueueOptions, Status};
 
 /// Types of messages.
 const COMMAND: u8 = 4;
@@ -31,7 +31,7 @@ impl Raw {
             raw.receive();
         }
         let data = access.connect_data(controller);
-        raw.queue.submit(Command::connect(id, entries, true, 0, data)).expect("a place");
+        raw.queue.submit(HostCommand::connect(id, entries, true, 0, data)).expect("a place");
         raw.flush();
         let completion = raw.completion();
         assert!(completion.is_success(), "{completion}");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use floe_nbd::connection::{Connection, Event};
 use floe_nbd::export::{Export, Exports};
 use floe_nbd::handshake::Tls;
-use floe_nbd::transmission::{Command, DRAIN_MAX_BYTES, Request};
+use floe_nbd::transmission::{DRAIN_MAX_BYTES, NbdCommand, Request};
 use floe_nbd::wire::{ErrorCode, NbdError, ProtocolError, Violation};
 use floe_testkit::Random;
 
@@ -107,7 +107,7 @@ fn request(command: u16, offset: u64, length: u32) -> Vec<u8> {
     header
 }
 
-fn parsed(command: Command, offset: u64, length: u32) -> Request {
+fn parsed(command: NbdCommand, offset: u64, length: u32) -> Request {
     Request { cookie: 7, command, flags: 0, offset, length }
 }
 
@@ -137,13 +137,13 @@ fn a_session_is_told_as_events_in_order() {
     let events = [
         Event::Answered,
         Event::Negotiated,
-        Event::Request(parsed(Command::Read, 4096, 512)),
-        Event::Request(parsed(Command::Write, 8192, 300)),
-        Event::Refused { request: parsed(Command::Write, SIZE, 100), error: no_space },
-        Event::Request(parsed(Command::Write, 0, 0)),
-        Event::Refused { request: parsed(Command::Unknown(9), 0, 0), error: unknown },
-        Event::Request(parsed(Command::Write, 0, 5)),
-        Event::Request(parsed(Command::Flush, 0, 0)),
+        Event::Request(parsed(NbdCommand::Read, 4096, 512)),
+        Event::Request(parsed(NbdCommand::Write, 8192, 300)),
+        Event::Refused { request: parsed(NbdCommand::Write, SIZE, 100), error: no_space },
+        Event::Request(parsed(NbdCommand::Write, 0, 0)),
+        Event::Refused { request: parsed(NbdCommand::Unknown(9), 0, 0), error: unknown },
+        Event::Request(parsed(NbdCommand::Write, 0, 5)),
+        Event::Request(parsed(NbdCommand::Flush, 0, 0)),
         Event::Disconnect,
     ];
     assert_eq!(seen.events, events);
@@ -229,7 +229,7 @@ fn a_refused_write_is_drained_up_to_a_limit() {
     let (used, event) = connection.advance(&zeroes, &mut out).unwrap();
     let error = NbdError::new(ErrorCode::Invalid, "longer than the maximum block size");
     assert_eq!(used, zeroes.len());
-    assert_eq!(event, Event::Refused { request: parsed(Command::Write, 0, max), error });
+    assert_eq!(event, Event::Refused { request: parsed(NbdCommand::Write, 0, max), error });
 
     let violation = Violation::WriteTooLong { length: max + 1, max };
     let error = drive([&[hello(), request(1, 0, max + 1)].concat()[..]], false).error.unwrap();

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use floe_nbd::export::Export;
 use floe_nbd::handshake::Negotiated;
-use floe_nbd::transmission::{Command, Request, check, parse};
 use floe_nbd::transmission::{MESSAGE_MAX_BYTES, ReplyHeader};
+use floe_nbd::transmission::{NbdCommand, Request, check, parse};
 use floe_nbd::wire::{ErrorCode, NbdError, Violation};
 
 const SIZE: u64 = 1 << 20;
 
-fn request(command: Command, flags: u16, offset: u64, length: u32) -> Request {
+fn request(command: NbdCommand, flags: u16, offset: u64, length: u32) -> Request {
     Request { cookie: 0x0102_0304_0506_0708, command, flags, offset, length }
 }
 
@@ -30,19 +30,24 @@ fn agreed(export: &Export, structured_replies: bool) -> Negotiated {
 fn a_request_is_parsed_field_by_field() {
     let mut header = *b"\x25\x60\x95\x13\0\x05\0\x01abcdefgh\0\0\0\x01\0\0\x02\0\0\0\x10\0";
     let cookie = u64::from_be_bytes(*b"abcdefgh");
-    let expected =
-        Request { cookie, command: Command::Write, flags: 5, offset: 0x1_0000_0200, length: 4096 };
+    let expected = Request {
+        cookie,
+        command: NbdCommand::Write,
+        flags: 5,
+        offset: 0x1_0000_0200,
+        length: 4096,
+    };
     assert_eq!(parse(&header), Ok(expected));
     let commands = [
-        (0, Command::Read),
-        (2, Command::Disconnect),
-        (3, Command::Flush),
-        (4, Command::Trim),
-        (5, Command::Cache),
-        (6, Command::WriteZeroes),
-        (7, Command::BlockStatus),
-        (8, Command::Unknown(8)),
-        (0xffff, Command::Unknown(0xffff)),
+        (0, NbdCommand::Read),
+        (2, NbdCommand::Disconnect),
+        (3, NbdCommand::Flush),
+        (4, NbdCommand::Trim),
+        (5, NbdCommand::Cache),
+        (6, NbdCommand::WriteZeroes),
+        (7, NbdCommand::BlockStatus),
+        (8, NbdCommand::Unknown(8)),
+        (0xffff, NbdCommand::Unknown(0xffff)),
     ];
     for (number, command) in commands {
         header[6..8].copy_from_slice(&u16::to_be_bytes(number));
@@ -55,7 +60,8 @@ fn a_request_is_parsed_field_by_field() {
 #[test]
 fn requests_inside_the_export_pass() {
     let export = Export::new("e", SIZE);
-    for command in [Command::Read, Command::Write, Command::Trim, Command::WriteZeroes] {
+    for command in [NbdCommand::Read, NbdCommand::Write, NbdCommand::Trim, NbdCommand::WriteZeroes]
+    {
         for flags in [0, 1] {
             assert_eq!(outcome(&request(command, flags, 0, SIZE as u32), &export), Ok(()));
             assert_eq!(outcome(&request(command, flags, SIZE - 1, 1), &export), Ok(()));
@@ -66,10 +72,10 @@ fn requests_inside_the_export_pass() {
             );
         }
     }
-    assert_eq!(outcome(&request(Command::Flush, 1, 0, 0), &export), Ok(()));
-    assert_eq!(outcome(&request(Command::Read, 4, 0, 1), &export), Ok(()));
-    assert_eq!(outcome(&request(Command::WriteZeroes, 3, 0, 1), &export), Ok(()));
-    assert_eq!(outcome(&request(Command::Disconnect, 0, 0, 0), &export), Ok(()));
+    assert_eq!(outcome(&request(NbdCommand::Flush, 1, 0, 0), &export), Ok(()));
+    assert_eq!(outcome(&request(NbdCommand::Read, 4, 0, 1), &export), Ok(()));
+    assert_eq!(outcome(&request(NbdCommand::WriteZeroes, 3, 0, 1), &export), Ok(()));
+    assert_eq!(outcome(&request(NbdCommand::Disconnect, 0, 0, 0), &export), Ok(()));
 }
 
 #[test]
@@ -85,10 +91,10 @@ fn past_the_end_is_no_space_for_writes_and_invalid_for_the_rest() {
     ];
     for (offset, length) in outside {
         for (command, code) in [
-            (Command::Read, ErrorCode::Invalid),
-            (Command::Trim, ErrorCode::Invalid),
-            (Command::Write, ErrorCode::NoSpace),
-            (Command::WriteZeroes, ErrorCode::NoSpace),
+            (NbdCommand::Read, ErrorCode::Invalid),
+            (NbdCommand::Trim, ErrorCode::Invalid),
+            (NbdCommand::Write, ErrorCode::NoSpace),
+            (NbdCommand::WriteZeroes, ErrorCode::NoSpace),
         ] {
             assert_eq!(outcome(&request(command, 0, offset, length), &export), Err(code));
         }
@@ -99,53 +105,53 @@ fn past_the_end_is_no_space_for_writes_and_invalid_for_the_rest() {
 fn changes_to_a_read_only_export_are_not_permitted() {
     let mut export = Export::new("e", SIZE);
     export.read_only = true;
-    for command in [Command::Write, Command::Trim, Command::WriteZeroes] {
+    for command in [NbdCommand::Write, NbdCommand::Trim, NbdCommand::WriteZeroes] {
         assert_eq!(outcome(&request(command, 0, 0, 4096), &export), Err(ErrorCode::Perm));
     }
-    assert_eq!(outcome(&request(Command::Read, 0, 0, 4096), &export), Ok(()));
-    assert_eq!(outcome(&request(Command::Flush, 0, 0, 0), &export), Ok(()));
+    assert_eq!(outcome(&request(NbdCommand::Read, 0, 0, 4096), &export), Ok(()));
+    assert_eq!(outcome(&request(NbdCommand::Flush, 0, 0, 0), &export), Ok(()));
 }
 
 #[test]
 fn unknown_commands_and_flags_are_invalid() {
     let export = Export::new("e", SIZE);
     let bad = [
-        (Command::Unknown(8), 0),
-        (Command::Cache, 2),
-        (Command::BlockStatus, 2),
-        (Command::Read, 2),
-        (Command::Read, 8),
-        (Command::Read, 0x8000),
-        (Command::Write, 2),
-        (Command::Write, 4),
-        (Command::Trim, 2),
-        (Command::WriteZeroes, 4),
-        (Command::Write, 16),
-        (Command::Flush, 4),
+        (NbdCommand::Unknown(8), 0),
+        (NbdCommand::Cache, 2),
+        (NbdCommand::BlockStatus, 2),
+        (NbdCommand::Read, 2),
+        (NbdCommand::Read, 8),
+        (NbdCommand::Read, 0x8000),
+        (NbdCommand::Write, 2),
+        (NbdCommand::Write, 4),
+        (NbdCommand::Trim, 2),
+        (NbdCommand::WriteZeroes, 4),
+        (NbdCommand::Write, 16),
+        (NbdCommand::Flush, 4),
     ];
     for (command, flags) in bad {
         assert_eq!(outcome(&request(command, flags, 0, 0), &export), Err(ErrorCode::Invalid));
     }
-    let unfragmented = request(Command::Read, 4, 0, 1);
+    let unfragmented = request(NbdCommand::Read, 4, 0, 1);
     assert_eq!(
         check(&unfragmented, &agreed(&export, false)).unwrap_err().code,
         ErrorCode::Invalid,
         "DF was not offered"
     );
-    assert_eq!(outcome(&request(Command::Flush, 0, 0, 1), &export), Err(ErrorCode::Invalid));
-    assert_eq!(outcome(&request(Command::Flush, 0, 1, 0), &export), Err(ErrorCode::Invalid));
+    assert_eq!(outcome(&request(NbdCommand::Flush, 0, 0, 1), &export), Err(ErrorCode::Invalid));
+    assert_eq!(outcome(&request(NbdCommand::Flush, 0, 1, 0), &export), Err(ErrorCode::Invalid));
 }
 
 #[test]
 fn lengths_over_the_maximum_are_invalid_where_they_carry_payload() {
     let export = Export::new("e", 1 << 40);
     let max = export.maximum_block_bytes;
-    for command in [Command::Read, Command::Write] {
+    for command in [NbdCommand::Read, NbdCommand::Write] {
         assert_eq!(outcome(&request(command, 0, 0, max), &export), Ok(()));
         assert_eq!(outcome(&request(command, 0, 0, max + 1), &export), Err(ErrorCode::Invalid));
     }
-    assert_eq!(outcome(&request(Command::Trim, 0, 0, u32::MAX), &export), Ok(()));
-    assert_eq!(outcome(&request(Command::WriteZeroes, 0, 0, u32::MAX), &export), Ok(()));
+    assert_eq!(outcome(&request(NbdCommand::Trim, 0, 0, u32::MAX), &export), Ok(()));
+    assert_eq!(outcome(&request(NbdCommand::WriteZeroes, 0, 0, u32::MAX), &export), Ok(()));
 }
 
 #[test]
@@ -154,21 +160,21 @@ fn requests_must_be_aligned_to_the_minimum_block() {
     export.minimum_block_bytes = 512;
     for (offset, length) in [(1, 512), (512, 100), (511, 1)] {
         assert_eq!(
-            outcome(&request(Command::Read, 0, offset, length), &export),
+            outcome(&request(NbdCommand::Read, 0, offset, length), &export),
             Err(ErrorCode::Invalid)
         );
     }
-    assert_eq!(outcome(&request(Command::Write, 0, 512, 1024), &export), Ok(()));
+    assert_eq!(outcome(&request(NbdCommand::Write, 0, 512, 1024), &export), Ok(()));
 }
 
 #[test]
 fn simple_replies_are_sixteen_bytes() {
-    let read = request(Command::Read, 0, 4096, 512);
+    let read = request(NbdCommand::Read, 0, 4096, 512);
     let header = ReplyHeader::success(&read, false);
     assert_eq!(header.as_bytes(), b"\x67\x44\x66\x98\0\0\0\0\x01\x02\x03\x04\x05\x06\x07\x08");
     assert_eq!(header.payload_bytes(), 512);
     for structured in [false, true] {
-        let header = ReplyHeader::success(&request(Command::Write, 0, 4096, 512), structured);
+        let header = ReplyHeader::success(&request(NbdCommand::Write, 0, 4096, 512), structured);
         assert_eq!(header.as_bytes(), b"\x67\x44\x66\x98\0\0\0\0\x01\x02\x03\x04\x05\x06\x07\x08");
         assert_eq!(header.payload_bytes(), 0);
     }
@@ -179,7 +185,7 @@ fn simple_replies_are_sixteen_bytes() {
 
 #[test]
 fn a_structured_read_is_one_last_chunk_of_data() {
-    let header = ReplyHeader::success(&request(Command::Read, 4, 0x1000, 0x200), true);
+    let header = ReplyHeader::success(&request(NbdCommand::Read, 4, 0x1000, 0x200), true);
     let chunk = b"\x66\x8e\x33\xef\0\x01\0\x01\x01\x02\x03\x04\x05\x06\x07\x08\0\0\x02\x08";
     assert_eq!(header.as_bytes(), [&chunk[..], b"\0\0\0\0\0\0\x10\0"].concat());
     assert_eq!(header.payload_bytes(), 0x200);
@@ -187,7 +193,7 @@ fn a_structured_read_is_one_last_chunk_of_data() {
 
 #[test]
 fn a_structured_read_of_nothing_has_no_data_chunk() {
-    let header = ReplyHeader::success(&request(Command::Read, 0, 0x1000, 0), true);
+    let header = ReplyHeader::success(&request(NbdCommand::Read, 0, 0x1000, 0), true);
     assert_eq!(
         header.as_bytes(),
         b"\x66\x8e\x33\xef\0\x01\0\0\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\0"
@@ -198,7 +204,7 @@ fn a_structured_read_of_nothing_has_no_data_chunk() {
 #[test]
 fn a_structured_failure_carries_code_and_message() {
     let error = NbdError::new(ErrorCode::NoSpace, "full");
-    let header = ReplyHeader::failure(&request(Command::Write, 0, 0, 1), &error, true);
+    let header = ReplyHeader::failure(&request(NbdCommand::Write, 0, 0, 1), &error, true);
     let chunk = b"\x66\x8e\x33\xef\0\x01\x80\x01\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\x0a";
     assert_eq!(header.as_bytes(), [&chunk[..], b"\0\0\0\x1c\0\x04full"].concat());
     assert_eq!(header.payload_bytes(), 0);
@@ -209,7 +215,7 @@ fn a_long_message_is_cut_between_characters() {
     let even = NbdError::new(ErrorCode::Io, "ääääääääääääääääääääääääääääääääääääääääääääää");
     let odd = NbdError::new(ErrorCode::Io, "xääääääääääääääääääääääääääääääääääääääääääääää");
     for (error, length) in [(even, MESSAGE_MAX_BYTES), (odd, MESSAGE_MAX_BYTES - 1)] {
-        let header = ReplyHeader::failure(&request(Command::Read, 0, 0, 1), &error, true);
+        let header = ReplyHeader::failure(&request(NbdCommand::Read, 0, 0, 1), &error, true);
         assert_eq!(header.as_bytes()[24..26], [0, length as u8]);
         assert_eq!(&header.as_bytes()[26..], &error.message.as_bytes()[..length]);
         assert!(std::str::from_utf8(&header.as_bytes()[26..]).is_ok());
@@ -238,28 +244,34 @@ fn system_errors_become_protocol_codes() {
 #[test]
 fn a_block_status_is_for_those_who_selected_a_context_and_of_some_bytes() {
     let export = Export::new("e", SIZE);
-    assert_eq!(outcome(&request(Command::BlockStatus, 8, 0, SIZE as u32), &export), Ok(()));
-    assert_eq!(outcome(&request(Command::BlockStatus, 0, 0, 0), &export), Err(ErrorCode::Invalid));
+    assert_eq!(outcome(&request(NbdCommand::BlockStatus, 8, 0, SIZE as u32), &export), Ok(()));
     assert_eq!(
-        outcome(&request(Command::BlockStatus, 0, SIZE, 1), &export),
+        outcome(&request(NbdCommand::BlockStatus, 0, 0, 0), &export),
+        Err(ErrorCode::Invalid)
+    );
+    assert_eq!(
+        outcome(&request(NbdCommand::BlockStatus, 0, SIZE, 1), &export),
         Err(ErrorCode::Invalid)
     );
     let unselected = agreed(&export, false);
-    assert!(check(&request(Command::BlockStatus, 0, 0, 1), &unselected).is_err());
+    assert!(check(&request(NbdCommand::BlockStatus, 0, 0, 1), &unselected).is_err());
 }
 
 #[test]
 fn what_changes_nothing_is_served_by_a_read_only_export() {
     let export = Export { read_only: true, ..Export::new("e", SIZE) };
-    for command in [Command::Read, Command::Cache, Command::BlockStatus] {
+    for command in [NbdCommand::Read, NbdCommand::Cache, NbdCommand::BlockStatus] {
         assert_eq!(outcome(&request(command, 0, 0, 4096), &export), Ok(()));
     }
-    assert_eq!(outcome(&request(Command::WriteZeroes, 16, 0, 4096), &export), Err(ErrorCode::Perm));
+    assert_eq!(
+        outcome(&request(NbdCommand::WriteZeroes, 16, 0, 4096), &export),
+        Err(ErrorCode::Perm)
+    );
 }
 
 #[test]
 fn a_block_status_is_one_chunk_with_its_context() {
-    let asked = request(Command::BlockStatus, 0, 0, 4096);
+    let asked = request(NbdCommand::BlockStatus, 0, 0, 4096);
     let header = ReplyHeader::block_status(&asked, 16);
     let expected =
         b"\x66\x8e\x33\xef\0\x01\0\x05\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\x14\0\0\0\x01";

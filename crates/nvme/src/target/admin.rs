@@ -11,7 +11,7 @@ use super::{
     TRANSFER_MAX_BYTES, VERSION,
 };
 use crate::wire::{
-    ANY_CONTROLLER, COMMAND_BYTES, COMPLETION_BYTES, Command, DISCOVERY_NQN, IDENTIFY_BYTES,
+    ANY_CONTROLLER, COMMAND_BYTES, COMPLETION_BYTES, DISCOVERY_NQN, IDENTIFY_BYTES, NvmeCommand,
     Status, admin, fabrics, feature, identifier, identify, io, log, log as page,
 };
 
@@ -84,7 +84,7 @@ impl Admin {
 
     pub(super) fn command(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         subsystem: &Subsystem,
         namespaces: &Namespaces,
     ) -> Result<AdminOutcome, Status> {
@@ -127,7 +127,7 @@ impl Admin {
 
     fn log(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         subsystem: &Subsystem,
         namespaces: &Namespaces,
     ) -> Result<Vec<u8>, Status> {
@@ -180,7 +180,7 @@ impl Admin {
 }
 
 /// Checks that the host's buffer has exactly the size of the data that a command returns.
-fn takes(command: &Command, bytes: usize) -> Result<(), Status> {
+fn takes(command: &NvmeCommand, bytes: usize) -> Result<(), Status> {
     let fits = command.descriptor().length as usize == bytes;
     if fits { Ok(()) } else { Err(Status::SGL_LENGTH_INVALID.final_()) }
 }
@@ -205,7 +205,7 @@ impl Features {
     /// Sets a feature. Returns the result of the command.
     pub(super) fn set(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         controller: &Controller,
     ) -> Result<u64, Status> {
         let value = command.word(11);
@@ -233,7 +233,11 @@ impl Features {
         Ok(0)
     }
 
-    pub(super) fn get(&self, command: &Command, controller: &Controller) -> Result<u64, Status> {
+    pub(super) fn get(
+        &self,
+        command: &NvmeCommand,
+        controller: &Controller,
+    ) -> Result<u64, Status> {
         let value = match command.u8(40) {
             feature::KEEP_ALIVE => self.keep_alive_ms,
             feature::ASYNC_EVENTS => self.events,
@@ -279,7 +283,7 @@ impl Page {
 
 /// Executes an Identify command: returns the structure that the host asks for.
 pub(super) fn identify(
-    command: &Command,
+    command: &NvmeCommand,
     subsystem: &Subsystem,
     controller: &Controller,
     namespaces: &Namespaces,
@@ -414,7 +418,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Parses the offset and length from the command.
-    pub(super) fn of(command: &Command) -> Result<Self, Status> {
+    pub(super) fn of(command: &NvmeCommand) -> Result<Self, Status> {
         let double_words = u64::from(command.word(11) & 0xffff) << 16;
         let double_words = (double_words | u64::from(command.word(10) >> 16)) + 1;
         let (bytes, offset) = (4 * double_words, command.u64(48));
@@ -442,7 +446,7 @@ impl Part {
 /// Builds a log page. The pages of changed namespaces and of discovery are built elsewhere.
 fn log_page(
     number: u8,
-    command: &Command,
+    command: &NvmeCommand,
     controller: &Controller,
     namespaces: &Namespaces,
 ) -> Result<Vec<u8>, Status> {
@@ -495,7 +499,7 @@ fn commands() -> Vec<u8> {
 }
 
 /// Returns the ANA log page. Each namespace is in a group of its own.
-fn access(command: &Command, namespaces: &Namespaces) -> Vec<u8> {
+fn access(command: &NvmeCommand, namespaces: &Namespaces) -> Vec<u8> {
     const GROUP_BYTES: usize = 32;
     let groups_only = command.u8(41) & 1 != 0;
     let mut page = vec![0; 16];

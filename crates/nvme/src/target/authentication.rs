@@ -42,7 +42,7 @@ pub(super) struct Authentication {
     host: String,
     subsystem: String,
     transaction: u16,
-    step: Step,
+    step: AuthenticationStep,
     authenticated: bool,
     /// The host has sent a Negotiate message before.
     begun: bool,
@@ -50,7 +50,7 @@ pub(super) struct Authentication {
 
 /// The next message or calculation of an authentication.
 #[derive(Debug)]
-enum Step {
+enum AuthenticationStep {
     /// The host sends Negotiate.
     Negotiate,
     /// No message: the public value of a challenge is being computed.
@@ -83,7 +83,7 @@ pub(super) struct Failed;
 
 impl Authentication {
     pub(super) fn new(proof: Proof, host: String, subsystem: String) -> Self {
-        let step = Step::Negotiate;
+        let step = AuthenticationStep::Negotiate;
         Self { proof, host, subsystem, transaction: 0, step, authenticated: false, begun: false }
     }
 
@@ -98,9 +98,10 @@ impl Authentication {
     /// # Errors
     /// When the host gives up.
     pub(super) fn send(&mut self, message: &[u8]) -> Result<Option<Calculation>, Failed> {
-        let step = std::mem::replace(&mut self.step, Step::Failed(explanation::MESSAGE));
+        let step =
+            std::mem::replace(&mut self.step, AuthenticationStep::Failed(explanation::MESSAGE));
         let Some((kind, id, transaction)) = head(message) else {
-            self.step = Step::Failed(explanation::PAYLOAD);
+            self.step = AuthenticationStep::Failed(explanation::PAYLOAD);
             return Ok(None);
         };
         let is_known = transaction == self.transaction;
@@ -111,29 +112,29 @@ impl Authentication {
                 self.transaction = transaction;
                 self.negotiate(message)
             }
-            (kind::CHAP, id::REPLY, Step::Reply(asked)) if is_known => {
+            (kind::CHAP, id::REPLY, AuthenticationStep::Reply(asked)) if is_known => {
                 match asked.challenge.group {
-                    Some(_) => Ok(Step::Share(asked, message.to_vec())),
+                    Some(_) => Ok(AuthenticationStep::Share(asked, message.to_vec())),
                     None => self.check(message, &asked, None),
                 }
             }
-            (kind::CHAP, id::SUCCESS2, Step::Success2) if is_known => {
+            (kind::CHAP, id::SUCCESS2, AuthenticationStep::Success2) if is_known => {
                 self.authenticated = true;
-                Ok(Step::Negotiate)
+                Ok(AuthenticationStep::Negotiate)
             }
             _ => Err(explanation::MESSAGE),
         };
-        self.step = next.unwrap_or_else(Step::Failed);
+        self.step = next.unwrap_or_else(AuthenticationStep::Failed);
         Ok(self.calculation())
     }
 
     /// Returns the calculation that the authentication waits for.
     fn calculation(&self) -> Option<Calculation> {
         match &self.step {
-            Step::Publish(asked) => {
+            AuthenticationStep::Publish(asked) => {
                 Some(Calculation::new(asked.challenge.group?, &asked.exponent, None))
             }
-            Step::Share(asked, message) => {
+            AuthenticationStep::Share(asked, message) => {
                 let public = Reply::parse(message, &asked.challenge).map(|reply| reply.public);
                 let public = public.unwrap_or_default(); // an empty one is none of the group
                 Some(Calculation::new(asked.challenge.group?, &asked.exponent, Some(public)))
@@ -144,18 +145,19 @@ impl Authentication {
 
     /// Continues the authentication with the result of a calculation.
     pub(super) fn calculated(&mut self, result: Option<&[u8]>) {
-        let step = std::mem::replace(&mut self.step, Step::Failed(explanation::MESSAGE));
+        let step =
+            std::mem::replace(&mut self.step, AuthenticationStep::Failed(explanation::MESSAGE));
         let next = match (step, result) {
-            (Step::Publish(mut asked), Some(public)) => {
+            (AuthenticationStep::Publish(mut asked), Some(public)) => {
                 asked.challenge.public = public.to_vec();
-                Ok(Step::Challenge(asked))
+                Ok(AuthenticationStep::Challenge(asked))
             }
-            (Step::Share(asked, message), Some(shared)) => {
+            (AuthenticationStep::Share(asked, message), Some(shared)) => {
                 self.check(&message, &asked, Some(shared))
             }
             _ => Err(explanation::PAYLOAD),
         };
-        self.step = next.unwrap_or_else(Step::Failed);
+        self.step = next.unwrap_or_else(AuthenticationStep::Failed);
     }
 
     /// Returns the message that the host fetches; `None` when it is longer than `most`. A message
@@ -163,24 +165,29 @@ impl Authentication {
     pub(super) fn receive(&mut self, most: usize) -> Option<(Vec<u8>, Result<(), Failed>)> {
         let transaction = self.transaction;
         let bytes = match &self.step {
-            Step::Challenge(asked) => asked.challenge.to_bytes(transaction),
-            Step::Success1 { hash, response } => success(transaction, *hash, response.as_deref()),
-            Step::Failed(explanation) => failure(transaction, *explanation),
-            Step::Negotiate
-            | Step::Publish(_)
-            | Step::Reply(_)
-            | Step::Share(..)
-            | Step::Success2 => failure(transaction, explanation::MESSAGE),
+            AuthenticationStep::Challenge(asked) => asked.challenge.to_bytes(transaction),
+            AuthenticationStep::Success1 { hash, response } => {
+                success(transaction, *hash, response.as_deref())
+            }
+            AuthenticationStep::Failed(explanation) => failure(transaction, *explanation),
+            AuthenticationStep::Negotiate
+            | AuthenticationStep::Publish(_)
+            | AuthenticationStep::Reply(_)
+            | AuthenticationStep::Share(..)
+            | AuthenticationStep::Success2 => failure(transaction, explanation::MESSAGE),
         };
         if bytes.len() > most {
             return None;
         }
-        let next = match std::mem::replace(&mut self.step, Step::Failed(explanation::MESSAGE)) {
-            Step::Challenge(asked) => Step::Reply(asked),
-            Step::Success1 { response: Some(_), .. } => Step::Success2,
-            Step::Success1 { response: None, .. } => {
+        let next = match std::mem::replace(
+            &mut self.step,
+            AuthenticationStep::Failed(explanation::MESSAGE),
+        ) {
+            AuthenticationStep::Challenge(asked) => AuthenticationStep::Reply(asked),
+            AuthenticationStep::Success1 { response: Some(_), .. } => AuthenticationStep::Success2,
+            AuthenticationStep::Success1 { response: None, .. } => {
                 self.authenticated = true;
-                Step::Negotiate
+                AuthenticationStep::Negotiate
             }
             _ => return Some((bytes, Err(Failed))),
         };
@@ -189,7 +196,7 @@ impl Authentication {
     }
 
     /// Chooses a hash and a group from the host's offer and creates a challenge.
-    fn negotiate(&self, message: &[u8]) -> Result<Step, u8> {
+    fn negotiate(&self, message: &[u8]) -> Result<AuthenticationStep, u8> {
         let offer = Offer::parse(message)?;
         let hash = offer.hashes().next().ok_or(explanation::HASH)?;
         let group = GROUPS.into_iter().find(|group| offer.groups().any(|it| it == *group));
@@ -204,11 +211,20 @@ impl Authentication {
         let number = u32::from_le_bytes(number).max(1);
         let challenge = Challenge { hash, group, number, value, public: Vec::new() };
         let asked = Asked { challenge, exponent };
-        Ok(if group.is_some() { Step::Publish(asked) } else { Step::Challenge(asked) })
+        Ok(if group.is_some() {
+            AuthenticationStep::Publish(asked)
+        } else {
+            AuthenticationStep::Challenge(asked)
+        })
     }
 
     /// Checks a reply to a challenge. With a group, `shared` is the value that both sides share.
-    fn check(&self, message: &[u8], asked: &Asked, shared: Option<&[u8]>) -> Result<Step, u8> {
+    fn check(
+        &self,
+        message: &[u8],
+        asked: &Asked,
+        shared: Option<&[u8]>,
+    ) -> Result<AuthenticationStep, u8> {
         let challenge = &asked.challenge;
         let hash = challenge.hash;
         let reply = Reply::parse(message, challenge).ok_or(explanation::PAYLOAD)?;
@@ -243,12 +259,12 @@ impl Authentication {
             return Err(explanation::FAILED);
         }
         let Some(value) = reply.challenge else {
-            return Ok(Step::Success1 { hash, response: None });
+            return Ok(AuthenticationStep::Success1 { hash, response: None });
         };
         let secret = self.proof.secrets.controller.as_ref().ok_or(explanation::FAILED)?;
         let key = secret.key_of(subsystem);
         let response = response(&key, value, reply.number, "Controller", [subsystem, host]);
-        Ok(Step::Success1 { hash, response: Some(response) })
+        Ok(AuthenticationStep::Success1 { hash, response: Some(response) })
     }
 }
 

@@ -29,7 +29,7 @@ use crate::wire::pdu::{
     self, COMMAND_CAPSULE_BYTES, DATA_BYTES, DIGEST_BYTES, Data, HEADER_BYTES, Header,
     INITIALIZE_BYTES, Initialize, TERMINATE_BYTES, TERMINATE_MAX_BYTES, fatal, flag, kind,
 };
-use crate::wire::{Command, Completion, Status, admin, fabrics};
+use crate::wire::{Completion, NvmeCommand, Status, admin, fabrics};
 
 mod commands;
 
@@ -167,7 +167,7 @@ pub struct Connection {
     authentication: Option<Box<Authentication>>,
     calculates_elsewhere: bool,
     /// The command that waits for a calculation, with the calculation.
-    calculating: Option<(Command, Calculation)>,
+    calculating: Option<(NvmeCommand, Calculation)>,
     queue: Queue,
     flights: Commands,
     /// Commands whose lists of ranges are fetched from the host, one at a time.
@@ -426,7 +426,7 @@ impl Connection {
                     return Err(Violation::LimitExceeded);
                 }
                 let command = bytes[HEADER_BYTES..COMMAND_CAPSULE_BYTES].try_into();
-                let command = Command(command.expect("its length was checked"));
+                let command = NvmeCommand(command.expect("its length was checked"));
                 self.command(&command, data, out)
             }
             kind::HOST_DATA => {
@@ -483,7 +483,7 @@ impl Connection {
     /// Executes an authentication command whose capsule carries `data` bytes.
     fn authenticate(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         data: usize,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Violation> {
@@ -525,7 +525,7 @@ impl Connection {
     /// command completes after that.
     fn authentication_sent(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         message: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Event, Violation> {
@@ -563,7 +563,7 @@ impl Connection {
 
     fn authentication_taken(
         &mut self,
-        command: Command,
+        command: NvmeCommand,
         out: &mut Vec<u8>,
     ) -> Result<Event, Violation> {
         self.complete(command.id(), 0, Status::SUCCESS, out);
@@ -648,7 +648,7 @@ fn reason(violation: Violation) -> Option<(u16, u32)> {
 const PROTOCOL: [u8; 3] = [1, 1, 0xe9];
 
 /// Returns whether a command carries a message of an authentication.
-fn is_authentication(command: &Command) -> bool {
+fn is_authentication(command: &NvmeCommand) -> bool {
     command.opcode() == admin::FABRICS
         && matches!(
             command.fabrics_type(),

@@ -6,7 +6,7 @@ use super::VERSION;
 use super::access::{NotAllowed, Proof};
 use super::subsystem::{Controller, ControllerLease, Host, QueueLease, Subsystem, check_nqn};
 use crate::wire::{
-    ANY_CONTROLLER, CONNECT_DATA_BYTES, Command, DISCOVERY_NQN, Status, connect, property,
+    ANY_CONTROLLER, CONNECT_DATA_BYTES, DISCOVERY_NQN, NvmeCommand, Status, connect, property,
 };
 
 /// Maximum number of commands in flight on a queue.
@@ -31,37 +31,37 @@ pub(super) enum ConnectedQueue {
 #[derive(Debug)]
 pub(super) enum Refused {
     /// A parameter is wrong: the completion's result, which locates the parameter, and the status.
-    Command(u64, Status),
+    NvmeCommand(u64, Status),
     /// The host with this name may not connect.
     Host(String),
 }
 
 /// Refuses a Connect whose parameter at this offset of the command is wrong.
 fn wrong_word(at: u64) -> Refused {
-    Refused::Command(at, Status::CONNECT_PARAMETERS.final_())
+    Refused::NvmeCommand(at, Status::CONNECT_PARAMETERS.final_())
 }
 
 /// Refuses a Connect whose parameter at this offset of the data is wrong.
 fn wrong_data(at: usize) -> Refused {
-    Refused::Command(at as u64 | 1 << 16, Status::CONNECT_PARAMETERS.final_())
+    Refused::NvmeCommand(at as u64 | 1 << 16, Status::CONNECT_PARAMETERS.final_())
 }
 
 /// Returns the size of the queue that a Connect command creates, and whether the queue uses flow
 /// control.
-pub(super) fn queue_of(command: &Command) -> (u16, bool) {
+pub(super) fn queue_of(command: &NvmeCommand) -> (u16, bool) {
     (command.u16(44).saturating_add(1), command.u8(46) & connect::NO_FLOW_CONTROL == 0)
 }
 
 pub(super) fn connect(
-    command: &Command,
+    command: &NvmeCommand,
     data: &[u8],
     subsystem: &Arc<Subsystem>,
 ) -> Result<Connected, Refused> {
     if command.u16(40) != 0 {
-        return Err(Refused::Command(0, Status::CONNECT_FORMAT.final_()));
+        return Err(Refused::NvmeCommand(0, Status::CONNECT_FORMAT.final_()));
     }
     if data.len() != CONNECT_DATA_BYTES {
-        return Err(Refused::Command(0, Status::SGL_LENGTH_INVALID.final_()));
+        return Err(Refused::NvmeCommand(0, Status::SGL_LENGTH_INVALID.final_()));
     }
     let (queue, size) = (command.u16(42), command.u16(44));
     if size == 0 || size >= QUEUE_MAX {
@@ -91,7 +91,7 @@ pub(super) fn connect(
         if wanted != ANY_CONTROLLER {
             return Err(wrong_data(connect::CONTROLLER_ID.start)); // controllers are made for hosts
         }
-        let busy = Refused::Command(0, Status::CONNECT_BUSY);
+        let busy = Refused::NvmeCommand(0, Status::CONNECT_BUSY);
         let lease = subsystem.admit(host, discovery).ok_or(busy)?;
         let (controller, keep_alive_ms) = (Arc::clone(&lease.controller), command.u32(48));
         let queue = ConnectedQueue::Admin { lease, keep_alive_ms };
@@ -105,7 +105,7 @@ pub(super) fn connect(
     if controller.discovery {
         return Err(wrong_word(42));
     }
-    let refused = |status: Status| Refused::Command(0, status.final_());
+    let refused = |status: Status| Refused::NvmeCommand(0, status.final_());
     let lease = controller.connect(queue, proof.is_some()).map_err(refused)?;
     Ok(Connected { controller, queue: ConnectedQueue::Io(lease), proof })
 }
@@ -122,7 +122,7 @@ impl Registers {
         self.status & property::CSTS_READY != 0
     }
 
-    pub(super) fn get(&self, command: &Command) -> Result<u64, Status> {
+    pub(super) fn get(&self, command: &NvmeCommand) -> Result<u64, Status> {
         let is_long = command.u8(40) & 7 == 1;
         match (command.u32(44), is_long) {
             (property::CAP, true) => {
@@ -139,7 +139,7 @@ impl Registers {
     /// Writes a register. Returns whether the write shuts the controller down.
     pub(super) fn set(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         controller: &Controller,
     ) -> Result<bool, Status> {
         if command.u32(44) != property::CC || command.u8(40) & 7 != 0 {

@@ -3,7 +3,7 @@
 use super::access::AccessState;
 use super::request::RequestKind;
 use super::{NAMESPACE_ID_MAX, NAMESPACES_MAX, TRANSFER_MAX_BYTES};
-use crate::wire::{ALL_NAMESPACES, Command, Status, io};
+use crate::wire::{ALL_NAMESPACES, NvmeCommand, Status, io};
 
 /// Bytes of one range in the list of a Dataset Management command.
 pub(super) const RANGE_BYTES: usize = 16;
@@ -31,7 +31,7 @@ pub(super) enum Plan {
 }
 
 /// Validates a command and plans its requests. The command's data is not examined yet.
-pub(super) fn plan(command: &Command, namespaces: &Namespaces) -> Result<Plan, Status> {
+pub(super) fn plan(command: &NvmeCommand, namespaces: &Namespaces) -> Result<Plan, Status> {
     let opcode = command.opcode();
     if opcode == io::FLUSH {
         let meant = namespaces.meant_by(command.namespace());
@@ -69,7 +69,7 @@ pub(super) fn plan(command: &Command, namespaces: &Namespaces) -> Result<Plan, S
     Ok(Plan::One { kind, range })
 }
 
-fn namespace<'a>(command: &Command, all: &'a Namespaces) -> Result<&'a Namespace, Status> {
+fn namespace<'a>(command: &NvmeCommand, all: &'a Namespaces) -> Result<&'a Namespace, Status> {
     let found = all.find(command.namespace()).ok_or(Status::INVALID_NAMESPACE.final_())?;
     accessible(found).map(|()| found)
 }
@@ -97,7 +97,7 @@ fn range(namespace: &Namespace, first: u64, blocks: u64) -> Result<Range, Status
 
 /// Parses the list of ranges of a Dataset Management command.
 pub(super) fn ranges(
-    command: &Command,
+    command: &NvmeCommand,
     list: &[u8],
     namespaces: &Namespaces,
 ) -> Result<Pieces, Status> {

@@ -3,7 +3,7 @@
 use crate::wire::pdu::{
     DATA_BYTES, DIGEST_BYTES, Data, HEADER_BYTES, Header, RESPONSE_CAPSULE_BYTES, flag, kind,
 };
-use crate::wire::{Command, Completion};
+use crate::wire::{Completion, NvmeCommand};
 
 /// Capacity of [`Bytes`]: a data header with its digest at the coarsest alignment that a host may
 /// ask for, or two short messages.
@@ -154,7 +154,7 @@ pub(super) enum Sink {
     /// The data is payload for the request with this tag.
     Payload(u16),
     /// The command needs the data itself and runs once all of it is there.
-    Command(Box<Command>, Vec<u8>),
+    NvmeCommand(Box<NvmeCommand>, Vec<u8>),
     /// A list of ranges requested from the host. The vector has the bytes received so far.
     List(Vec<u8>),
 }
@@ -227,7 +227,7 @@ impl Incoming {
             match &mut self.sink {
                 Sink::Payload(_) => return used,
                 Sink::Nothing => {}
-                Sink::Command(_, data) | Sink::List(data) => data.extend_from_slice(here),
+                Sink::NvmeCommand(_, data) | Sink::List(data) => data.extend_from_slice(here),
             }
             self.digest(here);
             self.bytes -= here.len();

@@ -9,7 +9,7 @@ use floe_nbd::connection::{Connection, Event as NbdEvent};
 use floe_nbd::export::Exports;
 use floe_nbd::handshake::Tls;
 use floe_nbd::transmission::{
-    Command, Extent as NbdExtent, ReplyHeader, Request as NbdRequest, encode_extents,
+    Extent as NbdExtent, NbdCommand, ReplyHeader, Request as NbdRequest, encode_extents,
 };
 use floe_nbd::wire::{ErrorCode, NbdError};
 
@@ -133,18 +133,18 @@ impl NbdClient {
 
     fn of_nbd(&self, request: &NbdRequest) -> Request {
         let kind = match request.command {
-            Command::Read => Kind::Read,
-            Command::Write => Kind::Write { durable: request.fua() },
-            Command::Flush => Kind::Flush,
-            Command::Trim => Kind::Trim,
-            Command::WriteZeroes => Kind::Zero {
+            NbdCommand::Read => Kind::Read,
+            NbdCommand::Write => Kind::Write { durable: request.fua() },
+            NbdCommand::Flush => Kind::Flush,
+            NbdCommand::Trim => Kind::Trim,
+            NbdCommand::WriteZeroes => Kind::Zero {
                 durable: request.fua(),
                 may_unmap: request.may_unmap(),
                 fast: request.only_if_fast(),
             },
-            Command::Cache => Kind::Prefetch,
-            Command::BlockStatus => Kind::DirtyMap,
-            Command::Disconnect | Command::Unknown(_) => {
+            NbdCommand::Cache => Kind::Prefetch,
+            NbdCommand::BlockStatus => Kind::DirtyMap,
+            NbdCommand::Disconnect | NbdCommand::Unknown(_) => {
                 unreachable!("the connection keeps these to itself")
             }
         };
@@ -156,7 +156,7 @@ impl NbdClient {
             offset: request.offset,
             length: request.length,
             compares: false,
-            payload_follows: request.command == Command::Write,
+            payload_follows: request.command == NbdCommand::Write,
         }
     }
 }
@@ -164,13 +164,13 @@ impl NbdClient {
 /// Converts a request back to NBD, as the inverse of [`NbdClient::of_nbd`].
 fn to_nbd(request: &Request) -> NbdRequest {
     let command = match request.kind {
-        Kind::Read => Command::Read,
-        Kind::Write { .. } => Command::Write,
-        Kind::Flush => Command::Flush,
-        Kind::Trim => Command::Trim,
-        Kind::Zero { .. } => Command::WriteZeroes,
-        Kind::Prefetch => Command::Cache,
-        Kind::DirtyMap => Command::BlockStatus,
+        Kind::Read => NbdCommand::Read,
+        Kind::Write { .. } => NbdCommand::Write,
+        Kind::Flush => NbdCommand::Flush,
+        Kind::Trim => NbdCommand::Trim,
+        Kind::Zero { .. } => NbdCommand::WriteZeroes,
+        Kind::Prefetch => NbdCommand::Cache,
+        Kind::DirtyMap => NbdCommand::BlockStatus,
         Kind::Drain => unreachable!("clients cannot ask for it"),
     };
     NbdRequest {

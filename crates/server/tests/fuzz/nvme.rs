@@ -10,7 +10,7 @@ use floe_nvme::target::digest;
 use floe_nvme::target::subsystem::Subsystem;
 use floe_nvme::wire::pdu::{Data, Header, Initialize, flag, kind};
 use floe_nvme::wire::{ANY_CONTROLLER, connect, descriptor, property};
-use floe_nvme::wire::{Command, Descriptor};
+use floe_nvme::wire::{Descriptor, NvmeCommand};
 use floe_nvme::wire::{admin, fabrics, feature, io, log};
 
 use super::cut::{Cut, Random};
@@ -67,7 +67,7 @@ fn hello(queue: u16, controller: u16, digests: u8) -> Vec<u8> {
     data[connect::CONTROLLER_ID].copy_from_slice(&controller.to_le_bytes());
     data[256..256 + NQN.len()].copy_from_slice(NQN.as_bytes());
     data[512..512 + NQN.len()].copy_from_slice(NQN.as_bytes());
-    let command = Command::new(admin::FABRICS, 0)
+    let command = NvmeCommand::new(admin::FABRICS, 0)
         .with(4, &[fabrics::CONNECT])
         .with(42, &queue.to_le_bytes())
         .with(44, &31_u16.to_le_bytes());
@@ -82,15 +82,15 @@ fn hello(queue: u16, controller: u16, digests: u8) -> Vec<u8> {
 
 /// An admin queue whose controller is ready.
 fn admin_queue(digests: u8) -> Vec<u8> {
-    let enable = Command::new(admin::FABRICS, 1)
+    let enable = NvmeCommand::new(admin::FABRICS, 1)
         .with(4, &[fabrics::PROPERTY_SET])
         .with(44, &property::CC.to_le_bytes())
         .with(48, &0x0046_0001_u64.to_le_bytes());
-    let grant = Command::new(admin::SET_FEATURES, 2).with(40, &[feature::QUEUES]);
+    let grant = NvmeCommand::new(admin::SET_FEATURES, 2).with(40, &[feature::QUEUES]);
     [hello(0, ANY_CONTROLLER, digests), capsule(enable, &[]), capsule(grant, &[])].concat()
 }
 
-fn capsule(command: Command, data: &[u8]) -> Vec<u8> {
+fn capsule(command: NvmeCommand, data: &[u8]) -> Vec<u8> {
     let (length, kind) = (data.len() as u32, descriptor::IN_CAPSULE);
     let command = match data {
         [] => command,
@@ -110,7 +110,7 @@ fn capsule(command: Command, data: &[u8]) -> Vec<u8> {
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let blocks = |opcode, id, count: u16| {
         let (length, kind) = (u32::from(count) * 512, descriptor::TRANSPORT);
-        Command::new(opcode, id)
+        NvmeCommand::new(opcode, id)
             .with(4, &[1])
             .with(48, &(count - 1).to_le_bytes())
             .with_descriptor(Descriptor { address: 0, length, kind })
@@ -124,27 +124,25 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let asked = capsule(blocks(io::WRITE, 1, 300), &[]);
     let inline = capsule(blocks(io::WRITE, 2, 8), &[3; 4096]);
     let reads = capsule(blocks(io::READ, 3, 200), &[]).repeat(3);
-    let discard = Command::new(io::DATASET_MANAGEMENT, 4).with(4, &[1]).with(44, &[4]);
+    let discard = NvmeCommand::new(io::DATASET_MANAGEMENT, 4).with(4, &[1]).with(44, &[4]);
     let range = [&[0; 4][..], &8_u32.to_le_bytes(), &[0; 8]].concat();
     let (length, kind) = (16, descriptor::TRANSPORT);
     let listed = discard.with(2, &[13]).with_descriptor(Descriptor { address: 0, length, kind });
     let listed = [capsule(listed, &[]), capsule(listed.with(2, &[14]), &[])].concat();
     let discard = capsule(discard, &range);
-    let flush = capsule(Command::new(io::FLUSH, 5).with(4, &[0xff; 4]), &[]);
+    let flush = capsule(NvmeCommand::new(io::FLUSH, 5).with(4, &[0xff; 4]), &[]);
     let (length, kind) = (4096, descriptor::TRANSPORT);
-    let identify = Command::new(admin::IDENTIFY, 6).with(40, &[1]).with_descriptor(Descriptor {
-        address: 0,
-        length,
-        kind,
-    });
-    let event = capsule(Command::new(admin::ASYNC_EVENT, 7), &[]);
+    let identify = NvmeCommand::new(admin::IDENTIFY, 6)
+        .with(40, &[1])
+        .with_descriptor(Descriptor { address: 0, length, kind });
+    let event = capsule(NvmeCommand::new(admin::ASYNC_EVENT, 7), &[]);
     let mut damaged = capsule(blocks(io::WRITE, 8, 1), &[7; 512]);
     damaged[1] |= flag::DATA_DIGEST;
     damaged[4..8].copy_from_slice(&(72 + 512 + 4_u32).to_le_bytes());
     damaged.extend([1, 2, 3, 4]);
     let message = |fabrics_type: u8, message: &[u8]| {
         let length = if message.is_empty() { 4096 } else { message.len() as u32 };
-        let command = Command::new(admin::FABRICS, 9)
+        let command = NvmeCommand::new(admin::FABRICS, 9)
             .with(4, &[fabrics_type])
             .with(41, &[1, 1, 0xe9])
             .with(44, &length.to_le_bytes());
@@ -179,14 +177,14 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         flush,
     ]
     .concat();
-    let shut_down = Command::new(admin::FABRICS, 10)
+    let shut_down = NvmeCommand::new(admin::FABRICS, 10)
         .with(4, &[fabrics::PROPERTY_SET])
         .with(44, &property::CC.to_le_bytes())
         .with(48, &0x0046_4001_u64.to_le_bytes());
-    let ana = Command::new(admin::GET_LOG_PAGE, 15)
+    let ana = NvmeCommand::new(admin::GET_LOG_PAGE, 15)
         .with(40, &[log::ANA, 0, 12, 0])
         .with_descriptor(Descriptor { address: 0, length: 52, kind: descriptor::TRANSPORT });
-    let events = Command::new(admin::SET_FEATURES, 16)
+    let events = NvmeCommand::new(admin::SET_FEATURES, 16)
         .with(40, &[feature::ASYNC_EVENTS])
         .with(44, &[0xff; 4]);
     let again = event.clone();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use floe_nbd::connection::{Connection, Event};
 use floe_nbd::export::{Export, Exports};
 use floe_nbd::handshake::Tls;
-use floe_nbd::transmission::{Command, Extent, ReplyHeader, Request, encode_extents};
+use floe_nbd::transmission::{Extent, NbdCommand, ReplyHeader, Request, encode_extents};
 use floe_nbd::uri::{Address, Uri};
 use floe_nbd::wire::ErrorCode;
 use floe_server::nbd_client::{Client, ClientError, Options, Reply};
@@ -103,7 +103,7 @@ fn carry_out(
     structured: bool,
     out: &mut Vec<u8>,
 ) {
-    if request.command == Command::BlockStatus {
+    if request.command == NbdCommand::BlockStatus {
         // What is zero counts as a hole.
         let blocks = disk[request.offset as usize..].chunks(4096);
         let extents = blocks.map(|block| {
@@ -120,9 +120,9 @@ fn carry_out(
     let start = request.offset as usize;
     let range = start..start + request.length as usize;
     match request.command {
-        Command::Read => out.extend_from_slice(&disk[range]),
-        Command::Write => disk[range].copy_from_slice(payload),
-        Command::Trim | Command::WriteZeroes => disk[range].fill(0),
+        NbdCommand::Read => out.extend_from_slice(&disk[range]),
+        NbdCommand::Write => disk[range].copy_from_slice(payload),
+        NbdCommand::Trim | NbdCommand::WriteZeroes => disk[range].fill(0),
         _ => {}
     }
 }

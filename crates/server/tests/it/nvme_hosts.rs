@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use floe_block::WriteMode;
 use floe_nvme::wire::Status;
 use floe_nvme::wire::pdu::{self, Data, Header, Initialize, flag, kind};
-use floe_nvme::wire::{Command, Completion, Descriptor};
+use floe_nvme::wire::{Completion, Descriptor, NvmeCommand};
 use floe_nvme::wire::{admin, fabrics, feature, io};
 use floe_nvme::wire::{connect, descriptor, property};
 use floe_testkit::PATIENCE;
@@ -49,7 +49,7 @@ impl Host {
         data[connect::CONTROLLER_ID].copy_from_slice(&controller.to_le_bytes());
         data[256..256 + NQN.len()].copy_from_slice(NQN.as_bytes());
         data[512..512 + HOST.len()].copy_from_slice(HOST.as_bytes());
-        let command = Command::new(admin::FABRICS, 0)
+        let command = NvmeCommand::new(admin::FABRICS, 0)
             .with(4, &[fabrics::CONNECT])
             .with(42, &queue.to_le_bytes())
             .with(44, &31_u16.to_le_bytes());
@@ -61,13 +61,13 @@ impl Host {
     /// An admin queue whose controller is ready, and so many I/O queues.
     fn connect_all(rig: &Rig, queues: u16) -> (Self, Vec<Self>) {
         let (mut host, controller) = Self::connect(rig, 0, 0xffff);
-        let enable = Command::new(admin::FABRICS, 0)
+        let enable = NvmeCommand::new(admin::FABRICS, 0)
             .with(4, &[fabrics::PROPERTY_SET])
             .with(44, &property::CC.to_le_bytes())
             .with(48, &0x0046_0001_u64.to_le_bytes());
         assert!(host.ask(enable, &[]).status.is_success());
         let wanted = u32::from(queues - 1) * 0x0001_0001;
-        let grant = Command::new(admin::SET_FEATURES, 0)
+        let grant = NvmeCommand::new(admin::SET_FEATURES, 0)
             .with(40, &[feature::QUEUES])
             .with(44, &wanted.to_le_bytes());
         assert!(host.ask(grant, &[]).status.is_success());
@@ -89,7 +89,7 @@ impl Host {
     }
 
     /// Sends a command with its data in the capsule.
-    fn begin(&mut self, command: Command, data: &[u8]) -> u16 {
+    fn begin(&mut self, command: NvmeCommand, data: &[u8]) -> u16 {
         self.last_id += 1;
         let id = self.last_id;
         let mut command = command.with(2, &id.to_le_bytes());
@@ -108,7 +108,7 @@ impl Host {
         id
     }
 
-    fn ask(&mut self, command: Command, data: &[u8]) -> Completion {
+    fn ask(&mut self, command: NvmeCommand, data: &[u8]) -> Completion {
         let id = self.begin(command, data);
         let completion = self.receive().completion();
         assert_eq!(completion.id, id);
@@ -117,7 +117,7 @@ impl Host {
 
     fn begin_blocks(&mut self, opcode: u8, first: u64, bytes: usize, data: &[u8]) -> u16 {
         let (length, kind) = (bytes as u32, descriptor::TRANSPORT);
-        let command = Command::new(opcode, 0)
+        let command = NvmeCommand::new(opcode, 0)
             .with(4, &1_u32.to_le_bytes())
             .with(40, &first.to_le_bytes())
             .with(48, &((bytes / 512 - 1) as u16).to_le_bytes())
@@ -196,13 +196,13 @@ fn one_queue_reads_what_another_has_written() {
     assert!(queues[0].receive().completion().status.is_success());
     assert_eq!(queues[1].read(8, data.len()), data);
     let short = vec![9; 4096];
-    let write = Command::new(io::WRITE, 0)
+    let write = NvmeCommand::new(io::WRITE, 0)
         .with(4, &1_u32.to_le_bytes())
         .with(40, &16_u64.to_le_bytes())
         .with(48, &7_u16.to_le_bytes());
     assert!(queues[2].ask(write, &short).status.is_success());
     assert_eq!(queues[0].read(16, 4096), short);
-    let flush = Command::new(io::FLUSH, 0).with(4, &u32::MAX.to_le_bytes());
+    let flush = NvmeCommand::new(io::FLUSH, 0).with(4, &u32::MAX.to_le_bytes());
     assert!(queues[1].ask(flush, &[]).status.is_success());
     rig.end();
 }
@@ -253,7 +253,7 @@ fn a_comparison_sees_what_was_written_before() {
 fn a_shutdown_flushes() {
     let rig = setup().start().unwrap();
     let (mut admin, _queues) = Host::connect_all(&rig, 1);
-    let shut_down = Command::new(admin::FABRICS, 0)
+    let shut_down = NvmeCommand::new(admin::FABRICS, 0)
         .with(4, &[fabrics::PROPERTY_SET])
         .with(44, &property::CC.to_le_bytes())
         .with(48, &0x0046_4001_u64.to_le_bytes());

@@ -3,7 +3,7 @@
 //!
 //! Source: NVMe Base Specification 2.0, section 8.13 "NVMe In-band Authentication".
 
-use super::command::{Command, HostError, Payload, Transport, broken, fabrics, u16_at, u32_at};
+use super::command::{HostCommand, HostError, Payload, Transport, broken, fabrics, u16_at, u32_at};
 use super::connection::Connection;
 use floe_nvme::auth::{Group, Hash, Random, Secret};
 
@@ -191,9 +191,10 @@ fn negotiate(own: &Authentication, transaction: u16) -> Vec<u8> {
 fn send<T: Transport>(connection: &mut Connection<T>, message: Vec<u8>) -> Result<(), HostError> {
     let length = message.len() as u32;
     let payload = Payload::ToController(message);
-    let command = Command::fabrics("Authentication Send", fabrics::AUTHENTICATION_SEND, payload)
-        .bytes(41, &[1, 1, SECURITY_PROTOCOL])
-        .dword(11, length);
+    let command =
+        HostCommand::fabrics("Authentication Send", fabrics::AUTHENTICATION_SEND, payload)
+            .bytes(41, &[1, 1, SECURITY_PROTOCOL])
+            .dword(11, length);
     connection.call(command).map(drop)
 }
 
@@ -204,7 +205,7 @@ fn receive<T: Transport>(
 ) -> Result<Vec<u8>, HostError> {
     let payload = Payload::FromController(TAKEN_BYTES);
     let command =
-        Command::fabrics("Authentication Receive", fabrics::AUTHENTICATION_RECEIVE, payload)
+        HostCommand::fabrics("Authentication Receive", fabrics::AUTHENTICATION_RECEIVE, payload)
             .bytes(41, &[1, 1, SECURITY_PROTOCOL])
             .dword(11, TAKEN_BYTES);
     let message = connection.call(command)?.data;

@@ -84,7 +84,7 @@ pub enum Payload {
 
 /// A command without its identifier and SGL, which the queue fills in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
+pub struct HostCommand {
     entry: [u8; 64],
     /// Data of the command.
     pub payload: Payload,
@@ -92,7 +92,7 @@ pub struct Command {
     pub name: &'static str,
 }
 
-impl Command {
+impl HostCommand {
     /// Creates a command with zeros in all fields but its opcode and namespace.
     pub fn new(name: &'static str, opcode: u8, namespace: u32, payload: Payload) -> Self {
         let mut entry = [0; 64];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::command::{Command, CommandError, HostError, Transport};
+use super::command::{CommandError, HostCommand, HostError, Transport};
 use super::queue::{Completion, Queue, QueueOptions};
 
 const BUFFER_BYTES: usize = 64 << 10;
@@ -45,7 +45,7 @@ impl<T: Transport> Connection<T> {
     ///
     /// # Errors
     /// When the queue is full, or the connection failed.
-    pub fn submit(&mut self, command: Command) -> Result<u16, HostError> {
+    pub fn submit(&mut self, command: HostCommand) -> Result<u16, HostError> {
         if self.failed {
             return Err(HostError::Failed);
         }
@@ -58,7 +58,7 @@ impl<T: Transport> Connection<T> {
     ///
     /// # Errors
     /// When the queue is full.
-    pub fn enqueue(&mut self, command: Command) -> Result<u16, HostError> {
+    pub fn enqueue(&mut self, command: HostCommand) -> Result<u16, HostError> {
         self.queue.submit(command)
     }
 
@@ -84,7 +84,7 @@ impl<T: Transport> Connection<T> {
     ///
     /// # Errors
     /// When the controller fails the command, or the connection failed.
-    pub fn call(&mut self, command: Command) -> Result<Completion, HostError> {
+    pub fn call(&mut self, command: HostCommand) -> Result<Completion, HostError> {
         let id = self.submit(command)?;
         loop {
             let completion = self.next_completion()?;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::authentication::{Authentication, authenticate};
 use super::command::{
-    Command, HostError, Payload, Transport, admin, attribute, broken, feature, io_command, log_page,
+    HostCommand, HostError, Payload, Transport, admin, attribute, broken, feature, io_command,
+    log_page,
 };
 use super::connection::{Connection, succeeded};
 use super::identify::{
@@ -93,7 +94,7 @@ impl<T: Transport> Controller<T> {
     pub fn connect(access: &Access) -> Result<Self, HostError> {
         let options = QueueOptions { id: 0, ..access.options };
         let mut connection = Connection::<T>::open(&access.address, access.timeout, options)?;
-        let connect = Command::connect(
+        let connect = HostCommand::connect(
             0,
             options.entries,
             options.flow_control,
@@ -102,7 +103,7 @@ impl<T: Transport> Controller<T> {
         );
         let id = connect_queue(&mut connection, connect, access)?;
         enable(&mut connection)?;
-        let data = connection.call(Command::identify(1, 0))?.data;
+        let data = connection.call(HostCommand::identify(1, 0))?.data;
         let data = ControllerData::parse(&data)?;
         if data.controller_id != id {
             return Err(broken(format!("CNTLID {}, and {id} in Connect", data.controller_id)));
@@ -130,7 +131,7 @@ impl<T: Transport> Controller<T> {
     /// # Errors
     /// When the controller fails the command, or the connection failed.
     pub fn namespaces(&mut self) -> Result<Vec<u32>, HostError> {
-        parse_list(&self.call(Command::identify(2, 0))?.data)
+        parse_list(&self.call(HostCommand::identify(2, 0))?.data)
     }
 
     /// Returns the properties of a namespace.
@@ -138,7 +139,7 @@ impl<T: Transport> Controller<T> {
     /// # Errors
     /// See [`Controller::namespaces`].
     pub fn namespace(&mut self, id: u32) -> Result<NamespaceData, HostError> {
-        NamespaceData::parse(&self.call(Command::identify(0, id))?.data)
+        NamespaceData::parse(&self.call(HostCommand::identify(0, id))?.data)
     }
 
     /// Returns the identifiers of a namespace: their types and bytes.
@@ -146,7 +147,7 @@ impl<T: Transport> Controller<T> {
     /// # Errors
     /// See [`Controller::namespaces`].
     pub fn identifiers(&mut self, id: u32) -> Result<Vec<(u8, Vec<u8>)>, HostError> {
-        let data = self.call(Command::identify(3, id))?.data;
+        let data = self.call(HostCommand::identify(3, id))?.data;
         let (mut found, mut rest) = (Vec::new(), &data[..]);
         while let [kind, length, _, _, more @ ..] = rest
             && *kind != 0
@@ -173,7 +174,8 @@ impl<T: Transport> Controller<T> {
     /// See [`Controller::namespaces`].
     pub fn set_queues(&mut self, queues: u16) -> Result<u16, HostError> {
         let wanted = u32::from(queues - 1) * 0x1_0001;
-        let granted = self.call(Command::set_features(feature::NUMBER_OF_QUEUES, wanted))?.result;
+        let granted =
+            self.call(HostCommand::set_features(feature::NUMBER_OF_QUEUES, wanted))?.result;
         let (submission, completion) = (granted as u16, (granted >> 16) as u16);
         Ok(submission.min(completion).min(queues - 1) + 1)
     }
@@ -188,7 +190,7 @@ impl<T: Transport> Controller<T> {
         let (address, timeout) = (&self.access.address, self.access.timeout);
         let mut connection = Connection::open(address, timeout, options)?;
         let data = self.access.connect_data(self.id);
-        let connect = Command::connect(id, entries, options.flow_control, 0, data);
+        let connect = HostCommand::connect(id, entries, options.flow_control, 0, data);
         let told = connect_queue(&mut connection, connect, &self.access)?;
         if told != self.id {
             return Err(broken(format!("Connect of queue {id} returned CNTLID {told}")));
@@ -201,7 +203,7 @@ impl<T: Transport> Controller<T> {
     /// # Errors
     /// See [`Controller::namespaces`].
     pub fn keep_alive(&mut self) -> Result<(), HostError> {
-        self.call(Command::new("Keep Alive", admin::KEEP_ALIVE, 0, Payload::None)).map(drop)
+        self.call(HostCommand::new("Keep Alive", admin::KEEP_ALIVE, 0, Payload::None)).map(drop)
     }
 
     /// Reads a part of a log page.
@@ -210,7 +212,7 @@ impl<T: Transport> Controller<T> {
     /// See [`Controller::namespaces`].
     pub fn log_page(&mut self, page: u8, offset: u64, bytes: u32) -> Result<Vec<u8>, HostError> {
         let namespace = if page == log_page::HEALTH { u32::MAX } else { 0 };
-        Ok(self.call(Command::get_log_page(page, namespace, offset, bytes))?.data)
+        Ok(self.call(HostCommand::get_log_page(page, namespace, offset, bytes))?.data)
     }
 
     /// Subscribes to a mask of asynchronous events, such as [`ControllerData::NAMESPACE_NOTICES`],
@@ -219,7 +221,7 @@ impl<T: Transport> Controller<T> {
     /// # Errors
     /// See [`Controller::namespaces`].
     pub fn watch(&mut self, events: u32) -> Result<(), HostError> {
-        self.call(Command::set_features(feature::ASYNC_EVENTS, events))?;
+        self.call(HostCommand::set_features(feature::ASYNC_EVENTS, events))?;
         self.request_event()
     }
 
@@ -229,7 +231,7 @@ impl<T: Transport> Controller<T> {
     /// When the connection failed.
     pub fn request_event(&mut self) -> Result<(), HostError> {
         let command =
-            Command::new("Asynchronous Event Request", admin::ASYNC_EVENT, 0, Payload::None);
+            HostCommand::new("Asynchronous Event Request", admin::ASYNC_EVENT, 0, Payload::None);
         self.connection.submit(command).map(drop)
     }
 
@@ -277,7 +279,7 @@ impl<T: Transport> Controller<T> {
     ///
     /// # Errors
     /// See [`Controller::namespaces`].
-    pub fn call(&mut self, command: Command) -> Result<Completion, HostError> {
+    pub fn call(&mut self, command: HostCommand) -> Result<Completion, HostError> {
         let id = self.connection.submit(command)?;
         loop {
             let completion = self.connection.next_completion()?;
@@ -293,7 +295,7 @@ impl<T: Transport> Controller<T> {
 /// identifier.
 fn connect_queue<T: Transport>(
     connection: &mut Connection<T>,
-    connect: Command,
+    connect: HostCommand,
     access: &Access,
 ) -> Result<u16, HostError> {
     let result = connection.call(connect)?.result;
@@ -310,22 +312,22 @@ fn connect_queue<T: Transport>(
 
 /// Disables the controller, enables it and waits until it is ready.
 fn enable<T: Transport>(connection: &mut Connection<T>) -> Result<(), HostError> {
-    let capabilities = connection.call(Command::property_get(attribute::CAP, true))?.result;
+    let capabilities = connection.call(HostCommand::property_get(attribute::CAP, true))?.result;
     if capabilities & 0xFFFF == 0 {
         return Err(broken("CAP has MQES 0"));
     }
     if capabilities >> 37 & 1 == 0 {
         return Err(broken(format!("CAP {capabilities:#x} has no NVM command set")));
     }
-    connection.call(Command::property_set(attribute::CC, 0))?;
-    connection.call(Command::property_set(attribute::CC, ENTRY_SIZES | ENABLE))?;
+    connection.call(HostCommand::property_set(attribute::CC, 0))?;
+    connection.call(HostCommand::property_set(attribute::CC, ENTRY_SIZES | ENABLE))?;
     for _ in 0..READY_QUESTIONS {
-        let status = connection.call(Command::property_get(attribute::CSTS, false))?.result;
+        let status = connection.call(HostCommand::property_get(attribute::CSTS, false))?.result;
         if status & 2 != 0 {
             return Err(broken(format!("CSTS {status:#x} has CFS")));
         }
         if status & 1 != 0 {
-            connection.call(Command::property_get(attribute::VS, false))?;
+            connection.call(HostCommand::property_get(attribute::VS, false))?;
             return Ok(());
         }
     }
@@ -352,38 +354,38 @@ pub struct Range {
 
 impl Range {
     /// Creates a command on the range.
-    fn command(self, name: &'static str, opcode: u8, flags: u32, payload: Payload) -> Command {
-        Command::new(name, opcode, self.namespace, payload)
+    fn command(self, name: &'static str, opcode: u8, flags: u32, payload: Payload) -> HostCommand {
+        HostCommand::new(name, opcode, self.namespace, payload)
             .dwords(10, self.first)
             .dword(12, (self.blocks - 1) & 0xFFFF | flags)
     }
 
     /// Creates a Read of the range, whose length in bytes is `bytes`.
-    pub fn read(self, bytes: u32) -> Command {
+    pub fn read(self, bytes: u32) -> HostCommand {
         self.command("Read", io_command::READ, 0, Payload::FromController(bytes))
     }
 
     /// Creates a Write of the range. With `fua` the data is durable when the command completes.
-    pub fn write(self, data: Vec<u8>, fua: bool) -> Command {
+    pub fn write(self, data: Vec<u8>, fua: bool) -> HostCommand {
         let flags = if fua { FUA } else { 0 };
         self.command("Write", io_command::WRITE, flags, Payload::ToController(data))
     }
 
     /// Creates a Compare of the range with `data`.
-    pub fn compare(self, data: Vec<u8>) -> Command {
+    pub fn compare(self, data: Vec<u8>) -> HostCommand {
         self.command("Compare", io_command::COMPARE, 0, Payload::ToController(data))
     }
 
     /// Creates a Write Zeroes on the range. With `may_deallocate` the controller may free its
     /// space.
-    pub fn write_zeroes(self, may_deallocate: bool) -> Command {
+    pub fn write_zeroes(self, may_deallocate: bool) -> HostCommand {
         let flags = if may_deallocate { DEALLOCATE_ZEROES } else { 0 };
         self.command("Write Zeroes", io_command::WRITE_ZEROES, flags, Payload::None)
     }
 
     /// Creates a Flush of the range's namespace.
-    pub fn flush(self) -> Command {
-        Command::new("Flush", io_command::FLUSH, self.namespace, Payload::None)
+    pub fn flush(self) -> HostCommand {
+        HostCommand::new("Flush", io_command::FLUSH, self.namespace, Payload::None)
     }
 }
 
@@ -457,7 +459,7 @@ impl<T: Transport> IoQueue<T> {
         }
         let (opcode, namespace) = (io_command::DATASET_MANAGEMENT, ranges[0].namespace);
         let payload = Payload::ToController(data);
-        let command = Command::new("Dataset Management", opcode, namespace, payload)
+        let command = HostCommand::new("Dataset Management", opcode, namespace, payload)
             .dword(10, ranges.len() as u32 - 1)
             .dword(11, DEALLOCATE);
         self.connection.call(command)

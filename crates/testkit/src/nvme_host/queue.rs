@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use super::command as pdu;
 use super::command::{
-    CAPSULE_RESPONSE, COMMON_BYTES, CONTROLLER_DATA, CONTROLLER_TERMINATES, Command, Common,
-    DATA_DIGEST, DIGEST_BYTES, HEADER_BYTES, HEADER_DIGEST, HostError, IC_BYTES, IC_RESPONSE, LAST,
+    CAPSULE_RESPONSE, COMMON_BYTES, CONTROLLER_DATA, CONTROLLER_TERMINATES, Common, DATA_DIGEST,
+    DIGEST_BYTES, HEADER_BYTES, HEADER_DIGEST, HostCommand, HostError, IC_BYTES, IC_RESPONSE, LAST,
     Payload, READY_TO_TRANSFER, SUCCESS, Status, TERMINATION_MAX_BYTES, admin, broken, checksum,
     u16_at, u32_at, u64_at,
 };
@@ -178,7 +178,7 @@ impl Queue {
     ///
     /// # Panics
     /// Before the parameters are negotiated.
-    pub fn submit(&mut self, command: Command) -> Result<u16, HostError> {
+    pub fn submit(&mut self, command: HostCommand) -> Result<u16, HostError> {
         let agreed = self.agreed.expect("commands follow the agreement");
         let place = self.free.pop().ok_or(HostError::QueueFull(self.places.len()))?;
         let Place { uses, command: here } = &mut self.places[usize::from(place)];

@@ -12,7 +12,7 @@ use super::{
 use crate::dense::{DenseKeys, NEVER, Numbering};
 use crate::error::{Error, ErrorKind};
 use crate::fields::{Flaw, Found};
-use crate::request::{Kind, Op, Request};
+use crate::request::{Op, Request, TraceKind};
 use crate::stats::Stats;
 use crate::trace::{OpenOptions, STANDARD_INPUT, Trace, open_window};
 use crate::window::{WINDOW_BYTES, Window};
@@ -34,7 +34,7 @@ pub struct CompactWriter<W: Write + Seek> {
     /// Offset of the header in the output.
     header_at: u64,
     options: CompactOptions,
-    kind: Kind,
+    kind: TraceKind,
     stats: Stats,
     numbering: Numbering,
     /// Key numbers of all requests, collected if next accesses are to be stored.
@@ -86,8 +86,8 @@ impl<W: Write + Seek> CompactWriter<W> {
     ///
     /// # Errors
     /// When the output cannot be written, or next accesses are requested for a block trace.
-    pub fn new(mut out: W, kind: Kind, options: CompactOptions) -> io::Result<Self> {
-        if options.next_accesses && kind == Kind::Block {
+    pub fn new(mut out: W, kind: TraceKind, options: CompactOptions) -> io::Result<Self> {
+        if options.next_accesses && kind == TraceKind::Block {
             let problem = "next accesses need keys, and a block trace has places on a disk";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
@@ -120,7 +120,8 @@ impl<W: Write + Seek> CompactWriter<W> {
     /// When the output cannot be written, and on the 2³²th distinct key.
     pub fn push(&mut self, request: &Request) -> io::Result<()> {
         self.stats.add(request);
-        let key = if self.kind == Kind::Block { request.key } else { self.number(request.key)? };
+        let key =
+            if self.kind == TraceKind::Block { request.key } else { self.number(request.key)? };
         let op = match request.op {
             Op::Read => 0,
             Op::Write => 1,
@@ -163,7 +164,7 @@ impl<W: Write + Seek> CompactWriter<W> {
         let info = self.stats.info("", "floe");
         let header = Header {
             kind: self.kind,
-            dense: self.kind != Kind::Block,
+            dense: self.kind != TraceKind::Block,
             next_accesses: self.options.next_accesses,
             requests: info.requests,
             // Keys that are only deleted have numbers, too.
@@ -481,7 +482,7 @@ impl DenseKeys {
     pub fn load(text: &str, options: &OpenOptions) -> Result<Self, Error> {
         let mut trace = Trace::open_source(text, options)?;
         let whole = options.filter.is_none() && text != STANDARD_INPUT;
-        if whole && trace.format().name() == "floe" && trace.kind() != Kind::Block {
+        if whole && trace.format().name() == "floe" && trace.kind() != TraceKind::Block {
             let compact = CompactTrace::open(text)?;
             if !compact.header().has_deletes() {
                 return compact.into_dense();

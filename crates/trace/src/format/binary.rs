@@ -7,7 +7,7 @@ use crate::decode::{
     Batch, Clock, Decode, Decoded, Record, Records, SECTOR_BYTES, block, key_only,
 };
 use crate::fields::{Flaw, offset_bytes};
-use crate::request::{Kind, Op, Request};
+use crate::request::{Op, Request, TraceKind};
 
 macro_rules! keys {
     (
@@ -16,7 +16,7 @@ macro_rules! keys {
     ) => {
         pub(super) static $spec: Spec = Spec {
             name: $name,
-            kind: Kind::Key,
+            kind: TraceKind::Key,
             layout: $layout,
             origin: $origin,
             names: $names,
@@ -70,7 +70,7 @@ impl<const N: usize, F: Fn(&[u8; N]) -> u64 + Send> Record for Keys<N, F> {
 
 pub(super) static FLOE: Spec = Spec {
     name: "floe",
-    kind: Kind::Key,
+    kind: TraceKind::Key,
     layout: "binary: header, then blocks of columns (docs/trace-format.md)",
     origin: "`floe trace convert`",
     fit: |sample| Fit::sure(100).only_if(is_compact(sample.bytes)),
@@ -84,7 +84,7 @@ const RECORD_BYTES: usize = 24;
 
 pub(super) static ORACLE_GENERAL: Spec = Spec {
     name: "oracleGeneral",
-    kind: Kind::Object,
+    kind: TraceKind::Object,
     layout: "binary, little-endian: u32 time (s), u64 object, u32 bytes, i64 next use",
     origin: "libCacheSim's collection",
     fit,
@@ -169,7 +169,7 @@ fn fit(sample: &Sample<'_>) -> Fit {
 
 pub(super) static VSCSI: Spec = Spec {
     name: "vscsi",
-    kind: Kind::Block,
+    kind: TraceKind::Block,
     layout: "binary: version 1 of 32 bytes, version 2 of 40 bytes",
     origin: "CloudPhysics, libCacheSim",
     fit: |sample| fit_records(sample, Vscsi::new()),

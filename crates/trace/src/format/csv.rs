@@ -17,11 +17,11 @@ use super::{Fit, Spec, fit_lines, operation};
 use crate::decode::{Batch, Clock, Decode, Line, Lines, SECTOR_BYTES, Volumes};
 use crate::decode::{Sample, without_mark};
 use crate::fields::{Flaw, decimal, hash, integer, key_of, offset_bytes};
-use crate::request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
+use crate::request::{BLOCK_REQUEST_BYTES_MAX, Op, Request, TraceKind};
 
 pub(super) static CSV: Spec = Spec {
     name: "csv",
-    kind: Kind::Object,
+    kind: TraceKind::Object,
     layout: "a header names the columns: key, or offset and size; time, op, volume; or see \
              --columns",
     origin: "any table; the kind follows from the columns",
@@ -44,7 +44,7 @@ struct Csv {
     told: Columns,
     layout: Option<Layout>,
     /// Kind that the stream's first bytes showed; the header must agree.
-    kind: Option<Kind>,
+    kind: Option<TraceKind>,
     has_requests: bool,
     /// True if a title line comes next; `is_headed` is true after a header if the columns are given
     /// by numbers.
@@ -60,7 +60,7 @@ struct Layout {
     /// Header line; empty if the columns are given by numbers.
     header: Vec<u8>,
     separator: u8,
-    kind: Kind,
+    kind: TraceKind,
     /// Role of each column, as an index into `ROLES`; a larger number if it has none.
     roles: Vec<u8>,
     /// Column of each role, from 1.
@@ -198,9 +198,9 @@ impl Layout {
         };
         let kind = match (is_block, has(Role::Size)) {
             (true, false) => return None,
-            (true, true) => Kind::Block,
-            (false, true) => Kind::Object,
-            (false, false) => Kind::Key,
+            (true, true) => TraceKind::Block,
+            (false, true) => TraceKind::Object,
+            (false, false) => TraceKind::Key,
         };
         let unused: &[Role] = if is_block { &[Role::Key] } else { &[Role::Offset, Role::Volume] };
         unused.iter().for_each(|&role| found[role as usize] = None);
@@ -375,7 +375,7 @@ impl Csv {
                 let bytes =
                     integer(text).and_then(|units| units.checked_mul(layout.size_unit_bytes));
                 match layout.kind {
-                    Kind::Block => {
+                    TraceKind::Block => {
                         bytes.filter(|&bytes| bytes <= BLOCK_REQUEST_BYTES_MAX).ok_or_else(
                             || layout.flaw("a length of at most 4 GiB", Role::Size, text),
                         )?
@@ -452,7 +452,7 @@ impl Line for Csv {
         }
     }
 
-    fn kind(&mut self, head: &[u8]) -> Option<Kind> {
+    fn kind(&mut self, head: &[u8]) -> Option<TraceKind> {
         self.look_ahead(head);
         Some(*self.kind.get_or_insert(CSV.kind))
     }

@@ -23,7 +23,7 @@ use super::{Spec, operation, starts_with};
 use crate::decode::Sample;
 use crate::decode::{Batch, Clock, Line, SECTOR_BYTES, Volumes};
 use crate::fields::{Fields, Flaw, decimal, hash, hexadecimal, integer, key_of};
-use crate::request::{Kind, Op, Request};
+use crate::request::{Op, Request, TraceKind};
 
 use Column::*;
 use Separator::{Blanks, Comma};
@@ -116,7 +116,7 @@ pub(super) static ADAPTSIZE: Spec = Spec {
     names: &["webcachesim"],
     ..Spec::text(
         "adaptsize",
-        Kind::Object,
+        TraceKind::Object,
         "text: time, id, bytes",
         "AdaptSize, webcachesim",
         &[row(Blanks, S, &[TIME_S, Id("an id"), Bytes("a size in bytes")])],
@@ -125,7 +125,7 @@ pub(super) static ADAPTSIZE: Spec = Spec {
 
 pub(super) static ALIBABA: Spec = Spec::text(
     "alibaba",
-    Kind::Block,
+    TraceKind::Block,
     "csv: device, R or W, offset, bytes, time (µs)",
     "Alibaba Cloud block traces (2020)",
     &[headed(
@@ -148,7 +148,7 @@ pub(super) static DISKSIM: Spec = Spec {
     asks: Some(times_have_a_point),
     ..Spec::text(
         "disksim",
-        Kind::Block,
+        TraceKind::Block,
         "text: time (ms, with a fraction), device, sector, sectors, flags (hexadecimal, bit 0: \
          read)",
         "DiskSim and its SSD extension",
@@ -170,7 +170,7 @@ pub(super) static SSDSIM: Spec = Spec {
     names: &["mqsim"],
     ..Spec::text(
         "ssdsim",
-        Kind::Block,
+        TraceKind::Block,
         "text: time (ns), device, sector, sectors, 1 for a read or 0 for a write",
         "SSDsim, MQSim",
         &[row(
@@ -189,7 +189,7 @@ pub(super) static SSDSIM: Spec = Spec {
 
 pub(super) static FIU: Spec = Spec::text(
     "fiu",
-    Kind::Block,
+    TraceKind::Block,
     "text: time (ns), pid, process, sector, sectors, R or W, major, minor, MD5 if any",
     "FIU: I/O Deduplication, SRCMap (SNIA IOTTA)",
     &[open(row(
@@ -212,7 +212,7 @@ pub(super) static IBM: Spec = Spec {
     names: &["ibmobjectstore", "objectstore"],
     ..Spec::text(
         "ibm",
-        Kind::Object,
+        TraceKind::Object,
         "text: time (ms), REST.GET.OBJECT or another, object (hexadecimal), bytes, range if any",
         "IBM Cloud Object Storage (SNIA IOTTA)",
         &[open(row(
@@ -230,7 +230,7 @@ pub(super) static IBM: Spec = Spec {
 
 pub(super) static MSR: Spec = Spec::text(
     "msr",
-    Kind::Block,
+    TraceKind::Block,
     "csv: time (100 ns), host, disk, Read or Write, offset, bytes, response time",
     "MSR Cambridge (SNIA IOTTA)",
     &[headed(
@@ -253,7 +253,7 @@ pub(super) static MSR: Spec = Spec::text(
 
 pub(super) static SPC: Spec = Spec::text(
     "spc",
-    Kind::Block,
+    TraceKind::Block,
     "csv: ASU, sector, bytes, R or W, time (s, with a fraction)",
     "UMass trace repository (Financial, WebSearch), SPC",
     &[open(row(
@@ -271,7 +271,7 @@ pub(super) static SPC: Spec = Spec::text(
 
 pub(super) static SYSTOR: Spec = Spec::text(
     "systor",
-    Kind::Block,
+    TraceKind::Block,
     "csv: time (s, with a fraction), response (s), R or W, LUN, offset, bytes",
     "SYSTOR '17 (SNIA IOTTA)",
     &[headed(
@@ -295,7 +295,7 @@ pub(super) static TENCENT: Spec = Spec {
     names: &["cbs"],
     ..Spec::text(
         "tencent",
-        Kind::Block,
+        TraceKind::Block,
         "csv: time (s), sector, sectors, 0 for a read or 1 for a write, volume",
         "Tencent CBS (SNIA IOTTA)",
         &[headed(
@@ -317,7 +317,7 @@ pub(super) static TENCENT: Spec = Spec {
 
 pub(super) static TWITTER: Spec = Spec::text(
     "twitter",
-    Kind::Object,
+    TraceKind::Object,
     "csv: time (s), key, key bytes, value bytes, client, operation, TTL (s)",
     "Twitter cache clusters (2020)",
     &[headed(
@@ -355,7 +355,7 @@ pub(super) static TWITTER: Spec = Spec::text(
 
 pub(super) static WIKIBENCH: Spec = Spec::text(
     "wikibench",
-    Kind::Key,
+    TraceKind::Key,
     "text: counter, time (s, with a fraction), URL, - or save",
     "Wikipedia's requests of 2007",
     &[row(
@@ -374,7 +374,7 @@ pub(super) static WIKIPEDIA: Spec = Spec {
     names: &["cache-u", "cache-t"],
     ..Spec::text(
         "wikipedia",
-        Kind::Object,
+        TraceKind::Object,
         "text: time (s), key, type of image if any, bytes, time to the first byte (s)",
         "Wikimedia's CDN (2019)",
         &[

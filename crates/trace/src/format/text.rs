@@ -7,11 +7,11 @@ use crate::decode::{
 };
 use crate::decode::{Sample, SampleLine};
 use crate::fields::{Fields, Flaw, hash, hexadecimal, integer, key_of};
-use crate::request::{Kind, Op, Request};
+use crate::request::{Op, Request, TraceKind};
 
 pub(super) static PLAIN: Spec = Spec {
     name: "plain",
-    kind: Kind::Key,
+    kind: TraceKind::Key,
     layout: "text: a key a line; `*` and blank lines do not count",
     origin: "LIRS, and the simplest format to write",
     fit: fit_plain,
@@ -46,7 +46,7 @@ fn fit_plain(sample: &Sample<'_>) -> Fit {
 
 pub(super) static ARC: Spec = Spec {
     name: "arc",
-    kind: Kind::Key,
+    kind: TraceKind::Key,
     layout: "text: first page, count, ignored, request number",
     origin: "ARC paper (OLTP, P1–P14, DS1, S1–S3)",
     fit: |sample| fit_lines(sample, Arc::<false>),
@@ -86,7 +86,7 @@ impl<const AS_BLOCKS: bool> Line for Arc<AS_BLOCKS> {
 
 pub(super) static ADDRESS: Spec = Spec {
     name: "address",
-    kind: Kind::Key,
+    kind: TraceKind::Key,
     layout: "text: l, s, L, S, M, I, R, W, 0, 1 or 2; an address (hexadecimal); more if any",
     origin: "UCSD, Valgrind's lackey, Dinero, Pin",
     fit: fit_address,
@@ -142,7 +142,7 @@ fn fit_address(sample: &Sample<'_>) -> Fit {
 
 pub(super) static FIO: Spec = Spec {
     name: "fio",
-    kind: Kind::Block,
+    kind: TraceKind::Block,
     layout: "text: fio version 2 or 3 iolog; time (µs, version 3), file, action, offset, bytes",
     origin: "fio's write_iolog",
     fit: |sample| fit_lines(sample, Fio::new()),
@@ -230,7 +230,7 @@ const RECORD_BYTES_MIN: usize = 48;
 
 pub(super) static SRT: Spec = Spec {
     name: "srt",
-    kind: Kind::Block,
+    kind: TraceKind::Block,
     layout: "binary: header up to 0x0C, then big-endian words: size, id, s, µs, …, bytes, sector, \
              device, …, flags",
     origin: "HP traces (cello, hplajw, snake)",
@@ -310,7 +310,7 @@ const LAYOUT: &str =
 
 pub(super) static QUEUED: Spec = Spec {
     name: "blkparse",
-    kind: Kind::Block,
+    kind: TraceKind::Block,
     layout: LAYOUT,
     origin: "blktrace's blkparse; requests as queued (Q)",
     fit: |sample| {
@@ -324,7 +324,7 @@ pub(super) static QUEUED: Spec = Spec {
 
 pub(super) static ISSUED: Spec = Spec {
     name: "blkparse-issued",
-    kind: Kind::Block,
+    kind: TraceKind::Block,
     layout: LAYOUT,
     origin: "blktrace's blkparse; requests as issued to the driver (D)",
     fit: |sample| {
@@ -443,7 +443,7 @@ fn has(sample: &Sample<'_>, action: &[u8]) -> bool {
 
 pub(super) static CACHELIB: Spec = Spec {
     name: "cachelib",
-    kind: Kind::Object,
+    kind: TraceKind::Object,
     layout: "csv with a header: kv (key, op, size, op_count, key_size, …), cdn (timestamp, \
              cacheKey, …) or tectonic (op_time, block_id, …)",
     origin: "CacheLib (Meta)",

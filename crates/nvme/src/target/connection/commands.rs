@@ -11,7 +11,7 @@ use crate::target::request::{
 };
 use crate::target::{IN_CAPSULE_MAX_BYTES, QUEUE_MAX};
 use crate::wire::{
-    ALL_NAMESPACES, CONNECT_DATA_BYTES, Command, FLAG_SGL, Status, admin, connect, descriptor,
+    ALL_NAMESPACES, CONNECT_DATA_BYTES, FLAG_SGL, NvmeCommand, Status, admin, connect, descriptor,
     fabrics as fabrics_code,
 };
 
@@ -19,7 +19,7 @@ impl Connection {
     /// Executes a command whose capsule carries `data` bytes of data.
     pub(super) fn command(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         data: usize,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Violation> {
@@ -72,7 +72,7 @@ impl Connection {
     /// Starts a command of an I/O queue.
     fn begin(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         plan: Plan,
         data: usize,
         out: &mut Vec<u8>,
@@ -163,7 +163,7 @@ impl Connection {
     /// complete.
     pub(super) fn gather(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         bytes: usize,
         data: usize,
     ) -> Result<(), Status> {
@@ -173,7 +173,7 @@ impl Connection {
         self.state.give(
             before,
             bytes,
-            Sink::Command(Box::new(*command), Vec::with_capacity(bytes)),
+            Sink::NvmeCommand(Box::new(*command), Vec::with_capacity(bytes)),
         );
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Connection {
                     (flight.payload == Payload::None).then_some(Event::Checked { tag, intact })
                 );
             }
-            Sink::Command(command, data) => (command, data),
+            Sink::NvmeCommand(command, data) => (command, data),
             Sink::List(data) => return self.list_part(data, is_intact, out),
         };
         if is_intact == Some(false) {
@@ -224,13 +224,13 @@ impl Connection {
 
     fn connect(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         data: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Event, Violation> {
         let connected = match fabrics::connect(command, data, &self.subsystem) {
             Ok(connected) => connected,
-            Err(Refused::Command(result, status)) => {
+            Err(Refused::NvmeCommand(result, status)) => {
                 return Ok(self.refuse(command.id(), result, status, out));
             }
             Err(Refused::Host(name)) => {
@@ -264,7 +264,7 @@ impl Connection {
 
     pub(super) fn admin_answer(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         outcome: Result<AdminOutcome, Status>,
         out: &mut Vec<u8>,
     ) {
@@ -360,7 +360,7 @@ impl Connection {
     /// Starts a command whose list of ranges must be fetched from the host.
     pub(super) fn ask_for_list(
         &mut self,
-        command: &Command,
+        command: &NvmeCommand,
         bytes: usize,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Violation> {
@@ -421,7 +421,7 @@ impl Connection {
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) tag: u16,
-    command: Command,
+    command: NvmeCommand,
     /// Bytes of the list received so far.
     pub(super) data: Vec<u8>,
 }
@@ -436,7 +436,7 @@ pub(super) enum Place {
 
 /// Locates the data of a command that transfers `bytes` bytes. The capsule carries `data` bytes.
 pub(super) fn place(
-    command: &Command,
+    command: &NvmeCommand,
     bytes: usize,
     data: usize,
     to_controller: bool,

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::hosts::*;
 use crate::target::digest;
 use crate::wire::pdu::{self, Data, Header, flag, kind};
-use crate::wire::{Command, Completion, Status, admin, fabrics, identify, io};
+use crate::wire::{Completion, NvmeCommand, Status, admin, fabrics, identify, io};
 
 /// Header and data digests, as bits of an initialization request.
 const DIGESTS: u8 = 3;
@@ -222,13 +222,13 @@ fn answers_of_an_admin_queue_have_digests() {
     }
     let found = statuses(&told(&mut caller));
     assert_eq!(found, [Status::TRANSIENT_TRANSPORT_ERROR, Status::SUCCESS, Status::SUCCESS]);
-    let identify = Command::new(admin::IDENTIFY, 9)
+    let identify = NvmeCommand::new(admin::IDENTIFY, 9)
         .with(40, &[identify::CONTROLLER])
         .with_descriptor(transport(4096));
     caller.take(&with_digests(&capsule(&identify, &[]))).unwrap();
     let said = told(&mut caller);
     assert!(matches!(&said[..], [Said::Data(_, data), Said::Completed(_)] if data.len() == 4096));
-    let unknown = Command::new(admin::FABRICS, 4).with(4, &[fabrics::DISCONNECT]);
+    let unknown = NvmeCommand::new(admin::FABRICS, 4).with(4, &[fabrics::DISCONNECT]);
     caller.take(&with_digests(&capsule(&unknown, &[]))).unwrap();
     assert!(!statuses(&told(&mut caller))[0].is_success());
 }

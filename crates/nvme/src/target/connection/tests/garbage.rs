@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::hosts::*;
-use crate::wire::{Command, io};
+use crate::wire::{NvmeCommand, io};
 
 /// Returns a valid session with some bytes changed.
 fn damaged(good: Vec<u8>, damage: &[(usize, u8)]) -> Vec<u8> {
@@ -34,7 +34,7 @@ proptest! {
         let mut bytes = Vec::new();
         for (number, (opcode, namespace, rest, data)) in commands.iter().enumerate() {
             let place = if number % 3 == 0 { transport(*data) } else { in_capsule(*data) };
-            let command = Command::new(*opcode, number as u16)
+            let command = NvmeCommand::new(*opcode, number as u16)
                 .with(4, &namespace.to_le_bytes())
                 .with(40, rest)
                 .with_descriptor(place);

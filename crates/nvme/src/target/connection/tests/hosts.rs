@@ -12,7 +12,7 @@ use crate::target::request::{Failure, Request, RequestKind};
 use crate::target::subsystem::Subsystem;
 use crate::wire::pdu::{self, Data, Header, Initialize, flag, kind};
 use crate::wire::{
-    Command, Completion, Descriptor, admin, connect, descriptor, fabrics, feature, property,
+    Completion, Descriptor, NvmeCommand, admin, connect, descriptor, fabrics, feature, property,
 };
 
 pub(super) const NQN: &str = "nqn.2026-11.io.example:a";
@@ -43,7 +43,7 @@ pub(super) fn initialize(digests: u8) -> Vec<u8> {
 }
 
 /// Returns a command capsule that carries `data`. The command brings its own data descriptor.
-pub(super) fn capsule(command: &Command, data: &[u8]) -> Vec<u8> {
+pub(super) fn capsule(command: &NvmeCommand, data: &[u8]) -> Vec<u8> {
     let total_bytes = (pdu::COMMAND_CAPSULE_BYTES + data.len()) as u32;
     let data_offset = if data.is_empty() { 0 } else { 72 };
     let header =
@@ -74,7 +74,7 @@ pub(super) fn connect(queue: u16, controller: u16, subsystem: &str) -> Vec<u8> {
     data[connect::CONTROLLER_ID].copy_from_slice(&controller.to_le_bytes());
     data[256..256 + subsystem.len()].copy_from_slice(subsystem.as_bytes());
     data[512..512 + HOST.len()].copy_from_slice(HOST.as_bytes());
-    let command = Command::new(admin::FABRICS, 0)
+    let command = NvmeCommand::new(admin::FABRICS, 0)
         .with(4, &[fabrics::CONNECT])
         .with(42, &queue.to_le_bytes())
         .with(44, &31_u16.to_le_bytes())
@@ -84,7 +84,7 @@ pub(super) fn connect(queue: u16, controller: u16, subsystem: &str) -> Vec<u8> {
 
 pub(super) fn enable(on: bool) -> Vec<u8> {
     let value: u64 = if on { 0x0046_0001 } else { 0x0046_0000 };
-    let command = Command::new(admin::FABRICS, 1)
+    let command = NvmeCommand::new(admin::FABRICS, 1)
         .with(4, &[fabrics::PROPERTY_SET])
         .with(44, &property::CC.to_le_bytes())
         .with(48, &value.to_le_bytes());
@@ -93,15 +93,15 @@ pub(super) fn enable(on: bool) -> Vec<u8> {
 
 pub(super) fn queues(count: u16) -> Vec<u8> {
     let value = u32::from(count - 1) | u32::from(count - 1) << 16;
-    let command = Command::new(admin::SET_FEATURES, 2)
+    let command = NvmeCommand::new(admin::SET_FEATURES, 2)
         .with(40, &[feature::QUEUES])
         .with(44, &value.to_le_bytes());
     capsule(&command, &[])
 }
 
 /// Returns a command on a range of blocks, such as a read or a write.
-pub(super) fn blocks(opcode: u8, id: u16, first: u64, count: u16) -> Command {
-    Command::new(opcode, id)
+pub(super) fn blocks(opcode: u8, id: u16, first: u64, count: u16) -> NvmeCommand {
+    NvmeCommand::new(opcode, id)
         .with(4, &1_u32.to_le_bytes())
         .with(40, &first.to_le_bytes())
         .with(48, &(count - 1).to_le_bytes())

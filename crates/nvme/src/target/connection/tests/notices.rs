@@ -7,7 +7,9 @@ use super::sessions::{ask, identify_of, log_of, status_of};
 use crate::target::access::{AccessState, Port};
 use crate::target::io::{Namespace, Namespaces};
 use crate::target::subsystem::Subsystem;
-use crate::wire::{Command, Completion, DISCOVERY_NQN, Status, admin, feature, identify, io, log};
+use crate::wire::{
+    Completion, DISCOVERY_NQN, NvmeCommand, Status, admin, feature, identify, io, log,
+};
 
 const DISCOVERY_CHANGED: u64 = 0x0070_f002;
 const ACCESS_CHANGED: u64 = 0x000c_0302;
@@ -24,12 +26,12 @@ fn discovering(subsystem: &Arc<Subsystem>) -> Caller {
 
 /// Subscribes to these events and sends event requests with these identifiers.
 fn wait_for(caller: &mut Caller, events: u32, ids: &[u16]) {
-    let wanted = Command::new(admin::SET_FEATURES, 3)
+    let wanted = NvmeCommand::new(admin::SET_FEATURES, 3)
         .with(40, &[feature::ASYNC_EVENTS])
         .with(44, &events.to_le_bytes());
     assert!(ask(caller, &wanted).1.is_success());
     for id in ids {
-        caller.take(&capsule(&Command::new(admin::ASYNC_EVENT, *id), &[])).unwrap();
+        caller.take(&capsule(&NvmeCommand::new(admin::ASYNC_EVENT, *id), &[])).unwrap();
     }
     assert_eq!(caller.told(), []);
 }
@@ -145,12 +147,12 @@ fn a_host_is_told_of_access_that_changes_and_its_commands_go_elsewhere() {
     now = Arc::new(now.followed_by(vec![namespace(0), namespace(4)], 0));
     change(&mut caller, &now);
     ask(&mut caller, &log_of(log::CHANGED_NAMESPACES, 4096));
-    caller.take(&capsule(&Command::new(admin::ASYNC_EVENT, 32), &[])).unwrap();
+    caller.take(&capsule(&NvmeCommand::new(admin::ASYNC_EVENT, 32), &[])).unwrap();
     let refused = [Some(Status::ANA_INACCESSIBLE), Some(Status::ANA_TRANSITION), None];
     for ((access, refused), at) in lists.into_iter().zip(refused).zip(1..) {
         now = Arc::new(now.followed_by(list(access), at));
         assert_eq!(change(&mut caller, &now), [(30 + at as u16, ACCESS_CHANGED)]);
-        caller.take(&capsule(&Command::new(admin::ASYNC_EVENT, 32 + at as u16), &[])).unwrap();
+        caller.take(&capsule(&NvmeCommand::new(admin::ASYNC_EVENT, 32 + at as u16), &[])).unwrap();
         assert_eq!(change(&mut caller, &now), [], "nothing is new");
         assert_eq!(change(&mut queue, &now), []);
         let (page, _) = ask(&mut caller, &whole);

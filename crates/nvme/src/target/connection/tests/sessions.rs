@@ -9,7 +9,8 @@ use crate::target::connection::Violation;
 use crate::target::io::{Namespace, Namespaces};
 use crate::wire::pdu::{Data, fatal};
 use crate::wire::{
-    Command, Completion, Descriptor, Status, admin, fabrics, feature, identify, io, log, property,
+    Completion, Descriptor, NvmeCommand, Status, admin, fabrics, feature, identify, io, log,
+    property,
 };
 
 pub(super) fn status_of(said: &[Said]) -> Status {
@@ -20,7 +21,7 @@ pub(super) fn status_of(said: &[Said]) -> Status {
 }
 
 /// Sends a command. Returns its data and status.
-pub(super) fn ask(caller: &mut Caller, command: &Command) -> (Vec<u8>, Status) {
+pub(super) fn ask(caller: &mut Caller, command: &NvmeCommand) -> (Vec<u8>, Status) {
     caller.take(&capsule(command, &[])).unwrap();
     let said = caller.told();
     let data = said.iter().find_map(|said| match said {
@@ -30,15 +31,15 @@ pub(super) fn ask(caller: &mut Caller, command: &Command) -> (Vec<u8>, Status) {
     (data.unwrap_or_default(), status_of(&said))
 }
 
-pub(super) fn identify_of(structure: u8, namespace: u32) -> Command {
-    Command::new(admin::IDENTIFY, 9)
+pub(super) fn identify_of(structure: u8, namespace: u32) -> NvmeCommand {
+    NvmeCommand::new(admin::IDENTIFY, 9)
         .with(4, &namespace.to_le_bytes())
         .with(40, &[structure])
         .with_descriptor(transport(4096))
 }
 
-pub(super) fn log_of(page: u8, bytes: usize) -> Command {
-    Command::new(admin::GET_LOG_PAGE, 9)
+pub(super) fn log_of(page: u8, bytes: usize) -> NvmeCommand {
+    NvmeCommand::new(admin::GET_LOG_PAGE, 9)
         .with(40, &[page, 0])
         .with(42, &((bytes / 4 - 1) as u16).to_le_bytes())
         .with_descriptor(transport(bytes))
@@ -69,7 +70,7 @@ fn a_host_finds_its_namespaces() {
 fn a_shutdown_is_answered_after_a_flush_of_all_volumes() {
     let mut caller = admin_queue(&subsystem());
     let set = |value: u64| {
-        let command = Command::new(admin::FABRICS, 5)
+        let command = NvmeCommand::new(admin::FABRICS, 5)
             .with(4, &[fabrics::PROPERTY_SET])
             .with(44, &property::CC.to_le_bytes())
             .with(48, &value.to_le_bytes());
@@ -79,11 +80,11 @@ fn a_shutdown_is_answered_after_a_flush_of_all_volumes() {
     caller.take(&set(0x0046_4001)).unwrap();
     assert_eq!(caller.told(), [], "the flush is under way");
     assert_eq!(caller.flushed, [4, 0]);
-    let keep_alive = Command::new(admin::KEEP_ALIVE, 6);
+    let keep_alive = NvmeCommand::new(admin::KEEP_ALIVE, 6);
     assert_eq!(ask(&mut caller, &keep_alive).1, Status::SUCCESS, "others are answered meanwhile");
     caller.end_flushes();
     assert_eq!(status_of(&caller.told()), Status::SUCCESS);
-    let get = Command::new(admin::FABRICS, 7)
+    let get = NvmeCommand::new(admin::FABRICS, 7)
         .with(4, &[fabrics::PROPERTY_GET])
         .with(44, &property::CSTS.to_le_bytes());
     caller.take(&capsule(&get, &[])).unwrap();
@@ -97,13 +98,13 @@ fn a_shutdown_is_answered_after_a_flush_of_all_volumes() {
 #[test]
 fn commands_that_are_not_supported_are_answered() {
     let mut caller = admin_queue(&subsystem());
-    let (_, status) = ask(&mut caller, &Command::new(0xc0, 3));
+    let (_, status) = ask(&mut caller, &NvmeCommand::new(0xc0, 3));
     assert_eq!(status, Status::INVALID_OPCODE.final_());
     let (_, status) = ask(&mut caller, &identify_of(0x77, 0));
     assert_eq!(status, Status::INVALID_FIELD.final_());
     let (_, status) = ask(&mut caller, &log_of(0x99, 512));
     assert_eq!(status, Status::INVALID_LOG_PAGE.final_());
-    let (_, status) = ask(&mut caller, &Command::new(admin::SET_FEATURES, 3).with(40, &[0x77]));
+    let (_, status) = ask(&mut caller, &NvmeCommand::new(admin::SET_FEATURES, 3).with(40, &[0x77]));
     assert_eq!(status, Status::INVALID_FIELD.final_());
     let mut queue = Caller::new(&subsystem());
     queue.take(&initialize(0)).unwrap();
@@ -115,12 +116,12 @@ fn commands_that_are_not_supported_are_answered() {
 #[test]
 fn a_host_that_waits_for_changes_is_told_once_until_it_looks() {
     let mut caller = admin_queue(&subsystem());
-    let events = Command::new(admin::SET_FEATURES, 3)
+    let events = NvmeCommand::new(admin::SET_FEATURES, 3)
         .with(40, &[feature::ASYNC_EVENTS])
         .with(44, &feature::NAMESPACE_NOTICES.to_le_bytes());
     assert!(ask(&mut caller, &events).1.is_success());
-    caller.take(&capsule(&Command::new(admin::ASYNC_EVENT, 30), &[])).unwrap();
-    caller.take(&capsule(&Command::new(admin::ASYNC_EVENT, 31), &[])).unwrap();
+    caller.take(&capsule(&NvmeCommand::new(admin::ASYNC_EVENT, 30), &[])).unwrap();
+    caller.take(&capsule(&NvmeCommand::new(admin::ASYNC_EVENT, 31), &[])).unwrap();
     assert_eq!(caller.told(), []);
 
     let grown = |bytes| Arc::new(Namespaces::new(vec![Namespace { bytes, ..namespace(0) }]));
@@ -234,16 +235,16 @@ fn a_second_command_with_an_identifier_in_flight_is_refused() {
 #[test]
 fn an_admin_queue_refuses_identifiers_in_flight_too() {
     let mut caller = admin_queue(&subsystem());
-    let event = |id| capsule(&Command::new(admin::ASYNC_EVENT, id), &[]);
+    let event = |id| capsule(&NvmeCommand::new(admin::ASYNC_EVENT, id), &[]);
     caller.take(&event(30)).unwrap();
     assert_eq!(caller.told(), []);
     let conflict = Status::ID_CONFLICT.final_();
-    for again in [event(30), capsule(&Command::new(admin::KEEP_ALIVE, 30), &[])] {
+    for again in [event(30), capsule(&NvmeCommand::new(admin::KEEP_ALIVE, 30), &[])] {
         caller.take(&again).unwrap();
         assert_eq!(status_of(&caller.told()), conflict);
     }
     let set_as = |id: u16, value: u64| {
-        let command = Command::new(admin::FABRICS, id)
+        let command = NvmeCommand::new(admin::FABRICS, id)
             .with(4, &[fabrics::PROPERTY_SET])
             .with(44, &property::CC.to_le_bytes())
             .with(48, &value.to_le_bytes());
@@ -252,10 +253,10 @@ fn an_admin_queue_refuses_identifiers_in_flight_too() {
     caller.flushes_wait = true;
     caller.take(&set_as(31, 0x0046_4001)).unwrap();
     assert_eq!(caller.told(), [], "the shutdown flushes");
-    assert_eq!(ask(&mut caller, &Command::new(admin::KEEP_ALIVE, 31)).1, conflict);
+    assert_eq!(ask(&mut caller, &NvmeCommand::new(admin::KEEP_ALIVE, 31)).1, conflict);
     caller.end_flushes();
     assert_eq!(status_of(&caller.told()), Status::SUCCESS);
-    assert_eq!(ask(&mut caller, &Command::new(admin::KEEP_ALIVE, 31)).1, Status::SUCCESS);
+    assert_eq!(ask(&mut caller, &NvmeCommand::new(admin::KEEP_ALIVE, 31)).1, Status::SUCCESS);
     // A reset ends the commands that wait.
     for value in [0x0046_0000, 0x0046_0001] {
         caller.take(&set_as(32, value)).unwrap();
@@ -412,7 +413,7 @@ fn play(op: &Op, id: u16, model: &mut [u8]) -> (Vec<u8>, Status, Option<Vec<u8>>
             (message, if is_good { Status::SUCCESS } else { out_of_range }, None)
         }
         Op::Flush { namespace } => {
-            let command = Command::new(io::FLUSH, id).with(4, &namespace.to_le_bytes());
+            let command = NvmeCommand::new(io::FLUSH, id).with(4, &namespace.to_le_bytes());
             let status = match namespace {
                 2 => Status::INVALID_NAMESPACE.final_(),
                 _ => Status::SUCCESS,
@@ -436,15 +437,15 @@ fn with_data(
 }
 
 /// Returns a Dataset Management command that deallocates `ranges` ranges.
-fn deallocate(id: u16, ranges: usize) -> Command {
-    Command::new(io::DATASET_MANAGEMENT, id)
+fn deallocate(id: u16, ranges: usize) -> NvmeCommand {
+    NvmeCommand::new(io::DATASET_MANAGEMENT, id)
         .with(4, &1_u32.to_le_bytes())
         .with(40, &[(ranges - 1) as u8])
         .with(44, &[1 << 2])
 }
 
 /// Returns a command and its data, placed as [`with_data`] does.
-fn placed(command: Command, data: &[u8], inside: Option<usize>, is_asked: bool) -> Vec<u8> {
+fn placed(command: NvmeCommand, data: &[u8], inside: Option<usize>, is_asked: bool) -> Vec<u8> {
     let id = command.id();
     if let Some(skip) = inside {
         let place = Descriptor { address: skip as u64, ..in_capsule(data.len()) };
