@@ -188,7 +188,7 @@ impl Driver {
     }
 
     /// Sets the timeout of network operations for the devices of all tiers and volumes: see
-    /// [`Device::set_timeout`](floe_device::Device::set_timeout).
+    /// [`Device::set_timeout`].
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.tier.device.set_timeout(timeout);
         self.backings.set_timeout(timeout);

@@ -347,7 +347,7 @@ impl FileOperation {
 /// The most extents that one query returns, so that a fragmented file does not stall the thread.
 const EXTENTS_MAX: usize = 64;
 
-/// Appends the extents of a range of `file`, as [`Device::allocation`](crate::Device::allocation)
+/// Appends the extents of a range of `file`, as [`Device::allocation`]
 /// requires. Extents begin and end at sector boundaries, or where the range does.
 ///
 /// File systems may report a hole as data, never data as a hole. Block devices report everything as

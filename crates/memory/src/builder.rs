@@ -448,7 +448,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// admitted, at no cost. Each shard gets a copy of the given one.
     ///
     /// A rejected key is not kept: `insert` returns, the value is dropped, and the
-    /// [listener](Self::listener) is called with [`Cause::Bypassed`](crate::Cause::Bypassed).
+    /// [listener](Self::listener) is called with [`Cause::Bypassed`].
     /// `get_or_insert_with` and other loads still return the loaded value to all waiting callers.
     /// The admission is not asked about a value that replaces the value of a present key, nor about
     /// pinned entries.
@@ -688,7 +688,7 @@ where
 /// Most shards of a cache: sixteen bits of the hash choose the shard.
 pub(crate) const SHARDS_MAX: usize = 1 << 16;
 
-/// The reason why the settings of a [`Builder`](crate::Builder) are invalid.
+/// The reason why the settings of a [`Builder`] are invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {

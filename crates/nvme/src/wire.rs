@@ -340,7 +340,7 @@ pub mod admin {
     pub const ASYNC_EVENT: u8 = 0x0c;
     /// Opcode of Keep Alive.
     pub const KEEP_ALIVE: u8 = 0x18;
-    /// Opcode of NVMe over Fabrics. [`fabrics`] has the types of its commands.
+    /// Opcode of NVMe over Fabrics. `fabrics` has the types of its commands.
     pub const FABRICS: u8 = 0x7f;
 }
 

@@ -321,7 +321,7 @@ pub enum Priority {
 /// Orders without room are templates. [`Default`] creates one with the registry's parameters, and
 /// [`Clone`] creates one that shares nothing with the first, for a cache with one order per shard.
 /// A clone of an order *with* room has its own lists but may share its marks, which are handles
-/// ([`Marks`](crate::Marks)); an owner must not use both.
+/// ([`Marks`]); an owner must not use both.
 pub trait Policy: Eviction + Clone + Default + Send + Sync + 'static {
     /// Name, idea, source and parameters of the policy.
     const INFO: PolicyInfo;

@@ -4,7 +4,7 @@
 //! A [`Choice`] is a name with parameters, parsed from text such as `slru:segments=2`. Generic code
 //! runs over the chosen policy through a [`Visitor`], compiled once per policy, so a request makes
 //! no indirect calls. Code whose type must not depend on the policy takes an
-//! [`AnyPolicy`](crate::AnyPolicy).
+//! [`AnyPolicy`].
 
 use std::cmp::Reverse;
 use std::fmt;

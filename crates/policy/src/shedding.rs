@@ -15,7 +15,7 @@
 //!
 //! The code is pure: times and sums of latencies go in; the share to shed and the time of the next
 //! step come out. The caller must only shed requests that the disk would answer like the cache, so
-//! never a key whose newest value is only in the cache. [`Shedder`](Shedder) feeds it for Floe's
+//! never a key whose newest value is only in the cache. [`Shedder`] feeds it for Floe's
 //! caches.
 
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct SheddingOptions {
     /// Settings of the trials. [`interval_min`](TrialOptions::interval_min) and
     /// [`interval_max`](TrialOptions::interval_max) bound the wait between trials that change
     /// nothing. [`shift`](TrialOptions::shift) is in powers of two of the mean time, if a
-    /// [`Shedder`](Shedder) watches it.
+    /// [`Shedder`] watches it.
     pub trial: TrialOptions,
 }
 

@@ -1,6 +1,6 @@
 //! Persistent caches: opens them for serving, and checks, repairs or drains them without a server.
 //!
-//! A cache belongs to the volumes with which it was used. [`examine`] compares its superblock with
+//! A cache belongs to the volumes with which it was used. `examine` compares its superblock with
 //! the given volumes (`validate_volumes`). It makes a new cache, opens the old one, or refuses with
 //! a reason and without a change. Steps that lose or may lose data need the user's [`ForceFlags`].
 //! While a server runs, its `SuperblockWriter` records the volumes in the superblock, and at the

@@ -3,7 +3,7 @@
 //!
 //! A folder holds the files under the names that qemu, nbdkit and libnbd use: `server-cert.pem`,
 //! `server-key.pem`, and to check clients `ca-cert.pem` and, when there is one, `ca-crl.pem`. The
-//! server speaks TLS 1.2 and 1.3, as NBD's proto.md, "TLS versions", requires. [`Channel`]
+//! server speaks TLS 1.2 and 1.3, as NBD's proto.md, "TLS versions", requires. `Channel`
 //! processes the bytes of one connection.
 
 use std::fmt;

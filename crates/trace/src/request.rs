@@ -1,7 +1,7 @@
 //! The requests of a trace.
 //!
-//! One plain struct serves every kind of trace, so that a simulator has one loop. [`TraceKind`] defines
-//! the meaning of `key` and `bytes`.
+//! One plain struct serves every kind of trace, so that a simulator has one loop. [`TraceKind`]
+//! defines the meaning of `key` and `bytes`.
 //!
 //! Every reader keeps these invariants. `time_ns` counts from the trace's first record and never
 //! wraps, though it may step back where the trace does. In block traces `bytes` is at most

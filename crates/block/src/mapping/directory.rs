@@ -1,12 +1,12 @@
 //! The directory: blocks, their groups, and the two-level order of eviction.
 //!
 //! The cache space is divided into *groups* as large as the largest block; a group holds blocks of
-//! one size, side by side (AdaCache, section III.C). A policy orders all blocks ([`order`]), and an
-//! LRU orders all groups: a touch is reported to the first and promotes the group in the second.
-//! Room for a block is taken in the open group of its size, or else in a free group. Without
-//! either, the block replaces the coldest one, which the policy evicts, if that has the same size.
-//! Otherwise the coldest group is emptied (section III.D). The policy treats the blocks of an
-//! emptied group as removed: they leave no ghosts.
+//! one size, side by side (AdaCache, section III.C). A policy orders all blocks (`EvictionOrder`),
+//! and an LRU orders all groups: a touch is reported to the first and promotes the group in the
+//! second. Room for a block is taken in the open group of its size, or else in a free group.
+//! Without either, the block replaces the coldest one, which the policy evicts, if that has the
+//! same size. Otherwise the coldest group is emptied (section III.D). The policy treats the blocks
+//! of an emptied group as removed: they leave no ghosts.
 //!
 //! A block is removed only with its place: by replacement or with its whole group. Losing its data
 //! (a trim, a failed write) merely clears its valid bits, so groups never have holes.

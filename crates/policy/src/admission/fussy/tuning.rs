@@ -204,7 +204,7 @@ impl Line {
     }
 }
 
-/// Worth of an access by its outcome, in best hits; see [`Prices`](Prices).
+/// Worth of an access by its outcome, in best hits; see [`Prices`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Worth {
     /// Saving of a hit.
@@ -213,7 +213,7 @@ pub(super) struct Worth {
     pub(super) admission: f64,
     /// Cost of an insertion.
     pub(super) insertion: f64,
-    /// Popularity that the access adds in the table, in units of [`UNIT`](super::UNIT).
+    /// Popularity that the access adds in the table, in units of [`UNIT`].
     pub(super) count: u16,
 }
 
