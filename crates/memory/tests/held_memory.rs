@@ -1,15 +1,28 @@
 //! The memory of a cache that is no more, of which a value is still held: alone in its process, as
 //! it looks at all of that's.
 
-#![cfg(all(target_os = "linux", not(miri), not(floe_thread_sanitizer)))] // whose own memory stays
+#![allow(unsafe_code)] // a call of the C library
+#![cfg(all(
+    target_os = "linux",
+    target_env = "gnu",
+    not(miri),
+    not(floe_thread_sanitizer) // whose own memory stays
+))]
 
 use floe_memory::Cache;
 
 const PAGE: usize = 4096;
 type Page = [u8; PAGE];
 
-/// Bytes of the process that are in memory.
+unsafe extern "C" {
+    /// Returns freed memory of the C library's heap to the system.
+    fn malloc_trim(pad: usize) -> i32;
+}
+
+/// Bytes of the process that are in memory, without freed memory that the allocator keeps.
 fn resident() -> usize {
+    // SAFETY: it may be called at any time, from any thread.
+    unsafe { malloc_trim(0) };
     let pages = std::fs::read_to_string("/proc/self/statm").expect("procfs is there");
     let pages: usize =
         pages.split(' ').nth(1).expect("the second field").parse().expect("a number");
