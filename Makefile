@@ -24,10 +24,9 @@ test: ## unit, model and integration tests, also with real NBD clients, from C a
 	scripts/test-python
 
 .PHONY: test-hosts
-test-hosts: ## tests with guests, Ceph, RocksDB, a browser, Python's wheel, and long campaigns
-	@scripts/require build clients guest ceph c rocksdb browser python
+test-hosts: ## tests with guests, Ceph, RocksDB and a browser, and long campaigns
+	@scripts/require build clients guest ceph c rocksdb browser
 	FLOE_REQUIRE_CLIENTS=1 CARGO="$(CARGO)" scripts/run-tests --hosts
-	FLOE_PYTHON_PROFILE=dev scripts/test-python
 
 .PHONY: counts
 counts: ## instructions and shared writes of the cache in memory, against their limits

@@ -6,7 +6,8 @@
 //! the other one was killed. A sector holds its volume's number and its own, and how often it was
 //! written, over and over.
 
-use std::os::unix::fs::MetadataExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::common::{Server, assert_same, floe, floe_ok, text};
@@ -46,7 +47,9 @@ impl Old {
                 cache[copy..copy + 8].copy_from_slice(&sum.to_le_bytes());
             }
         }
-        std::fs::write(folder.path().join("cache.img"), cache).expect("a cache");
+        let file = folder.path().join("cache.img");
+        std::fs::write(&file, cache).expect("a cache");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("it is ours");
         let old = Self { folder };
         let path = |name: &str| text(&old.path(name)).to_owned();
         let mut config = format!(
