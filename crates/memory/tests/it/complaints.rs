@@ -245,13 +245,9 @@ fn is_time_kept() -> bool {
 fn no_thread_runs_but_while_a_cache_has_entries_that_expire() {
     let cache = Cache::builder().capacity(10).time_to_live(Duration::from_secs(60)).build();
     cache.insert(1, 1);
-    while !is_time_kept() {
-        std::thread::yield_now();
-    }
+    floe_testkit::wait_until("no thread keeps the time", is_time_kept);
     drop(cache);
-    while is_time_kept() {
-        std::thread::yield_now();
-    }
+    floe_testkit::wait_until("a thread keeps the time of no cache", || !is_time_kept());
     let cache = Cache::new(10);
     cache.insert(1, 1);
     assert!(!is_time_kept());
