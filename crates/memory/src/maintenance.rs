@@ -31,7 +31,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::clock::{Clock, Sweep};
 use crate::sync::{lock, wait, wait_timeout};
@@ -519,9 +519,9 @@ pub(crate) fn no_sections() -> NoSections {
         sections = wait(&CHANGED, sections); // another thread does
     }
     sections.is_forking = true;
-    let until = Instant::now() + PATIENCE;
+    let until = std::time::Instant::now() + PATIENCE;
     while sections.under_way > 0 {
-        let patience = until.saturating_duration_since(Instant::now());
+        let patience = until.saturating_duration_since(std::time::Instant::now());
         if patience.is_zero() {
             break;
         }
