@@ -307,9 +307,7 @@ impl BlockCache {
             && self.shards.iter().all(Shard::is_idle)
             && self.commits.is_idle()
     }
-}
 
-impl BlockCache {
     #[inline]
     fn join(&mut self, id: RequestId) -> &mut Join {
         self.joins[id.number()].as_mut().expect("the request is under way")
@@ -474,9 +472,7 @@ impl BlockCache {
             orders.push(Order::Release { buffer: BufferId::Request(id) });
         }
     }
-}
 
-impl BlockCache {
     /// Returns a view of this part's condition: degraded, dirty, bypassed and so on.
     pub fn condition(&self) -> Condition<'_> {
         Condition { shards: &self.shards, commits: &self.commits }
@@ -566,69 +562,7 @@ impl BlockCache {
             shard.parts.map.directory.check();
         }
     }
-}
 
-/// The condition of one part of a cache: degraded, dirty, bypassed and so on.
-#[derive(Debug, Clone, Copy)]
-pub struct Condition<'a> {
-    shards: &'a Shards,
-    commits: &'a Commits,
-}
-
-impl Condition<'_> {
-    /// Returns whether this part is degraded, after repeated failures of the cache device or by
-    /// [`BlockCache::degrade`]. Reads and writes then go past the cache, except for dirty data.
-    pub fn is_degraded(&self) -> bool {
-        self.shards.is_degraded()
-    }
-
-    /// Returns whether this part holds data that a backing device does not have.
-    pub fn has_dirty_data(&self) -> bool {
-        !self.is_emptied() || self.shards.iter().any(|shard| !shard.parts.map.unflushed.is_empty())
-    }
-
-    /// Returns whether this part's cache device has no dirty data. Unflushed data in the memory
-    /// tier does not count.
-    pub fn is_emptied(&self) -> bool {
-        self.shards.iter().all(|shard| shard.parts.map.directory.blocks.dirty_sectors() == 0)
-    }
-
-    /// Returns whether some change of the mapping is not in the durable log yet, and would be lost
-    /// at a restart.
-    pub fn has_unlogged(&self) -> bool {
-        self.commits.has_unlogged(self.shards)
-    }
-
-    /// Returns whether the journal could not be written. Its content is then frozen, and the data
-    /// it describes must stay in place.
-    pub fn has_lost_journal(&self) -> bool {
-        self.commits.has_failed()
-    }
-
-    /// Returns whether requests bypass the cache because its journal could not be written.
-    pub fn is_bypassed(&self) -> bool {
-        self.commits.is_bypassed()
-    }
-
-    /// Returns whether dirty data could not be cleaned after the journal failed.
-    pub fn is_blocked(&self) -> bool {
-        let is_blocked = |shard: &Shard| shard.parts.logging.bypass.is_blocked();
-        self.commits.is_lost() && self.shards.iter().any(is_blocked)
-    }
-
-    /// Returns whether [`refused_bytes`](Self::refused_bytes) are above 0.
-    pub fn is_refusing(&self) -> bool {
-        self.shards.iter().any(|shard| shard.refused_sectors() > 0)
-    }
-
-    /// Returns an upper bound of the bytes for which some requests are refused: data of this part's
-    /// shards that is lost, unreadable, or cannot be replaced.
-    pub fn refused_bytes(&self) -> u64 {
-        self.shards.iter().map(Shard::refused_sectors).sum::<u64>() * SECTOR_BYTES
-    }
-}
-
-impl BlockCache {
     /// Adds a volume of this many bytes under the lowest free id. To be done in all parts alike,
     /// and only when every removal has been done in all of them.
     ///
@@ -693,6 +627,66 @@ impl BlockCache {
         self.volumes.resize(id, bytes);
         self.shards.set_volume(id, bytes);
         Ok(())
+    }
+}
+
+/// The condition of one part of a cache: degraded, dirty, bypassed and so on.
+#[derive(Debug, Clone, Copy)]
+pub struct Condition<'a> {
+    shards: &'a Shards,
+    commits: &'a Commits,
+}
+
+impl Condition<'_> {
+    /// Returns whether this part is degraded, after repeated failures of the cache device or by
+    /// [`BlockCache::degrade`]. Reads and writes then go past the cache, except for dirty data.
+    pub fn is_degraded(&self) -> bool {
+        self.shards.is_degraded()
+    }
+
+    /// Returns whether this part holds data that a backing device does not have.
+    pub fn has_dirty_data(&self) -> bool {
+        !self.is_emptied() || self.shards.iter().any(|shard| !shard.parts.map.unflushed.is_empty())
+    }
+
+    /// Returns whether this part's cache device has no dirty data. Unflushed data in the memory
+    /// tier does not count.
+    pub fn is_emptied(&self) -> bool {
+        self.shards.iter().all(|shard| shard.parts.map.directory.blocks.dirty_sectors() == 0)
+    }
+
+    /// Returns whether some change of the mapping is not in the durable log yet, and would be lost
+    /// at a restart.
+    pub fn has_unlogged(&self) -> bool {
+        self.commits.has_unlogged(self.shards)
+    }
+
+    /// Returns whether the journal could not be written. Its content is then frozen, and the data
+    /// it describes must stay in place.
+    pub fn has_lost_journal(&self) -> bool {
+        self.commits.has_failed()
+    }
+
+    /// Returns whether requests bypass the cache because its journal could not be written.
+    pub fn is_bypassed(&self) -> bool {
+        self.commits.is_bypassed()
+    }
+
+    /// Returns whether dirty data could not be cleaned after the journal failed.
+    pub fn is_blocked(&self) -> bool {
+        let is_blocked = |shard: &Shard| shard.parts.logging.bypass.is_blocked();
+        self.commits.is_lost() && self.shards.iter().any(is_blocked)
+    }
+
+    /// Returns whether [`refused_bytes`](Self::refused_bytes) are above 0.
+    pub fn is_refusing(&self) -> bool {
+        self.shards.iter().any(|shard| shard.refused_sectors() > 0)
+    }
+
+    /// Returns an upper bound of the bytes for which some requests are refused: data of this part's
+    /// shards that is lost, unreadable, or cannot be replaced.
+    pub fn refused_bytes(&self) -> u64 {
+        self.shards.iter().map(Shard::refused_sectors).sum::<u64>() * SECTOR_BYTES
     }
 }
 

@@ -203,6 +203,257 @@ impl Driver {
         let tiers: Duration = self.tiers().map(|tier| tier.device.spun()).sum();
         tiers + self.lowest().backings.spun()
     }
+
+    /// Advances the tier below, and handles its answers.
+    fn advance_below(&mut self) {
+        let Some(below) = &mut self.below else { return };
+        below.driver.advance();
+        below.driver.take_answers(&mut below.answers);
+        for Answer { request, result, .. } in below.answers.drain(..) {
+            let waiting = below.waiting[request.number()].take();
+            match waiting.expect("something waits for each request") {
+                Waiting::Operation(op) => self.tier.ended_below(op, result),
+                Waiting::Relay(request) => {
+                    self.tier.io_gate.ended();
+                    self.tier.end_relay(request, result);
+                }
+                Waiting::Drain(number) => self.tier.io_gate.drained(number, result),
+            }
+        }
+    }
+
+    /// Returns the tier at the top.
+    #[inline]
+    pub fn top(&self) -> &Tier {
+        &self.tier
+    }
+
+    /// Returns the tier at the top, for operations on that tier alone.
+    #[inline]
+    pub fn top_mut(&mut self) -> &mut Tier {
+        &mut self.tier
+    }
+
+    /// Returns the tiers, from the top.
+    pub fn tiers(&self) -> impl Iterator<Item = &Tier> {
+        let drivers = std::iter::successors(Some(self), |driver| {
+            driver.below.as_ref().map(|below| below.driver())
+        });
+        drivers.map(|driver| &driver.tier)
+    }
+
+    /// Returns the tier with this number, from 0 for the top, for operations on that tier alone.
+    pub fn tier_mut(&mut self, number: usize) -> Option<&mut Tier> {
+        self.driver_of(number).map(|driver| &mut driver.tier)
+    }
+
+    /// Calls `act` for each tier, from the top.
+    fn each_tier(&mut self, act: impl Fn(&mut Tier)) {
+        let mut next = Some(self);
+        while let Some(driver) = next {
+            act(&mut driver.tier);
+            next = driver.below.as_mut().map(|below| below.driver_mut());
+        }
+    }
+
+    /// Returns the driver of the tier with this number and those below it.
+    fn driver_of(&mut self, number: usize) -> Option<&mut Self> {
+        (0..number)
+            .try_fold(self, |driver, _| driver.below.as_mut().map(|below| below.driver_mut()))
+    }
+
+    /// Returns the driver of the lowest tier.
+    fn lowest(&self) -> &Self {
+        self.below.as_ref().map_or(self, |below| below.driver().lowest())
+    }
+
+    /// Drains a volume in one tier only, the one below tier `above`. The drain is durable and
+    /// passes a shut I/O gate. The volume has the upper tier's id. The upper tier's gate reports
+    /// the end by `number` ([`IoGate::take_drained`](crate::IoGate::take_drained)).
+    ///
+    /// # Panics
+    /// When there is no tier below that one.
+    pub fn drain_below(&mut self, above: usize, volume: VolumeId, number: u32) {
+        let upper = self.driver_of(above).expect("there is a tier of this number");
+        upper.tier.io_gate.begun();
+        let below = upper.below.as_mut().expect("there is a tier below");
+        below.drain_it_alone(volume, number);
+    }
+
+    /// Attaches an empty tier below the one with the number `above`. `ids` has pairs of volume ids:
+    /// the upper tier's and the new tier's. To be done in all parts alike, when the I/O gate is
+    /// shut in all and quiet in all.
+    ///
+    /// # Panics
+    /// When the I/O gate is not shut and quiet here, an id is not free, or there is no such tier.
+    pub fn put_below(&mut self, above: usize, newcomer: Tier, ids: &[(VolumeId, VolumeId)]) {
+        let upper = self.driver_of(above).expect("there is a tier of this number");
+        assert!(upper.tier.io_gate.is_shut_and_quiet(), "a tier is put where nothing is under way");
+        let mut newcomer = Self::new(newcomer);
+        for (id, new) in ids {
+            let bytes = upper.tier.cache.volume_bytes(*id).expect("the volume is in this tier");
+            newcomer.tier.add_volume_at(*new, bytes);
+            // The upper tier has written there, and relies on the new tier to have it flushed.
+            newcomer.tier.cache.shards.note_unsettled(*new);
+        }
+        match upper.below.take() {
+            Some(lower) => {
+                let ids: Vec<_> = ids.iter().map(|(id, new)| (*new, lower.id(*id))).collect();
+                newcomer.below = Some(Box::new(Below::new(lower.into_driver(), &ids)));
+            }
+            None => {
+                for (id, new) in ids {
+                    newcomer.backings.put(*new, upper.backings.take(*id));
+                }
+            }
+        }
+        upper.below = Some(Box::new(Below::new(newcomer, ids)));
+    }
+
+    /// Detaches the tier below the one with the number `above`, which then uses the tier or devices
+    /// below that one. To be done in all parts alike, when the I/O gate is shut and quiet in all,
+    /// and the tier to detach [at rest](Tier::is_at_rest) in all.
+    ///
+    /// # Panics
+    /// When there is no such tier, something is under way, or the tier has dirty data.
+    pub fn take_below(&mut self, above: usize) -> Tier {
+        let upper = self.driver_of(above).expect("there is a tier of this number");
+        assert!(
+            upper.tier.io_gate.is_shut_and_quiet(),
+            "a tier is taken from where nothing is under way"
+        );
+        let below = upper.below.take().expect("there is a tier below");
+        let ids: Vec<_> =
+            below.ids().filter(|(id, _)| upper.tier.cache.volume_bytes(*id).is_some()).collect();
+        let mut gone = below.into_driver();
+        assert!(
+            gone.tier.is_at_rest() && !gone.tier.cache.condition().has_dirty_data(),
+            "a tier goes when it has brought all down"
+        );
+        match gone.below.take() {
+            Some(lower) => {
+                let ids: Vec<_> = ids.iter().map(|(id, gone)| (*id, lower.id(*gone))).collect();
+                upper.below = Some(Box::new(Below::new(lower.into_driver(), &ids)));
+            }
+            None => {
+                for (id, gone_id) in ids {
+                    upper.backings.put(id, gone.backings.take(gone_id));
+                }
+            }
+        }
+        gone.tier
+    }
+
+    /// Adds a volume on a backing device, in all tiers; `name` is for the log. Returns the top
+    /// tier's id of the volume.
+    pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
+        let bytes = backing.size_bytes();
+        let ground = match &mut self.below {
+            Some(below) => Ground::Tier(below.driver_mut().add_volume(name, backing)),
+            None => Ground::Device(backing),
+        };
+        let id = self.tier.add_volume(bytes);
+        self.put_volume(id, name, ground);
+        id
+    }
+
+    /// Adds a volume with given free ids, one for each tier from this one down: see
+    /// [`BlockCache::add_volume_at`](crate::BlockCache::add_volume_at).
+    ///
+    /// # Panics
+    /// Without an id for each tier, or when one is not free.
+    pub fn add_volume_in(&mut self, ids: &[VolumeId], name: &str, backing: Box<dyn Device>) {
+        let (&id, lower) = ids.split_first().expect("a volume has an id in each tier");
+        let bytes = backing.size_bytes();
+        let ground = match &mut self.below {
+            Some(below) => {
+                below.driver_mut().add_volume_in(lower, name, backing);
+                Ground::Tier(lower[0])
+            }
+            None => Ground::Device(backing),
+        };
+        self.tier.add_volume_at(id, bytes);
+        self.put_volume(id, name, ground);
+    }
+
+    /// Adds a volume with a given free id to a driver of one tier; see [`Driver::add_volume_in`]
+    /// for more.
+    ///
+    /// # Panics
+    /// When there are several tiers, or the id is not free.
+    pub fn add_volume_at(&mut self, id: VolumeId, name: &str, backing: Box<dyn Device>) {
+        self.add_volume_in(&[id], name, backing);
+    }
+
+    /// Returns the ids of one of this tier's volumes, here and in each tier below, from the top.
+    ///
+    /// # Panics
+    /// When there is no such volume.
+    pub fn volume_ids(&self, id: VolumeId) -> Vec<VolumeId> {
+        let below = self.below.as_ref().map(|below| below.driver().volume_ids(below.id(id)));
+        std::iter::once(id).chain(below.into_iter().flatten()).collect()
+    }
+
+    fn put_volume(&mut self, id: VolumeId, name: &str, ground: Ground) {
+        match (ground, &mut self.below) {
+            (Ground::Device(device), _) => self.backings.add(id, name, device),
+            (Ground::Tier(lower), Some(below)) => below.put_volume(id, lower),
+            (Ground::Tier(_), None) => unreachable!("there is a tier below"),
+        }
+    }
+
+    /// Removes a volume, with its backing device, in this part: see
+    /// [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
+    ///
+    /// With tiers below, one call removes the volume from one tier, numbered from 0 for the top.
+    /// The id is the top tier's. Remove a volume tier by tier, each in all parts before the next.
+    /// Otherwise a part that still has the volume may send requests for it to any other part below.
+    ///
+    /// # Errors
+    /// As for `BlockCache::remove_volume`; the volume then stays in that tier.
+    pub fn remove_volume(
+        &mut self,
+        tier: usize,
+        id: VolumeId,
+        discard: bool,
+    ) -> Result<(), VolumeError> {
+        if tier > 0 {
+            let below = self.below.as_mut().expect("there is a tier of this number");
+            let lower = below.id(id);
+            return below.driver_mut().remove_volume(tier - 1, lower, discard);
+        }
+        self.tier.remove_volume(id, discard)?;
+        self.backings.take(id);
+        Ok(())
+    }
+
+    /// Grows a volume, after its backing device, in this part, the lowest tier first: see
+    /// [`BlockCache::resize_volume`](crate::BlockCache::resize_volume).
+    ///
+    /// # Errors
+    /// As for `BlockCache::resize_volume`, or when the device does not accept its new size; this
+    /// tier's volume then keeps its size.
+    pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> io::Result<()> {
+        if let Some(below) = &mut self.below {
+            let lower = below.id(id);
+            below.driver_mut().resize_volume(lower, bytes)?;
+        }
+        self.backings.set_size(id, bytes)?;
+        self.tier.resize_volume(id, bytes).map_err(io::Error::other)
+    }
+
+    /// Adds the extents that the backing device of a volume reports for a range. They are
+    /// contiguous from the range's start, and may stop before its end. Adds nothing for an unknown
+    /// volume.
+    pub fn allocation(&mut self, volume: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
+        match &mut self.below {
+            Some(below) if self.tier.cache.volume_bytes(volume).is_some() => {
+                let lower = below.id(volume);
+                below.driver_mut().allocation(lower, range, out);
+            }
+            _ => self.backings.allocation(volume, range, out),
+        }
+    }
 }
 
 /// The backing devices of a tier's volumes.
@@ -414,263 +665,6 @@ impl Below {
         self.waiting.resize(self.waiting.len().max(at + 1), None);
         debug_assert_eq!(self.waiting[at], None, "a name is free before it is given again");
         self.waiting[at] = Some(waiting);
-    }
-}
-
-impl Driver {
-    /// Advances the tier below, and handles its answers.
-    fn advance_below(&mut self) {
-        let Some(below) = &mut self.below else { return };
-        below.driver.advance();
-        below.driver.take_answers(&mut below.answers);
-        for Answer { request, result, .. } in below.answers.drain(..) {
-            let waiting = below.waiting[request.number()].take();
-            match waiting.expect("something waits for each request") {
-                Waiting::Operation(op) => self.tier.ended_below(op, result),
-                Waiting::Relay(request) => {
-                    self.tier.io_gate.ended();
-                    self.tier.end_relay(request, result);
-                }
-                Waiting::Drain(number) => self.tier.io_gate.drained(number, result),
-            }
-        }
-    }
-}
-
-impl Driver {
-    /// Returns the tier at the top.
-    #[inline]
-    pub fn top(&self) -> &Tier {
-        &self.tier
-    }
-
-    /// Returns the tier at the top, for operations on that tier alone.
-    #[inline]
-    pub fn top_mut(&mut self) -> &mut Tier {
-        &mut self.tier
-    }
-
-    /// Returns the tiers, from the top.
-    pub fn tiers(&self) -> impl Iterator<Item = &Tier> {
-        let drivers = std::iter::successors(Some(self), |driver| {
-            driver.below.as_ref().map(|below| below.driver())
-        });
-        drivers.map(|driver| &driver.tier)
-    }
-
-    /// Returns the tier with this number, from 0 for the top, for operations on that tier alone.
-    pub fn tier_mut(&mut self, number: usize) -> Option<&mut Tier> {
-        self.driver_of(number).map(|driver| &mut driver.tier)
-    }
-
-    /// Calls `act` for each tier, from the top.
-    fn each_tier(&mut self, act: impl Fn(&mut Tier)) {
-        let mut next = Some(self);
-        while let Some(driver) = next {
-            act(&mut driver.tier);
-            next = driver.below.as_mut().map(|below| below.driver_mut());
-        }
-    }
-
-    /// Returns the driver of the tier with this number and those below it.
-    fn driver_of(&mut self, number: usize) -> Option<&mut Self> {
-        (0..number)
-            .try_fold(self, |driver, _| driver.below.as_mut().map(|below| below.driver_mut()))
-    }
-
-    /// Returns the driver of the lowest tier.
-    fn lowest(&self) -> &Self {
-        self.below.as_ref().map_or(self, |below| below.driver().lowest())
-    }
-
-    /// Drains a volume in one tier only, the one below tier `above`. The drain is durable and
-    /// passes a shut I/O gate. The volume has the upper tier's id. The upper tier's gate reports
-    /// the end by `number` ([`IoGate::take_drained`](crate::IoGate::take_drained)).
-    ///
-    /// # Panics
-    /// When there is no tier below that one.
-    pub fn drain_below(&mut self, above: usize, volume: VolumeId, number: u32) {
-        let upper = self.driver_of(above).expect("there is a tier of this number");
-        upper.tier.io_gate.begun();
-        let below = upper.below.as_mut().expect("there is a tier below");
-        below.drain_it_alone(volume, number);
-    }
-
-    /// Attaches an empty tier below the one with the number `above`. `ids` has pairs of volume ids:
-    /// the upper tier's and the new tier's. To be done in all parts alike, when the I/O gate is
-    /// shut in all and quiet in all.
-    ///
-    /// # Panics
-    /// When the I/O gate is not shut and quiet here, an id is not free, or there is no such tier.
-    pub fn put_below(&mut self, above: usize, newcomer: Tier, ids: &[(VolumeId, VolumeId)]) {
-        let upper = self.driver_of(above).expect("there is a tier of this number");
-        assert!(upper.tier.io_gate.is_shut_and_quiet(), "a tier is put where nothing is under way");
-        let mut newcomer = Self::new(newcomer);
-        for (id, new) in ids {
-            let bytes = upper.tier.cache.volume_bytes(*id).expect("the volume is in this tier");
-            newcomer.tier.add_volume_at(*new, bytes);
-            // The upper tier has written there, and relies on the new tier to have it flushed.
-            newcomer.tier.cache.shards.note_unsettled(*new);
-        }
-        match upper.below.take() {
-            Some(lower) => {
-                let ids: Vec<_> = ids.iter().map(|(id, new)| (*new, lower.id(*id))).collect();
-                newcomer.below = Some(Box::new(Below::new(lower.into_driver(), &ids)));
-            }
-            None => {
-                for (id, new) in ids {
-                    newcomer.backings.put(*new, upper.backings.take(*id));
-                }
-            }
-        }
-        upper.below = Some(Box::new(Below::new(newcomer, ids)));
-    }
-
-    /// Detaches the tier below the one with the number `above`, which then uses the tier or devices
-    /// below that one. To be done in all parts alike, when the I/O gate is shut and quiet in all,
-    /// and the tier to detach [at rest](Tier::is_at_rest) in all.
-    ///
-    /// # Panics
-    /// When there is no such tier, something is under way, or the tier has dirty data.
-    pub fn take_below(&mut self, above: usize) -> Tier {
-        let upper = self.driver_of(above).expect("there is a tier of this number");
-        assert!(
-            upper.tier.io_gate.is_shut_and_quiet(),
-            "a tier is taken from where nothing is under way"
-        );
-        let below = upper.below.take().expect("there is a tier below");
-        let ids: Vec<_> =
-            below.ids().filter(|(id, _)| upper.tier.cache.volume_bytes(*id).is_some()).collect();
-        let mut gone = below.into_driver();
-        assert!(
-            gone.tier.is_at_rest() && !gone.tier.cache.condition().has_dirty_data(),
-            "a tier goes when it has brought all down"
-        );
-        match gone.below.take() {
-            Some(lower) => {
-                let ids: Vec<_> = ids.iter().map(|(id, gone)| (*id, lower.id(*gone))).collect();
-                upper.below = Some(Box::new(Below::new(lower.into_driver(), &ids)));
-            }
-            None => {
-                for (id, gone_id) in ids {
-                    upper.backings.put(id, gone.backings.take(gone_id));
-                }
-            }
-        }
-        gone.tier
-    }
-}
-
-impl Driver {
-    /// Adds a volume on a backing device, in all tiers; `name` is for the log. Returns the top
-    /// tier's id of the volume.
-    pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
-        let bytes = backing.size_bytes();
-        let ground = match &mut self.below {
-            Some(below) => Ground::Tier(below.driver_mut().add_volume(name, backing)),
-            None => Ground::Device(backing),
-        };
-        let id = self.tier.add_volume(bytes);
-        self.put_volume(id, name, ground);
-        id
-    }
-
-    /// Adds a volume with given free ids, one for each tier from this one down: see
-    /// [`BlockCache::add_volume_at`](crate::BlockCache::add_volume_at).
-    ///
-    /// # Panics
-    /// Without an id for each tier, or when one is not free.
-    pub fn add_volume_in(&mut self, ids: &[VolumeId], name: &str, backing: Box<dyn Device>) {
-        let (&id, lower) = ids.split_first().expect("a volume has an id in each tier");
-        let bytes = backing.size_bytes();
-        let ground = match &mut self.below {
-            Some(below) => {
-                below.driver_mut().add_volume_in(lower, name, backing);
-                Ground::Tier(lower[0])
-            }
-            None => Ground::Device(backing),
-        };
-        self.tier.add_volume_at(id, bytes);
-        self.put_volume(id, name, ground);
-    }
-
-    /// Adds a volume with a given free id to a driver of one tier; see [`Driver::add_volume_in`]
-    /// for more.
-    ///
-    /// # Panics
-    /// When there are several tiers, or the id is not free.
-    pub fn add_volume_at(&mut self, id: VolumeId, name: &str, backing: Box<dyn Device>) {
-        self.add_volume_in(&[id], name, backing);
-    }
-
-    /// Returns the ids of one of this tier's volumes, here and in each tier below, from the top.
-    ///
-    /// # Panics
-    /// When there is no such volume.
-    pub fn volume_ids(&self, id: VolumeId) -> Vec<VolumeId> {
-        let below = self.below.as_ref().map(|below| below.driver().volume_ids(below.id(id)));
-        std::iter::once(id).chain(below.into_iter().flatten()).collect()
-    }
-
-    fn put_volume(&mut self, id: VolumeId, name: &str, ground: Ground) {
-        match (ground, &mut self.below) {
-            (Ground::Device(device), _) => self.backings.add(id, name, device),
-            (Ground::Tier(lower), Some(below)) => below.put_volume(id, lower),
-            (Ground::Tier(_), None) => unreachable!("there is a tier below"),
-        }
-    }
-
-    /// Removes a volume, with its backing device, in this part: see
-    /// [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
-    ///
-    /// With tiers below, one call removes the volume from one tier, numbered from 0 for the top.
-    /// The id is the top tier's. Remove a volume tier by tier, each in all parts before the next.
-    /// Otherwise a part that still has the volume may send requests for it to any other part below.
-    ///
-    /// # Errors
-    /// As for `BlockCache::remove_volume`; the volume then stays in that tier.
-    pub fn remove_volume(
-        &mut self,
-        tier: usize,
-        id: VolumeId,
-        discard: bool,
-    ) -> Result<(), VolumeError> {
-        if tier > 0 {
-            let below = self.below.as_mut().expect("there is a tier of this number");
-            let lower = below.id(id);
-            return below.driver_mut().remove_volume(tier - 1, lower, discard);
-        }
-        self.tier.remove_volume(id, discard)?;
-        self.backings.take(id);
-        Ok(())
-    }
-
-    /// Grows a volume, after its backing device, in this part, the lowest tier first: see
-    /// [`BlockCache::resize_volume`](crate::BlockCache::resize_volume).
-    ///
-    /// # Errors
-    /// As for `BlockCache::resize_volume`, or when the device does not accept its new size; this
-    /// tier's volume then keeps its size.
-    pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> io::Result<()> {
-        if let Some(below) = &mut self.below {
-            let lower = below.id(id);
-            below.driver_mut().resize_volume(lower, bytes)?;
-        }
-        self.backings.set_size(id, bytes)?;
-        self.tier.resize_volume(id, bytes).map_err(io::Error::other)
-    }
-
-    /// Adds the extents that the backing device of a volume reports for a range. They are
-    /// contiguous from the range's start, and may stop before its end. Adds nothing for an unknown
-    /// volume.
-    pub fn allocation(&mut self, volume: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
-        match &mut self.below {
-            Some(below) if self.tier.cache.volume_bytes(volume).is_some() => {
-                let lower = below.id(volume);
-                below.driver_mut().allocation(lower, range, out);
-            }
-            _ => self.backings.allocation(volume, range, out),
-        }
     }
 }
 

@@ -235,6 +235,14 @@ impl BlockSizes {
         let unit = self.smallest();
         range.start / unit * unit..range.end.div_ceil(unit) * unit
     }
+
+    /// Returns the default block sizes of a cache: the powers of two from 16 KiB to a 64th of the
+    /// cache. The largest is at least 256 KiB and at most 1 MiB.
+    pub fn automatic(cache_bytes: u64) -> Self {
+        let largest = (cache_bytes / LEAST_GROUPS / SECTOR_BYTES).clamp(64, 256);
+        let sizes = (0..MOST_CLASSES).map(|class| 1 << class);
+        Self { sectors: sizes.filter(|size| (LEAST_SECTORS..=largest).contains(size)).collect() }
+    }
 }
 
 /// Least groups of a cache that lets the eviction policy choose its victims well.
@@ -244,16 +252,6 @@ const LEAST_GROUPS: u64 = 64;
 /// own on the cache device, and takes as much metadata as a large block. Smaller blocks lose more
 /// by that than they gain by moving fewer bytes.
 const LEAST_SECTORS: u64 = 4;
-
-impl BlockSizes {
-    /// Returns the default block sizes of a cache: the powers of two from 16 KiB to a 64th of the
-    /// cache. The largest is at least 256 KiB and at most 1 MiB.
-    pub fn automatic(cache_bytes: u64) -> Self {
-        let largest = (cache_bytes / LEAST_GROUPS / SECTOR_BYTES).clamp(64, 256);
-        let sizes = (0..MOST_CLASSES).map(|class| 1 << class);
-        Self { sectors: sizes.filter(|size| (LEAST_SECTORS..=largest).contains(size)).collect() }
-    }
-}
 
 impl Default for BlockSizes {
     /// Returns AdaCache's sizes: 32, 64, 128 and 256 KiB.

@@ -269,114 +269,7 @@ impl KeptCache {
         let journals = journals.into_iter().enumerate().map(journal);
         Ok(Begun { superblock, parts: caches.into_iter().zip(journals).collect() })
     }
-}
 
-/// A persistent cache that was started: its superblock, and its parts with their journals.
-#[derive(Debug)]
-pub struct Begun {
-    /// The superblock, to be written again when volumes are added or removed, and at the end.
-    pub superblock: Superblock,
-    /// The cache and the journal of each part.
-    pub parts: Vec<(BlockCache, PartJournal)>,
-}
-
-/// The reason for which a persistent cache cannot be started.
-#[derive(Debug, thiserror::Error)]
-pub enum BeginError {
-    /// The device failed, or its content is unusable.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The configuration is unusable.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-}
-
-/// Writes a superblock that has changed.
-///
-/// # Errors
-/// When the device fails, or a volume does not fit.
-pub fn write_superblock(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<(), StoreError> {
-    journal::write_superblock(io, superblock)
-}
-
-/// Drops the blocks of unknown volumes, in the log as well.
-fn forget_others(shard: &mut Restored, known: impl Fn(VolumeId) -> bool) {
-    let (kept, others) =
-        std::mem::take(&mut shard.blocks).into_iter().partition(|block| known(block.at.volume));
-    let others: Vec<RestoredBlock> = others;
-    shard.blocks = kept;
-    for block in others {
-        shard.journal.log(&Change::Dropped { block: block.at }, |_| journal::NO_SUM);
-    }
-}
-
-/// Drops all clean data of the volumes that `of` selects, in the log as well.
-fn forget_clean(shard: &mut Restored, of: impl Fn(VolumeId) -> bool) {
-    forget_runs(shard, |volume, run| if of(volume) { vec![run.clone()] } else { Vec::new() });
-}
-
-/// Drops clean sectors, in the log as well: `which` returns, for each valid run, the parts to drop,
-/// in order.
-fn forget_runs(shard: &mut Restored, which: impl Fn(VolumeId, &Sectors) -> Vec<Sectors>) {
-    for block in &mut shard.blocks {
-        let mut left = Vec::new();
-        for run in std::mem::take(&mut block.valid) {
-            let clean = which(block.at.volume, &run);
-            let gone: Vec<Sectors> = clean.iter().flat_map(|run| less(run, &block.dirty)).collect();
-            left.extend(less(&run, &gone));
-            for run in gone {
-                let change =
-                    Change::Run { block: block.at.clone(), run, standing: Standing::Invalid };
-                shard.journal.log(&change, |_| journal::NO_SUM);
-            }
-        }
-        block.valid = left;
-    }
-    shard.blocks.retain(|block| !block.valid.is_empty());
-}
-
-/// Returns the parts of a run that are in none of `others`, which are in order.
-fn less(run: &Sectors, others: &[Sectors]) -> Vec<Sectors> {
-    let (mut start, mut left) = (run.start, Vec::new());
-    for other in others.iter().filter(|other| other.start < run.end && run.start < other.end) {
-        if start < other.start {
-            left.push(start..other.start);
-        }
-        start = start.max(other.end);
-    }
-    if start < run.end {
-        left.push(start..run.end);
-    }
-    left
-}
-
-/// A run of a volume whose data on the cache device differs from the data that was stored, or is
-/// dirty and cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rotten {
-    /// The volume of the run.
-    pub volume: VolumeId,
-    /// The sectors of the run in the volume.
-    pub run: Sectors,
-    /// The offset of the run's data on the cache device, in bytes.
-    pub offset: u64,
-    /// A crash may have left the run half overwritten. Such data is never used, so nothing is lost.
-    pub doubted: bool,
-    /// The run is dirty: only the cache had the data.
-    pub dirty: bool,
-    /// The device failed to read the run.
-    pub unreadable: bool,
-}
-
-/// A run of valid data, all clean or all dirty, and its place on the cache device.
-struct Stored {
-    place: u64,
-    dirty: bool,
-    volume: VolumeId,
-    run: Sectors,
-}
-
-impl KeptCache {
     /// Verifies all data that is not known to be lost against its checksums. Returns the corrupt
     /// runs, in each shard in the order of their places. Calls `progress` with the bytes verified
     /// so far and their total.
@@ -576,6 +469,111 @@ impl KeptCache {
             .flat_map(|block| block.lost.iter().cloned())
             .collect()
     }
+}
+
+/// A persistent cache that was started: its superblock, and its parts with their journals.
+#[derive(Debug)]
+pub struct Begun {
+    /// The superblock, to be written again when volumes are added or removed, and at the end.
+    pub superblock: Superblock,
+    /// The cache and the journal of each part.
+    pub parts: Vec<(BlockCache, PartJournal)>,
+}
+
+/// The reason for which a persistent cache cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum BeginError {
+    /// The device failed, or its content is unusable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The configuration is unusable.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// Writes a superblock that has changed.
+///
+/// # Errors
+/// When the device fails, or a volume does not fit.
+pub fn write_superblock(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<(), StoreError> {
+    journal::write_superblock(io, superblock)
+}
+
+/// Drops the blocks of unknown volumes, in the log as well.
+fn forget_others(shard: &mut Restored, known: impl Fn(VolumeId) -> bool) {
+    let (kept, others) =
+        std::mem::take(&mut shard.blocks).into_iter().partition(|block| known(block.at.volume));
+    let others: Vec<RestoredBlock> = others;
+    shard.blocks = kept;
+    for block in others {
+        shard.journal.log(&Change::Dropped { block: block.at }, |_| journal::NO_SUM);
+    }
+}
+
+/// Drops all clean data of the volumes that `of` selects, in the log as well.
+fn forget_clean(shard: &mut Restored, of: impl Fn(VolumeId) -> bool) {
+    forget_runs(shard, |volume, run| if of(volume) { vec![run.clone()] } else { Vec::new() });
+}
+
+/// Drops clean sectors, in the log as well: `which` returns, for each valid run, the parts to drop,
+/// in order.
+fn forget_runs(shard: &mut Restored, which: impl Fn(VolumeId, &Sectors) -> Vec<Sectors>) {
+    for block in &mut shard.blocks {
+        let mut left = Vec::new();
+        for run in std::mem::take(&mut block.valid) {
+            let clean = which(block.at.volume, &run);
+            let gone: Vec<Sectors> = clean.iter().flat_map(|run| less(run, &block.dirty)).collect();
+            left.extend(less(&run, &gone));
+            for run in gone {
+                let change =
+                    Change::Run { block: block.at.clone(), run, standing: Standing::Invalid };
+                shard.journal.log(&change, |_| journal::NO_SUM);
+            }
+        }
+        block.valid = left;
+    }
+    shard.blocks.retain(|block| !block.valid.is_empty());
+}
+
+/// Returns the parts of a run that are in none of `others`, which are in order.
+fn less(run: &Sectors, others: &[Sectors]) -> Vec<Sectors> {
+    let (mut start, mut left) = (run.start, Vec::new());
+    for other in others.iter().filter(|other| other.start < run.end && run.start < other.end) {
+        if start < other.start {
+            left.push(start..other.start);
+        }
+        start = start.max(other.end);
+    }
+    if start < run.end {
+        left.push(start..run.end);
+    }
+    left
+}
+
+/// A run of a volume whose data on the cache device differs from the data that was stored, or is
+/// dirty and cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rotten {
+    /// The volume of the run.
+    pub volume: VolumeId,
+    /// The sectors of the run in the volume.
+    pub run: Sectors,
+    /// The offset of the run's data on the cache device, in bytes.
+    pub offset: u64,
+    /// A crash may have left the run half overwritten. Such data is never used, so nothing is lost.
+    pub doubted: bool,
+    /// The run is dirty: only the cache had the data.
+    pub dirty: bool,
+    /// The device failed to read the run.
+    pub unreadable: bool,
+}
+
+/// A run of valid data, all clean or all dirty, and its place on the cache device.
+struct Stored {
+    place: u64,
+    dirty: bool,
+    volume: VolumeId,
+    run: Sectors,
 }
 
 /// Makes the pending changes of a shard durable, with a checkpoint where its log has no room.

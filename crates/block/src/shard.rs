@@ -318,9 +318,7 @@ impl Shard {
         map.set_volume(id, 0); // fetches ordered for the volume become void
         self.parts.note_round(id, false, true);
     }
-}
 
-impl Shard {
     /// Writes all currently dirty data of a volume to its backing device. [`Event::Drained`]
     /// reports the end and the result.
     ///
@@ -403,9 +401,7 @@ impl Shard {
             }
         }
     }
-}
 
-impl Shard {
     /// Adds the changes that describe a block to an empty log.
     pub(crate) fn dump(&self, block: Block, out: &mut Vec<Change>) {
         let (map, logging) = (&self.parts.map, &self.parts.logging);
@@ -465,9 +461,7 @@ impl Shard {
             }
         }
     }
-}
 
-impl Shard {
     /// Begins a commit of all pending changes. Returns whether some of them make data dirty: that
     /// data has to be durable first.
     pub(crate) fn commit_begun(&mut self, orders: &mut Vec<Order>) -> bool {
@@ -597,9 +591,7 @@ impl Shard {
             self.parts.drop_clean(block, &(sector..sector + 1), Some(Removal::Invalid));
         }
     }
-}
 
-impl Shard {
     /// Handles a read that returned corrupt sectors, `bad`. Dirty ones are lost from now on. Clean
     /// ones that a crash left half overwritten are dropped, and do not count as errors. Returns the
     /// number of bad sectors not known before.

@@ -352,9 +352,7 @@ impl Tier {
             exchange.flush();
         }
     }
-}
 
-impl Tier {
     /// Degrades the tier; see [`BlockCache::degrade`].
     pub fn degrade(&mut self) {
         self.cache.degrade();
@@ -466,6 +464,48 @@ impl Tier {
         };
         pages.read(reads, is_within, hits);
     }
+
+    /// Adds a volume of this size in bytes, and returns the volume's id.
+    pub(crate) fn add_volume(&mut self, bytes: u64) -> VolumeId {
+        let id = self.cache.add_volume(bytes);
+        // Unlike the volumes of the start, it comes with writes that this cache has not flushed.
+        self.cache.shards.note_unsettled(id);
+        if let Some(pages) = &mut self.pages {
+            pages.add_volume(id);
+        }
+        id
+    }
+
+    /// Adds a volume of this size with a free id.
+    ///
+    /// # Panics
+    /// When the id is not free.
+    pub(crate) fn add_volume_at(&mut self, id: VolumeId, bytes: u64) {
+        self.cache.add_volume_at(id, bytes);
+        if let Some(pages) = &mut self.pages {
+            pages.add_volume(id);
+        }
+    }
+
+    /// Removes a volume; see [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
+    pub(crate) fn remove_volume(&mut self, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
+        self.cache.remove_volume(id, discard)?;
+        if let Some(pages) = &mut self.pages {
+            pages.remove_volume(id);
+        }
+        Ok(())
+    }
+
+    /// Grows a volume; see [`BlockCache::resize_volume`](crate::BlockCache::resize_volume).
+    pub(crate) fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> Result<(), VolumeError> {
+        let before = self.cache.volume_bytes(id).unwrap_or_default();
+        self.cache.resize_volume(id, bytes)?;
+        if let Some(pages) = &mut self.pages {
+            // The bytes of the last sector beyond the old end belonged to no volume.
+            pages.forget(id, before / SECTOR_BYTES..before.div_ceil(SECTOR_BYTES));
+        }
+        Ok(())
+    }
 }
 
 /// Messages handled before the devices are polled again.
@@ -507,49 +547,5 @@ fn page(pages: &mut Pages, buffers: &Buffers, volume: VolumeId, sectors: Sectors
         Paging::Hold { from } => pages.hold(volume, sectors, &buffers.slice(&from)),
         Paging::Recall { to } => pages.recall(volume, sectors, &buffers.slice(&to)),
         Paging::LetGo => pages.let_go(volume, sectors),
-    }
-}
-
-impl Tier {
-    /// Adds a volume of this size in bytes, and returns the volume's id.
-    pub(crate) fn add_volume(&mut self, bytes: u64) -> VolumeId {
-        let id = self.cache.add_volume(bytes);
-        // Unlike the volumes of the start, it comes with writes that this cache has not flushed.
-        self.cache.shards.note_unsettled(id);
-        if let Some(pages) = &mut self.pages {
-            pages.add_volume(id);
-        }
-        id
-    }
-
-    /// Adds a volume of this size with a free id.
-    ///
-    /// # Panics
-    /// When the id is not free.
-    pub(crate) fn add_volume_at(&mut self, id: VolumeId, bytes: u64) {
-        self.cache.add_volume_at(id, bytes);
-        if let Some(pages) = &mut self.pages {
-            pages.add_volume(id);
-        }
-    }
-
-    /// Removes a volume; see [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
-    pub(crate) fn remove_volume(&mut self, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
-        self.cache.remove_volume(id, discard)?;
-        if let Some(pages) = &mut self.pages {
-            pages.remove_volume(id);
-        }
-        Ok(())
-    }
-
-    /// Grows a volume; see [`BlockCache::resize_volume`](crate::BlockCache::resize_volume).
-    pub(crate) fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> Result<(), VolumeError> {
-        let before = self.cache.volume_bytes(id).unwrap_or_default();
-        self.cache.resize_volume(id, bytes)?;
-        if let Some(pages) = &mut self.pages {
-            // The bytes of the last sector beyond the old end belonged to no volume.
-            pages.forget(id, before / SECTOR_BYTES..before.div_ceil(SECTOR_BYTES));
-        }
-        Ok(())
     }
 }

@@ -351,9 +351,7 @@ impl Handshake {
             base_allocation,
         })
     }
-}
 
-impl Handshake {
     /// Answers `INFO` or `GO` with a description of the export; `GO` also chooses it.
     fn info_or_go(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
         self.expect = Expect::OptionHeader;

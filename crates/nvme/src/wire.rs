@@ -302,11 +302,6 @@ impl Status {
         self.0 == 0
     }
 
-    /// Returns whether the host is advised not to repeat the command.
-    pub const fn is_final(self) -> bool {
-        self.0 & DNR != 0
-    }
-
     /// Returns the status without the advice not to repeat the command.
     #[must_use]
     pub const fn without_advice(self) -> Self {

@@ -328,44 +328,7 @@ impl Journal {
     pub(crate) fn is_idle(&self) -> bool {
         self.ended.is_empty() && self.own.under_way.is_empty() && self.checkpoint.is_none()
     }
-}
 
-/// Blocks that a checkpoint writes between two polls of the devices.
-const STATED_AT_ONCE: usize = 64;
-
-/// Write operations under way above which a checkpoint pauses.
-const MOST_UNDER_WAY: usize = 16;
-
-/// A checkpoint under way of one of the logs.
-struct Checkpoint {
-    log: usize,
-    /// Blocks still to be dumped, the coldest last.
-    left: Vec<u32>,
-    under_way: usize,
-    /// The header, once all blocks have been dumped.
-    header: Option<PageWrite>,
-    failed: bool,
-    stage: CheckpointStage,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CheckpointStage {
-    Stating,
-    Flushing,
-    Ending,
-}
-
-impl Checkpoint {
-    /// Returns whether the checkpoint can advance without waiting for a device.
-    fn can_go_on(&self) -> bool {
-        self.under_way == 0
-            || self.stage == CheckpointStage::Stating
-                && self.header.is_none()
-                && self.under_way < MOST_UNDER_WAY
-    }
-}
-
-impl Journal {
     /// Advances the checkpoint that is due, if there is one. Returns events for the cache.
     pub(crate) fn go_on_with_checkpoint(
         &mut self,
@@ -459,81 +422,7 @@ impl Journal {
         checkpoint.failed |= !had_room || checkpoint.left.is_empty() && checkpoint.header.is_none();
         pages
     }
-}
 
-/// Marks a run of a checkpoint as doubted if some of its sectors are. The checksums of the other
-/// sectors are right anyway.
-fn pass_doubt_on(change: &mut Change, doubted: &Bits) {
-    if let Change::Run { block, run, standing: standing @ Standing::Clean } = change
-        && doubted.ones() > 0
-    {
-        let place = |sector: u64| block.place + (sector - block.sectors.start);
-        if doubted.any(place(run.start)..place(run.end)) {
-            *standing = Standing::Doubted;
-        }
-    }
-}
-
-const SECTOR: usize = SECTOR_BYTES as usize;
-
-/// A read of the cache device that is to be verified, and its destination.
-struct Reading {
-    offset: u64,
-    to: Slice,
-    stage: VerifyStage,
-}
-
-enum VerifyStage {
-    /// The first read of the data.
-    First,
-    /// The second read, after a mismatch. Has the sectors that did not match, each with the
-    /// checksum found.
-    Again(Vec<(u64, u64)>),
-    /// Reading the copies of a mirror one by one to find an intact one.
-    Search(Search),
-    /// Writing intact data to copies that lack it.
-    Mending(Search),
-}
-
-/// The search for intact copies of some sectors.
-struct Search {
-    /// Sectors without an intact copy so far, as indices within the read.
-    bad: Vec<u64>,
-    /// Set if the first two reads returned different data.
-    unsteady: bool,
-    /// The copy being read, and the copies still to be read.
-    copy: usize,
-    left: VecDeque<usize>,
-    /// The first sector of the read that is searched, and the buffer for the copy's data.
-    first: u64,
-    scratch: Slice,
-    /// Sectors that were wrong in a copy, each with the number of the copy.
-    wrong: Vec<(u64, usize)>,
-    /// Sectors that were intact in another copy.
-    found: Vec<u64>,
-    /// Runs still to be mended.
-    mends: VecDeque<std::ops::Range<u64>>,
-}
-
-/// The result of verifying a read.
-pub(crate) enum Verified {
-    /// The data matches, or the device has failed the read.
-    Good,
-    /// The data is good now: an intact copy was found, whatever the last operation's result is.
-    Mended,
-    /// Repeat the read, from this offset into this buffer.
-    Again(u64, Slice),
-    /// Read this copy, from this offset into this buffer.
-    Copy(usize, u64, Slice),
-    /// Write these bytes at this offset to these copies, which are wrong.
-    Mend(Halves, u64, Slice),
-    /// The read is unreliable: two reads differed from the stored data, and from each other.
-    Unsteady,
-    /// The read is corrupt: these sectors differ from the stored data.
-    Corrupt(Vec<Bad>),
-}
-
-impl Journal {
     /// Registers a read to be verified.
     pub(crate) fn reading(&mut self, op: OpId, offset: u64, to: &Slice) {
         self.reading.insert(op.0, Reading { offset, to: to.clone(), stage: VerifyStage::First });
@@ -658,6 +547,113 @@ impl Journal {
         let bad = bad.iter().map(|&number| Bad { number, doubted: doubted(number) });
         Verified::Corrupt(bad.collect())
     }
+}
+
+/// Blocks that a checkpoint writes between two polls of the devices.
+const STATED_AT_ONCE: usize = 64;
+
+/// Write operations under way above which a checkpoint pauses.
+const MOST_UNDER_WAY: usize = 16;
+
+/// A checkpoint under way of one of the logs.
+struct Checkpoint {
+    log: usize,
+    /// Blocks still to be dumped, the coldest last.
+    left: Vec<u32>,
+    under_way: usize,
+    /// The header, once all blocks have been dumped.
+    header: Option<PageWrite>,
+    failed: bool,
+    stage: CheckpointStage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CheckpointStage {
+    Stating,
+    Flushing,
+    Ending,
+}
+
+impl Checkpoint {
+    /// Returns whether the checkpoint can advance without waiting for a device.
+    fn can_go_on(&self) -> bool {
+        self.under_way == 0
+            || self.stage == CheckpointStage::Stating
+                && self.header.is_none()
+                && self.under_way < MOST_UNDER_WAY
+    }
+}
+
+/// Marks a run of a checkpoint as doubted if some of its sectors are. The checksums of the other
+/// sectors are right anyway.
+fn pass_doubt_on(change: &mut Change, doubted: &Bits) {
+    if let Change::Run { block, run, standing: standing @ Standing::Clean } = change
+        && doubted.ones() > 0
+    {
+        let place = |sector: u64| block.place + (sector - block.sectors.start);
+        if doubted.any(place(run.start)..place(run.end)) {
+            *standing = Standing::Doubted;
+        }
+    }
+}
+
+const SECTOR: usize = SECTOR_BYTES as usize;
+
+/// A read of the cache device that is to be verified, and its destination.
+struct Reading {
+    offset: u64,
+    to: Slice,
+    stage: VerifyStage,
+}
+
+enum VerifyStage {
+    /// The first read of the data.
+    First,
+    /// The second read, after a mismatch. Has the sectors that did not match, each with the
+    /// checksum found.
+    Again(Vec<(u64, u64)>),
+    /// Reading the copies of a mirror one by one to find an intact one.
+    Search(Search),
+    /// Writing intact data to copies that lack it.
+    Mending(Search),
+}
+
+/// The search for intact copies of some sectors.
+struct Search {
+    /// Sectors without an intact copy so far, as indices within the read.
+    bad: Vec<u64>,
+    /// Set if the first two reads returned different data.
+    unsteady: bool,
+    /// The copy being read, and the copies still to be read.
+    copy: usize,
+    left: VecDeque<usize>,
+    /// The first sector of the read that is searched, and the buffer for the copy's data.
+    first: u64,
+    scratch: Slice,
+    /// Sectors that were wrong in a copy, each with the number of the copy.
+    wrong: Vec<(u64, usize)>,
+    /// Sectors that were intact in another copy.
+    found: Vec<u64>,
+    /// Runs still to be mended.
+    mends: VecDeque<std::ops::Range<u64>>,
+}
+
+/// The result of verifying a read.
+pub(crate) enum Verified {
+    /// The data matches, or the device has failed the read.
+    Good,
+    /// The data is good now: an intact copy was found, whatever the last operation's result is.
+    Mended,
+    /// Repeat the read, from this offset into this buffer.
+    Again(u64, Slice),
+    /// Read this copy, from this offset into this buffer.
+    Copy(usize, u64, Slice),
+    /// Write these bytes at this offset to these copies, which are wrong.
+    Mend(Halves, u64, Slice),
+    /// The read is unreliable: two reads differed from the stored data, and from each other.
+    Unsteady,
+    /// The read is corrupt: these sectors differ from the stored data.
+    Corrupt(Vec<Bad>),
 }
 
 impl Search {

@@ -268,24 +268,7 @@ impl Directory {
         self.blocks.check((0..self.groups.count()).flat_map(|group| self.blocks_of(group)));
         assert_eq!(self.len() as u64, self.blocks.live().sum::<u64>());
     }
-}
 
-/// Makes room for `len` elements, growing by a sixteenth at least; returns whether the array has
-/// grown.
-fn reserve_by_share<T>(array: &mut Vec<T>, len: usize) -> bool {
-    let grows = len > array.capacity();
-    if grows {
-        let grown = len.max(array.len() + array.len() / GROWTH_SHARE);
-        array.reserve_exact(grown - array.len());
-    }
-    grows
-}
-
-/// The volume of blocks that only fill the holes of a group: a block is removed only with its
-/// place, so groups have no holes. These filler blocks have no data, and are replaced first.
-pub(crate) const NOBODY: VolumeId = VolumeId(u16::MAX);
-
-impl Directory {
     /// Fills an empty directory with blocks, given from the coldest to the hottest. The eviction
     /// order receives them in this order. They do not overlap, neither in their volumes nor in
     /// their places, and the blocks of a group are of one size.
@@ -343,6 +326,21 @@ impl Directory {
         block.dirty.iter().for_each(|run| self.blocks.set_dirty(slot, run));
     }
 }
+
+/// Makes room for `len` elements, growing by a sixteenth at least; returns whether the array has
+/// grown.
+fn reserve_by_share<T>(array: &mut Vec<T>, len: usize) -> bool {
+    let grows = len > array.capacity();
+    if grows {
+        let grown = len.max(array.len() + array.len() / GROWTH_SHARE);
+        array.reserve_exact(grown - array.len());
+    }
+    grows
+}
+
+/// The volume of blocks that only fill the holes of a group: a block is removed only with its
+/// place, so groups have no holes. These filler blocks have no data, and are replaced first.
+pub(crate) const NOBODY: VolumeId = VolumeId(u16::MAX);
 
 /// Appends to `missing` the intervals of `range`, rounded out to smallest blocks, that are not
 /// cached (AdaCache, Algorithm 1).

@@ -215,9 +215,7 @@ impl Parts {
             self.health.note_readable(volume);
         }
     }
-}
 
-impl Parts {
     /// Asks the admission whether a task's smallest block at sector `start` is to be inserted.
     pub(super) fn ask(&mut self, id: TaskId, start: u64, direction: Direction) -> bool {
         let task = &self.tasks[id];
@@ -316,17 +314,7 @@ impl Parts {
         self.map.reuse(survey);
         self.close_window_in_time();
     }
-}
 
-/// The permission for a task to change its range below the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    Free,
-    Wait,
-    Refused,
-}
-
-impl Parts {
     /// Returns whether a task may change its range below the cache, must wait for the log, or is
     /// refused.
     pub(super) fn way(&mut self, id: TaskId) -> Way {
@@ -432,9 +420,7 @@ impl Parts {
         }
         self.map.reuse(survey);
     }
-}
 
-impl Parts {
     #[inline(always)] // every read that hits comes here
     pub(super) fn read_cache(&mut self, id: TaskId, block: Block, run: &Sectors, to: Span) {
         let offset = self.map.cache_offset(block, run);
@@ -493,9 +479,7 @@ impl Parts {
         self.logging.settlements.wait(volume, op);
         self.events.push(Event::WantsSettlement(volume));
     }
-}
 
-impl Parts {
     /// Marks a sub-request's dirty sectors in its request's buffer, a byte each, and ends it.
     pub(super) fn mark_dirty(&mut self, id: TaskId) {
         let task = &self.tasks[id];
@@ -515,6 +499,14 @@ impl Parts {
         self.orders.extend(self.map.lost.of(volume, &sectors).map(|lost| mark(lost..lost + 1)));
         self.finish(id);
     }
+}
+
+/// The permission for a task to change its range below the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Free,
+    Wait,
+    Refused,
 }
 
 /// Decides which hits are shed: one each time the sum of the shares reaches the next whole number.

@@ -157,6 +157,21 @@ impl Medium {
             _ => *below,
         }
     }
+
+    /// Returns the medium called `name`.
+    pub fn named(name: &str) -> Option<Medium> {
+        ALL.into_iter().find(|medium| medium.name == name)
+    }
+
+    /// Returns all media, fastest first.
+    pub fn all() -> impl Iterator<Item = Medium> {
+        ALL.into_iter()
+    }
+
+    /// Returns the names of all media, `dram, pmem, …`, for errors and help.
+    pub fn names() -> String {
+        ALL.map(|medium| medium.name).join(", ")
+    }
 }
 
 /// The state of one device of a [`Medium`].
@@ -445,20 +460,3 @@ const CLOUD: Medium = Medium {
 };
 
 const ALL: [Medium; 7] = [DRAM, PMEM, OPTANE, NVME, SATA_SSD, HDD, CLOUD];
-
-impl Medium {
-    /// Returns the medium called `name`.
-    pub fn named(name: &str) -> Option<Medium> {
-        ALL.into_iter().find(|medium| medium.name == name)
-    }
-
-    /// Returns all media, fastest first.
-    pub fn all() -> impl Iterator<Item = Medium> {
-        ALL.into_iter()
-    }
-
-    /// Returns the names of all media, `dram, pmem, …`, for errors and help.
-    pub fn names() -> String {
-        ALL.map(|medium| medium.name).join(", ")
-    }
-}

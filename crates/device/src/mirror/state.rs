@@ -403,81 +403,7 @@ impl State {
     fn has(&self, plant: Plant) -> bool {
         self.plant == Some(plant)
     }
-}
 
-/// A unit of work for one of the lanes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Job {
-    /// Write this header to these halves, durably.
-    Header(Header, Halves),
-    /// Replace a generation at the witness. With `anew`, also if the witness has none.
-    Raise { from: Generation, to: Generation, anew: bool },
-    /// Copy a region from one half to others.
-    Copy { region: usize, from: usize, to: Halves },
-    /// Flush these halves.
-    Flush(Halves),
-}
-
-/// The outcome of a [`Job::Raise`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Raised {
-    Done,
-    /// The witness has a generation set by another server.
-    Refused,
-    /// The witness did not answer, and may or may not have the new generation.
-    Unknown,
-}
-
-/// The jobs in progress on the lanes.
-#[derive(Debug, Default)]
-struct Lanes {
-    /// The halves whose headers are being written, and the generation that this prepares.
-    header: Option<(Halves, Option<Generation>)>,
-    witness: bool,
-    /// The region that is being copied, or will be once no write is in flight in it.
-    copying: Option<usize>,
-    copy: Option<Copying>,
-    /// The halves to which that region is copied.
-    targets: Halves,
-    /// A region that readers wait for, to be copied first.
-    urgent: Option<usize>,
-    /// True once the returning halves durably have all data.
-    joins: bool,
-}
-
-/// The kind of job that the copying lane carries out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Copying {
-    Region(Halves),
-    /// A flush before a half joins.
-    Join,
-    /// A flush before marks are removed.
-    Clear,
-    /// A job whose result is ignored, because another half has begun to return since.
-    Stale,
-}
-
-impl Lanes {
-    /// Returns whether a region is being copied, or waits for its writes to end before it is.
-    fn copies(&self, region: usize) -> bool {
-        self.copying == Some(region)
-    }
-
-    /// Returns whether a copy of a region to this half is in progress.
-    fn overwrites(&self, half: usize, region: usize) -> bool {
-        self.copying == Some(region) && self.copy.is_some() && self.targets.contains(half)
-    }
-
-    /// Invalidates the copy in progress, because a half that now returns is not among its targets.
-    fn restart(&mut self) {
-        self.joins = false;
-        if matches!(self.copy, Some(Copying::Region(_) | Copying::Join)) {
-            self.copy = Some(Copying::Stale);
-        }
-    }
-}
-
-impl State {
     /// Returns the next job of the lane that writes headers.
     pub(crate) fn next_header(&mut self) -> Option<Job> {
         let target = self.change.filter(|change| !change.prepared);
@@ -637,6 +563,78 @@ impl State {
         }
         self.fail_all(missed);
         self.steer();
+    }
+}
+
+/// A unit of work for one of the lanes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// Write this header to these halves, durably.
+    Header(Header, Halves),
+    /// Replace a generation at the witness. With `anew`, also if the witness has none.
+    Raise { from: Generation, to: Generation, anew: bool },
+    /// Copy a region from one half to others.
+    Copy { region: usize, from: usize, to: Halves },
+    /// Flush these halves.
+    Flush(Halves),
+}
+
+/// The outcome of a [`Job::Raise`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Raised {
+    Done,
+    /// The witness has a generation set by another server.
+    Refused,
+    /// The witness did not answer, and may or may not have the new generation.
+    Unknown,
+}
+
+/// The jobs in progress on the lanes.
+#[derive(Debug, Default)]
+struct Lanes {
+    /// The halves whose headers are being written, and the generation that this prepares.
+    header: Option<(Halves, Option<Generation>)>,
+    witness: bool,
+    /// The region that is being copied, or will be once no write is in flight in it.
+    copying: Option<usize>,
+    copy: Option<Copying>,
+    /// The halves to which that region is copied.
+    targets: Halves,
+    /// A region that readers wait for, to be copied first.
+    urgent: Option<usize>,
+    /// True once the returning halves durably have all data.
+    joins: bool,
+}
+
+/// The kind of job that the copying lane carries out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copying {
+    Region(Halves),
+    /// A flush before a half joins.
+    Join,
+    /// A flush before marks are removed.
+    Clear,
+    /// A job whose result is ignored, because another half has begun to return since.
+    Stale,
+}
+
+impl Lanes {
+    /// Returns whether a region is being copied, or waits for its writes to end before it is.
+    fn copies(&self, region: usize) -> bool {
+        self.copying == Some(region)
+    }
+
+    /// Returns whether a copy of a region to this half is in progress.
+    fn overwrites(&self, half: usize, region: usize) -> bool {
+        self.copying == Some(region) && self.copy.is_some() && self.targets.contains(half)
+    }
+
+    /// Invalidates the copy in progress, because a half that now returns is not among its targets.
+    fn restart(&mut self) {
+        self.joins = false;
+        if matches!(self.copy, Some(Copying::Region(_) | Copying::Join)) {
+            self.copy = Some(Copying::Stale);
+        }
     }
 }
 

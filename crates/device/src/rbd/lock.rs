@@ -247,18 +247,7 @@ impl Handles {
             return Ok(addresses);
         }
     }
-}
 
-/// The longest note in bytes.
-///
-/// A note is an object `floe.KEY.ID` in the image's pool. Metadata of the image would be announced
-/// to every client that has it open, which waits five seconds for one that has died.
-const MOST: usize = 64 << 10;
-
-/// `LIBRADOS_OPERATION_FULL_FORCE`: perform the operation even when the cluster is full.
-const FULL_FORCE: c_int = 128;
-
-impl Handles {
     /// Returns the name of a note's object.
     fn object(&self, library: &Functions, key: &str) -> io::Result<CString> {
         // SAFETY: the image is open; as many bytes as said.
@@ -300,9 +289,7 @@ impl Handles {
         };
         checked(written).map(drop)
     }
-}
 
-impl Handles {
     /// Registers for changes of the image, until [`Handles::unwatch`] is called.
     pub(super) fn watch(&mut self, library: &Functions, news: &Arc<News>) -> io::Result<()> {
         let argument = Arc::into_raw(Arc::clone(news));
@@ -333,3 +320,12 @@ impl Handles {
         }
     }
 }
+
+/// The longest note in bytes.
+///
+/// A note is an object `floe.KEY.ID` in the image's pool. Metadata of the image would be announced
+/// to every client that has it open, which waits five seconds for one that has died.
+const MOST: usize = 64 << 10;
+
+/// `LIBRADOS_OPERATION_FULL_FORCE`: perform the operation even when the cluster is full.
+const FULL_FORCE: c_int = 128;

@@ -130,9 +130,7 @@ impl CommandState {
             status: Status::SUCCESS,
         }
     }
-}
 
-impl CommandState {
     /// Returns the status of the command when a request fails for this reason.
     pub(super) fn status_of(&self, failure: Failure) -> Status {
         let status = match failure {

@@ -198,168 +198,7 @@ impl Blocks {
         assert_eq!(seen, self.live().sum::<u64>());
         assert_eq!(dirty, self.dirty.len());
     }
-}
 
-/// Returns the description of a new block for the eviction order: its hash, and its size in
-/// smallest blocks.
-pub(super) fn arrival(sizes: &BlockSizes, extent: Extent) -> Access {
-    let Sectors { start, end } = extent.sectors();
-    Access { weight: ((end - start) / sizes.smallest()) as u32, ..Access::new(extent.hash()) }
-}
-
-/// A bit for each smallest block of the cache space: fetched ahead and not read yet. Empty where
-/// nothing is fetched ahead.
-#[derive(Debug)]
-struct Ahead {
-    bits: Option<Bits>,
-    /// Sectors of a smallest block.
-    unit: u64,
-}
-
-impl Ahead {
-    /// Creates the bits for `sectors` of cache space.
-    fn new(sizes: &BlockSizes, sectors: u64, fetches_ahead: bool) -> Self {
-        let unit = sizes.smallest();
-        Self { bits: fetches_ahead.then(|| Bits::new(sectors / unit)), unit }
-    }
-
-    /// Returns whether anything is ever fetched ahead.
-    #[inline]
-    fn is_used(&self) -> bool {
-        self.bits.is_some()
-    }
-
-    /// Records whether the smallest blocks that a run of cache sectors touches were fetched ahead.
-    #[inline]
-    fn set(&mut self, run: Range<u64>, ahead: bool) {
-        let units = self.units(run);
-        match &mut self.bits {
-            Some(bits) if ahead => bits.set(units),
-            Some(bits) => bits.clear(units),
-            None => {}
-        }
-    }
-
-    /// Clears the bits of a run of cache sectors. Returns the number of smallest blocks in it that
-    /// were fetched ahead and are read for the first time.
-    #[inline]
-    fn take(&mut self, run: Range<u64>) -> u64 {
-        let units = self.units(run);
-        let Some(bits) = &mut self.bits else { return 0 };
-        let before = bits.ones();
-        bits.clear(units);
-        before - bits.ones()
-    }
-
-    #[inline]
-    fn units(&self, run: Range<u64>) -> Range<u64> {
-        run.start / self.unit..run.end.div_ceil(self.unit)
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        self.bits.as_ref().map_or(0, |bits| bits.memory_bytes() as u64)
-    }
-}
-
-/// A bit for each sector of the cache space, set for valid data, with counts of changes.
-#[derive(Debug)]
-pub(crate) struct Valid {
-    bits: Bits,
-    /// Sectors of a smallest block, and sectors of the cache space.
-    unit: u64,
-    sectors: u64,
-    /// Set where an admission may reject something; only then are changes counted.
-    counts: bool,
-    /// Smallest blocks that held data when counting began.
-    at_first: u64,
-    inserted: u64,
-    removed: u64,
-    evicted: u64,
-}
-
-impl Valid {
-    /// Creates the bits for `sectors`, none valid, with smallest blocks of `unit` sectors.
-    fn new(sectors: u64, unit: u64) -> Self {
-        let bits = Bits::new(sectors);
-        let (inserted, removed, evicted) = (0, 0, 0);
-        Self { bits, unit, sectors, counts: false, at_first: 0, inserted, removed, evicted }
-    }
-
-    /// Sets whether changes are counted, and resets the counts.
-    pub(crate) fn count(&mut self, counts: bool) {
-        self.counts = counts;
-        self.at_first = self.held(&(0..self.sectors));
-        (self.inserted, self.removed, self.evicted) = (0, 0, 0);
-    }
-
-    /// Adds the counts to a shard's counters.
-    pub(crate) fn add_to(&self, counters: &mut Counters) {
-        counters.inserted_blocks += self.inserted;
-        counters.removed_blocks += self.removed;
-        counters.evicted_blocks += self.evicted;
-    }
-
-    /// Returns the number of smallest blocks with data among those that a run touches.
-    fn held(&self, run: &Range<u64>) -> u64 {
-        let units = run.start / self.unit..run.end.div_ceil(self.unit);
-        let of = |unit: u64| unit * self.unit..(unit + 1) * self.unit;
-        units.filter(|&unit| self.bits.any(of(unit))).count() as u64
-    }
-
-    #[inline]
-    fn counted(&mut self, run: Range<u64>, change: impl FnOnce(&mut Bits, Range<u64>)) {
-        if !self.counts {
-            return change(&mut self.bits, run);
-        }
-        let before = self.held(&run);
-        change(&mut self.bits, run.clone());
-        let after = self.held(&run);
-        self.inserted += after.saturating_sub(before);
-        self.removed += before.saturating_sub(after);
-    }
-
-    #[inline]
-    fn set(&mut self, run: Range<u64>) {
-        self.counted(run, Bits::set);
-    }
-
-    #[inline]
-    fn clear(&mut self, run: Range<u64>) {
-        self.counted(run, Bits::clear);
-    }
-
-    /// Sets the valid sectors to exactly those with a bit in `bits`, all of which are valid now.
-    fn assign(&mut self, bits: &Bits) {
-        self.counted(0..self.sectors, |valid, _| valid.clone_from(bits));
-    }
-
-    /// Marks the sectors of an evicted block as invalid.
-    fn evict(&mut self, run: Range<u64>) {
-        if self.counts {
-            self.evicted += self.held(&run);
-        }
-        self.bits.clear(run);
-    }
-
-    #[inline]
-    fn bits(&self) -> &Bits {
-        &self.bits
-    }
-
-    /// Returns the number of valid sectors.
-    pub(crate) fn sectors(&self) -> u64 {
-        self.bits.ones()
-    }
-
-    /// Checks that each change was counted once. Slow.
-    fn check(&self) {
-        let held = self.held(&(0..self.sectors));
-        let gone = self.removed + self.evicted;
-        assert!(!self.counts || self.at_first + self.inserted == gone + held, "{held}: {self:?}");
-    }
-}
-
-impl Blocks {
     /// Divides a run of a block into parts of equal validity.
     #[inline]
     pub(crate) fn validity(
@@ -530,6 +369,165 @@ impl Blocks {
     pub(crate) fn sector_metadata_bytes(&self) -> u64 {
         (self.valid.bits().memory_bytes() + self.dirty_bits.memory_bytes()) as u64
             + self.ahead.memory_bytes()
+    }
+}
+
+/// Returns the description of a new block for the eviction order: its hash, and its size in
+/// smallest blocks.
+pub(super) fn arrival(sizes: &BlockSizes, extent: Extent) -> Access {
+    let Sectors { start, end } = extent.sectors();
+    Access { weight: ((end - start) / sizes.smallest()) as u32, ..Access::new(extent.hash()) }
+}
+
+/// A bit for each smallest block of the cache space: fetched ahead and not read yet. Empty where
+/// nothing is fetched ahead.
+#[derive(Debug)]
+struct Ahead {
+    bits: Option<Bits>,
+    /// Sectors of a smallest block.
+    unit: u64,
+}
+
+impl Ahead {
+    /// Creates the bits for `sectors` of cache space.
+    fn new(sizes: &BlockSizes, sectors: u64, fetches_ahead: bool) -> Self {
+        let unit = sizes.smallest();
+        Self { bits: fetches_ahead.then(|| Bits::new(sectors / unit)), unit }
+    }
+
+    /// Returns whether anything is ever fetched ahead.
+    #[inline]
+    fn is_used(&self) -> bool {
+        self.bits.is_some()
+    }
+
+    /// Records whether the smallest blocks that a run of cache sectors touches were fetched ahead.
+    #[inline]
+    fn set(&mut self, run: Range<u64>, ahead: bool) {
+        let units = self.units(run);
+        match &mut self.bits {
+            Some(bits) if ahead => bits.set(units),
+            Some(bits) => bits.clear(units),
+            None => {}
+        }
+    }
+
+    /// Clears the bits of a run of cache sectors. Returns the number of smallest blocks in it that
+    /// were fetched ahead and are read for the first time.
+    #[inline]
+    fn take(&mut self, run: Range<u64>) -> u64 {
+        let units = self.units(run);
+        let Some(bits) = &mut self.bits else { return 0 };
+        let before = bits.ones();
+        bits.clear(units);
+        before - bits.ones()
+    }
+
+    #[inline]
+    fn units(&self, run: Range<u64>) -> Range<u64> {
+        run.start / self.unit..run.end.div_ceil(self.unit)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.bits.as_ref().map_or(0, |bits| bits.memory_bytes() as u64)
+    }
+}
+
+/// A bit for each sector of the cache space, set for valid data, with counts of changes.
+#[derive(Debug)]
+pub(crate) struct Valid {
+    bits: Bits,
+    /// Sectors of a smallest block, and sectors of the cache space.
+    unit: u64,
+    sectors: u64,
+    /// Set where an admission may reject something; only then are changes counted.
+    counts: bool,
+    /// Smallest blocks that held data when counting began.
+    at_first: u64,
+    inserted: u64,
+    removed: u64,
+    evicted: u64,
+}
+
+impl Valid {
+    /// Creates the bits for `sectors`, none valid, with smallest blocks of `unit` sectors.
+    fn new(sectors: u64, unit: u64) -> Self {
+        let bits = Bits::new(sectors);
+        let (inserted, removed, evicted) = (0, 0, 0);
+        Self { bits, unit, sectors, counts: false, at_first: 0, inserted, removed, evicted }
+    }
+
+    /// Sets whether changes are counted, and resets the counts.
+    pub(crate) fn count(&mut self, counts: bool) {
+        self.counts = counts;
+        self.at_first = self.held(&(0..self.sectors));
+        (self.inserted, self.removed, self.evicted) = (0, 0, 0);
+    }
+
+    /// Adds the counts to a shard's counters.
+    pub(crate) fn add_to(&self, counters: &mut Counters) {
+        counters.inserted_blocks += self.inserted;
+        counters.removed_blocks += self.removed;
+        counters.evicted_blocks += self.evicted;
+    }
+
+    /// Returns the number of smallest blocks with data among those that a run touches.
+    fn held(&self, run: &Range<u64>) -> u64 {
+        let units = run.start / self.unit..run.end.div_ceil(self.unit);
+        let of = |unit: u64| unit * self.unit..(unit + 1) * self.unit;
+        units.filter(|&unit| self.bits.any(of(unit))).count() as u64
+    }
+
+    #[inline]
+    fn counted(&mut self, run: Range<u64>, change: impl FnOnce(&mut Bits, Range<u64>)) {
+        if !self.counts {
+            return change(&mut self.bits, run);
+        }
+        let before = self.held(&run);
+        change(&mut self.bits, run.clone());
+        let after = self.held(&run);
+        self.inserted += after.saturating_sub(before);
+        self.removed += before.saturating_sub(after);
+    }
+
+    #[inline]
+    fn set(&mut self, run: Range<u64>) {
+        self.counted(run, Bits::set);
+    }
+
+    #[inline]
+    fn clear(&mut self, run: Range<u64>) {
+        self.counted(run, Bits::clear);
+    }
+
+    /// Sets the valid sectors to exactly those with a bit in `bits`, all of which are valid now.
+    fn assign(&mut self, bits: &Bits) {
+        self.counted(0..self.sectors, |valid, _| valid.clone_from(bits));
+    }
+
+    /// Marks the sectors of an evicted block as invalid.
+    fn evict(&mut self, run: Range<u64>) {
+        if self.counts {
+            self.evicted += self.held(&run);
+        }
+        self.bits.clear(run);
+    }
+
+    #[inline]
+    fn bits(&self) -> &Bits {
+        &self.bits
+    }
+
+    /// Returns the number of valid sectors.
+    pub(crate) fn sectors(&self) -> u64 {
+        self.bits.ones()
+    }
+
+    /// Checks that each change was counted once. Slow.
+    fn check(&self) {
+        let held = self.held(&(0..self.sectors));
+        let gone = self.removed + self.evicted;
+        assert!(!self.counts || self.at_first + self.inserted == gone + held, "{held}: {self:?}");
     }
 }
 
