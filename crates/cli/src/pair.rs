@@ -12,7 +12,7 @@ use floe_block::WriteMode;
 use floe_device::{MirrorRefusal, OpenError, RbdError, RbdWatch, Witness};
 use floe_server::config::{ServerConfig, TierConfig, VolumeConfig};
 use floe_server::limits::Limits;
-use floe_server::pair::{LastHalf, Lease, PairStatus, Role, Turn, Waited};
+use floe_server::pair::{Lease, PairStatus, Role, Turn, Waited, last_half};
 use floe_server::persistent::ForceFlags;
 use floe_server::{
     AdminSetup, Away, Bound, CacheDevices, Desk, DeviceSource, NamedDevices, NvmeSetup,
@@ -292,7 +292,7 @@ impl CacheDevices for HalfAwaited<'_> {
                 (Ok(mirror), Some(half)) => {
                     turn.lacks(None);
                     let (mirror, turn) = (Arc::clone(mirror), Arc::clone(turn));
-                    return Ok(Arc::new(LastHalf::new(mirror, half.to_string(), turn)));
+                    return Ok(last_half(mirror, half.to_string(), turn));
                 }
                 _ => return opened,
             };

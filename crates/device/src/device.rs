@@ -169,58 +169,114 @@ pub(crate) fn check_inside(range: &Range<u64>, size: u64) {
     assert!(range.start <= range.end && range.end <= size, "{range:?} of a device of {size} bytes");
 }
 
+/// Implements methods of [`Device`] by those of an inner device, given as an expression of the
+/// outer one.
+///
+/// ```
+/// use floe_device::{Device, Operation, delegate_device};
+///
+/// struct Counted<D> {
+///     inner: D,
+///     operations: u64,
+/// }
+///
+/// impl<D: Device> Device for Counted<D> {
+///     delegate_device!(this => this.inner; size_bytes poll set_size next_due);
+///
+///     fn submit(&mut self, operation: Operation) {
+///         self.operations += 1;
+///         self.inner.submit(operation);
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! delegate_device {
+    ($this:ident => $inner:expr; $($method:ident)+) => {
+        $($crate::delegate_device! { @$method $this, $inner })+
+    };
+    (@size_bytes $this:ident, $inner:expr) => {
+        fn size_bytes(&self) -> u64 {
+            let $this = self;
+            $inner.size_bytes()
+        }
+    };
+    (@submit $this:ident, $inner:expr) => {
+        fn submit(&mut self, operation: $crate::Operation) {
+            let $this = self;
+            $inner.submit(operation);
+        }
+    };
+    (@poll $this:ident, $inner:expr) => {
+        fn poll(&mut self, done: &mut Vec<$crate::Completion>) {
+            let $this = self;
+            $inner.poll(done);
+        }
+    };
+    (@copies $this:ident, $inner:expr) => {
+        fn copies(&self) -> $crate::Halves {
+            let $this = self;
+            $inner.copies()
+        }
+    };
+    (@read_copy $this:ident, $inner:expr) => {
+        fn read_copy(&mut self, copy: usize, operation: $crate::Operation) {
+            let $this = self;
+            $inner.read_copy(copy, operation);
+        }
+    };
+    (@may_differ $this:ident, $inner:expr) => {
+        fn may_differ(&self, range: std::ops::Range<u64>) -> bool {
+            let $this = self;
+            $inner.may_differ(range)
+        }
+    };
+    (@mend $this:ident, $inner:expr) => {
+        fn mend(&mut self, wrong: $crate::Halves, operation: $crate::Operation) {
+            let $this = self;
+            $inner.mend(wrong, operation);
+        }
+    };
+    (@set_judge $this:ident, $inner:expr) => {
+        fn set_judge(&mut self, judge: Option<std::sync::Arc<dyn $crate::Judge>>) {
+            let $this = self;
+            $inner.set_judge(judge);
+        }
+    };
+    (@set_size $this:ident, $inner:expr) => {
+        fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
+            let $this = self;
+            $inner.set_size(bytes)
+        }
+    };
+    (@allocation $this:ident, $inner:expr) => {
+        fn allocation(&mut self, range: std::ops::Range<u64>, extents: &mut Vec<$crate::Extent>) {
+            let $this = self;
+            $inner.allocation(range, extents);
+        }
+    };
+    (@set_timeout $this:ident, $inner:expr) => {
+        fn set_timeout(&mut self, timeout: std::time::Duration) {
+            let $this = self;
+            $inner.set_timeout(timeout);
+        }
+    };
+    (@spun $this:ident, $inner:expr) => {
+        fn spun(&self) -> std::time::Duration {
+            let $this = self;
+            $inner.spun()
+        }
+    };
+    (@next_due $this:ident, $inner:expr) => {
+        fn next_due(&self) -> Option<std::time::Instant> {
+            let $this = self;
+            $inner.next_due()
+        }
+    };
+}
+
 impl<D: Device + ?Sized> Device for Box<D> {
-    fn size_bytes(&self) -> u64 {
-        (**self).size_bytes()
-    }
-
-    fn submit(&mut self, operation: Operation) {
-        (**self).submit(operation);
-    }
-
-    fn poll(&mut self, done: &mut Vec<Completion>) {
-        (**self).poll(done);
-    }
-
-    fn copies(&self) -> Halves {
-        (**self).copies()
-    }
-
-    fn read_copy(&mut self, copy: usize, operation: Operation) {
-        (**self).read_copy(copy, operation);
-    }
-
-    fn may_differ(&self, range: Range<u64>) -> bool {
-        (**self).may_differ(range)
-    }
-
-    fn mend(&mut self, wrong: Halves, operation: Operation) {
-        (**self).mend(wrong, operation);
-    }
-
-    fn set_judge(&mut self, judge: Option<Arc<dyn Judge>>) {
-        (**self).set_judge(judge);
-    }
-
-    fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
-        (**self).set_size(bytes)
-    }
-
-    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
-        (**self).allocation(range, extents);
-    }
-
-    fn set_timeout(&mut self, timeout: Duration) {
-        (**self).set_timeout(timeout);
-    }
-
-    fn spun(&self) -> Duration {
-        (**self).spun()
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        (**self).next_due()
-    }
+    delegate_device!(this => **this; size_bytes submit poll copies read_copy may_differ mend);
+    delegate_device!(this => **this; set_judge set_size allocation set_timeout spun next_due);
 }
 
 /// A set of a mirror's halves, by number.

@@ -23,9 +23,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::device::{Action, Completion, Device, Extent, Operation};
+use crate::delegate_device;
+use crate::device::{Action, Completion, Device, Operation};
 use crate::volatile::VolatileDisk;
 
 /// The file of fault rules of a device. Clones share its state.
@@ -163,9 +164,7 @@ impl<D: Device> ScriptedDevice<D> {
 }
 
 impl<D: Device> Device for ScriptedDevice<D> {
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
+    delegate_device!(this => this.inner; size_bytes set_size allocation set_timeout spun);
 
     fn submit(&mut self, operation: Operation) {
         match self.script.judge(&operation, self.disk.as_ref()) {
@@ -179,22 +178,6 @@ impl<D: Device> Device for ScriptedDevice<D> {
     fn poll(&mut self, done: &mut Vec<Completion>) {
         done.append(&mut self.failed);
         self.inner.poll(done);
-    }
-
-    fn set_size(&mut self, bytes: u64) -> io::Result<()> {
-        self.inner.set_size(bytes)
-    }
-
-    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
-        self.inner.allocation(range, extents);
-    }
-
-    fn set_timeout(&mut self, timeout: Duration) {
-        self.inner.set_timeout(timeout);
-    }
-
-    fn spun(&self) -> Duration {
-        self.inner.spun()
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -8,13 +8,13 @@
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::device::{Completion, Device, Extent, Operation};
+use crate::delegate_device;
+use crate::device::{Completion, Device, Operation};
 use crate::queue::Queue;
 
 pub use model::{Direction, Interference, Medium, Model, Path, Timing};
@@ -175,9 +175,7 @@ impl<D: Device> MediumDevice<D> {
 }
 
 impl<D: Device> Device for MediumDevice<D> {
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
+    delegate_device!(this => this.inner; size_bytes set_size allocation set_timeout);
 
     fn submit(&mut self, operation: Operation) {
         let (direction, bytes) = Direction::of(&operation.action);
@@ -206,18 +204,6 @@ impl<D: Device> Device for MediumDevice<D> {
             next = self.release(done);
         }
         self.spun += began.elapsed();
-    }
-
-    fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
-        self.inner.set_size(bytes)
-    }
-
-    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
-        self.inner.allocation(range, extents);
-    }
-
-    fn set_timeout(&mut self, timeout: Duration) {
-        self.inner.set_timeout(timeout);
     }
 
     fn spun(&self) -> Duration {

@@ -25,6 +25,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::buffer::{Pool, SECTOR_BYTES, Slice};
+use crate::delegate_device;
 use crate::device::{Action, Completion, Device, Extent, Operation, clip};
 use crate::queue::Queue;
 use crate::ring::Ring;
@@ -114,9 +115,7 @@ impl<D: Device> VolatileDevice<D> {
 }
 
 impl<D: Device> Device for VolatileDevice<D> {
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
+    delegate_device!(this => this.inner; size_bytes set_timeout spun);
 
     fn submit(&mut self, operation: Operation) {
         let token = operation.token;
@@ -152,14 +151,6 @@ impl<D: Device> Device for VolatileDevice<D> {
             return self.inner.allocation(range, extents);
         }
         extents.push(Extent::data(bytes));
-    }
-
-    fn set_timeout(&mut self, timeout: Duration) {
-        self.inner.set_timeout(timeout);
-    }
-
-    fn spun(&self) -> Duration {
-        self.inner.spun()
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-pub use last_half::LastHalf;
+pub use last_half::last_half;
 pub use lease::{Lease, LeaseError, LeaseRecord};
 pub use watching::{StandbyError, Waited, stand_by};
 

@@ -114,6 +114,63 @@ impl DeviceSource for Source {
     }
 }
 
+/// A device source whose handles are wrapped, to act on their operations or results. It has neither
+/// an image nor a witness.
+pub(crate) struct WrappedSource<W> {
+    inner: Arc<dyn DeviceSource>,
+    wrap: W,
+}
+
+impl<W: Fn(Box<dyn Device>) -> Box<dyn Device> + Send + Sync> WrappedSource<W> {
+    pub(crate) fn new(inner: Arc<dyn DeviceSource>, wrap: W) -> Self {
+        Self { inner, wrap }
+    }
+}
+
+impl<W> fmt::Debug for WrappedSource<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WrappedSource").field(&self.inner).finish()
+    }
+}
+
+impl<W: Fn(Box<dyn Device>) -> Box<dyn Device> + Send + Sync> DeviceSource for WrappedSource<W> {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.identity()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn has_kernel_name(&self) -> bool {
+        self.inner.has_kernel_name()
+    }
+
+    fn rotates(&self) -> bool {
+        self.inner.rotates()
+    }
+
+    fn refresh(&self) -> std::io::Result<u64> {
+        self.inner.refresh()
+    }
+
+    fn on_change(&self, notify: Box<dyn Fn() + Send + Sync>) {
+        self.inner.on_change(notify);
+    }
+
+    fn mirror(&self) -> Option<MirrorWatch> {
+        self.inner.mirror()
+    }
+
+    fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
+        Ok((self.wrap)(self.inner.open(ring, pool)?))
+    }
+}
+
 /// Returns whether one of these block devices rotates. Their paths are separated by `+`.
 fn rotates(paths: &str) -> bool {
     let queue = |path: &str| {

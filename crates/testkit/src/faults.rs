@@ -20,11 +20,11 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use floe_device::{
     Action, Completion, Device, Dirty, Operation, Pool, SECTOR_BYTES, Slice, UNIT_BYTES,
-    WriteCache, clip,
+    WriteCache, clip, delegate_device,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -305,9 +305,7 @@ impl<D: Device> FaultDevice<D> {
 }
 
 impl<D: Device> Device for FaultDevice<D> {
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
+    delegate_device!(this => this.inner; size_bytes set_size set_timeout spun);
 
     fn submit(&mut self, operation: Operation) {
         self.obey();
@@ -345,18 +343,6 @@ impl<D: Device> Device for FaultDevice<D> {
                 polls => self.delayed.push((polls, completion)),
             }
         }
-    }
-
-    fn set_size(&mut self, bytes: u64) -> io::Result<()> {
-        self.inner.set_size(bytes)
-    }
-
-    fn set_timeout(&mut self, timeout: Duration) {
-        self.inner.set_timeout(timeout);
-    }
-
-    fn spun(&self) -> Duration {
-        self.inner.spun()
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -641,13 +627,7 @@ impl<D: Device, F: FnMut(&Operation) -> Option<io::Result<()>>> Intercepted<D, F
 }
 
 impl<D: Device, F: FnMut(&Operation) -> Option<io::Result<()>>> Device for Intercepted<D, F> {
-    fn size_bytes(&self) -> u64 {
-        self.device.size_bytes()
-    }
-
-    fn set_size(&mut self, bytes: u64) -> io::Result<()> {
-        self.device.set_size(bytes)
-    }
+    delegate_device!(this => this.device; size_bytes set_size next_due);
 
     fn submit(&mut self, operation: Operation) {
         match (self.intercept)(&operation) {
@@ -659,10 +639,6 @@ impl<D: Device, F: FnMut(&Operation) -> Option<io::Result<()>>> Device for Inter
     fn poll(&mut self, done: &mut Vec<Completion>) {
         done.append(&mut self.ended);
         self.device.poll(done);
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        self.device.next_due()
     }
 }
 

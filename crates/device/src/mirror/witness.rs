@@ -24,17 +24,6 @@ impl FolderWitness {
     fn file(&self, mirror: &[u8; 16]) -> PathBuf {
         self.0.join(key(mirror))
     }
-
-    fn write(&self, mirror: &[u8; 16], generation: Generation) -> io::Result<()> {
-        create_private_folder(&self.0)?;
-        let file = self.file(mirror);
-        let new = file.with_extension("new");
-        let mut written = create_private(&new)?;
-        writeln!(written, "{generation}")?;
-        written.sync_all()?;
-        std::fs::rename(&new, file)?;
-        File::open(&self.0)?.sync_all()
-    }
 }
 
 impl Witness for FolderWitness {
@@ -51,20 +40,15 @@ impl Witness for FolderWitness {
         Generation::parse(&text).ok_or_else(damaged).map(Some)
     }
 
-    fn raise(
-        &self,
-        mirror: &[u8; 16],
-        from: Option<Generation>,
-        to: Generation,
-    ) -> Result<(), RaiseError> {
-        let found = self.read(mirror)?;
-        if found == Some(to) {
-            return Ok(());
-        }
-        if found != from {
-            return Err(RaiseError::Other { found, expected: from });
-        }
-        Ok(self.write(mirror, to)?)
+    fn write(&self, mirror: &[u8; 16], generation: Generation) -> io::Result<()> {
+        create_private_folder(&self.0)?;
+        let file = self.file(mirror);
+        let new = file.with_extension("new");
+        let mut written = create_private(&new)?;
+        writeln!(written, "{generation}")?;
+        written.sync_all()?;
+        std::fs::rename(&new, file)?;
+        File::open(&self.0)?.sync_all()
     }
 }
 
@@ -90,14 +74,8 @@ impl Witness for KnownWitness {
         self.known(mirror).map(Some)
     }
 
-    fn raise(
-        &self,
-        mirror: &[u8; 16],
-        from: Option<Generation>,
-        to: Generation,
-    ) -> Result<(), RaiseError> {
-        self.known(mirror)?;
-        self.0.raise(mirror, from, to)
+    fn write(&self, mirror: &[u8; 16], generation: Generation) -> io::Result<()> {
+        self.0.write(mirror, generation)
     }
 }
 
@@ -123,19 +101,9 @@ impl Witness for ImageWitness {
         Generation::parse(&text).ok_or_else(damaged).map(Some)
     }
 
-    fn raise(
-        &self,
-        mirror: &[u8; 16],
-        from: Option<Generation>,
-        to: Generation,
-    ) -> Result<(), RaiseError> {
+    fn write(&self, mirror: &[u8; 16], generation: Generation) -> io::Result<()> {
         // Nobody else writes it: this program holds the lock, and a fenced one cannot write.
-        let found = self.read(mirror)?;
-        match found {
-            found if found == Some(to) => Ok(()),
-            found if found != from => Err(RaiseError::Other { found, expected: from }),
-            _ => Ok(self.0.set_note(&key(mirror), &to.to_string())?),
-        }
+        self.0.set_note(&key(mirror), &generation.to_string())
     }
 }
 
@@ -154,8 +122,8 @@ impl Witness for NoWitness {
         Err(io::Error::other("there is none"))
     }
 
-    fn raise(&self, _: &[u8; 16], _: Option<Generation>, _: Generation) -> Result<(), RaiseError> {
-        Err(io::Error::other("there is none").into())
+    fn write(&self, _: &[u8; 16], _: Generation) -> io::Result<()> {
+        Err(io::Error::other("there is none"))
     }
 }
 
@@ -214,6 +182,12 @@ pub trait Witness: fmt::Debug + Send + Sync {
     /// When the witness cannot be reached.
     fn read(&self, mirror: &[u8; 16]) -> io::Result<Option<Generation>>;
 
+    /// Stores the newest generation of a mirror, durably.
+    ///
+    /// # Errors
+    /// When the witness cannot be reached.
+    fn write(&self, mirror: &[u8; 16], generation: Generation) -> io::Result<()>;
+
     /// Replaces the generation `from` by `to`, durably. Succeeds also if the witness already has
     /// `to`.
     ///
@@ -224,7 +198,16 @@ pub trait Witness: fmt::Debug + Send + Sync {
         mirror: &[u8; 16],
         from: Option<Generation>,
         to: Generation,
-    ) -> Result<(), RaiseError>;
+    ) -> Result<(), RaiseError> {
+        let found = self.read(mirror)?;
+        if found == Some(to) {
+            return Ok(());
+        }
+        if found != from {
+            return Err(RaiseError::Other { found, expected: from });
+        }
+        Ok(self.write(mirror, to)?)
+    }
 }
 
 #[cfg(test)]

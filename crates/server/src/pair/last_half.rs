@@ -7,61 +7,26 @@
 //! generation cannot be raised. The server with the newest half goes on.
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use floe_device::{
-    Completion, Device, Extent, Halves, Identity, Judge, MirrorWatch, OpenError, Operation, Pool,
-    Ring,
-};
+use floe_device::{Completion, Device, MirrorWatch, delegate_device};
 
 use super::Turn;
-use crate::volume::DeviceSource;
+use crate::volume::{DeviceSource, WrappedSource};
 
-/// A mirror that has one half on this machine, as a cache device of a failover pair.
-#[derive(Debug)]
-pub struct LastHalf {
+/// Wraps a mirror that has one half on this machine, called `local`: its failures end this server's
+/// turn, unless only the local half has failed.
+pub fn last_half(
     mirror: Arc<dyn DeviceSource>,
-    /// The name of the mirror half on this machine.
     local: String,
     turn: Arc<Turn>,
-}
-
-impl LastHalf {
-    /// Wraps a mirror so that its failures end this server's turn, unless only the local half has
-    /// failed.
-    pub fn new(mirror: Arc<dyn DeviceSource>, local: String, turn: Arc<Turn>) -> Self {
-        Self { mirror, local, turn }
-    }
-}
-
-impl DeviceSource for LastHalf {
-    fn size_bytes(&self) -> u64 {
-        self.mirror.size_bytes()
-    }
-
-    fn identity(&self) -> Identity {
-        self.mirror.identity()
-    }
-
-    fn name(&self) -> String {
-        self.mirror.name()
-    }
-
-    fn refresh(&self) -> io::Result<u64> {
-        self.mirror.refresh()
-    }
-
-    fn mirror(&self) -> Option<MirrorWatch> {
-        self.mirror.mirror()
-    }
-
-    fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
-        let device = self.mirror.open(ring, pool)?;
-        let (watch, local) = (self.mirror.mirror(), self.local.clone());
-        Ok(Box::new(LastHalfDevice { device, watch, local, turn: Arc::clone(&self.turn) }))
-    }
+) -> Arc<dyn DeviceSource> {
+    let watch = mirror.mirror();
+    let wrap = move |device: Box<dyn Device>| -> Box<dyn Device> {
+        let (watch, local) = (watch.clone(), local.clone());
+        Box::new(LastHalfDevice { device, watch, local, turn: Arc::clone(&turn) })
+    };
+    Arc::new(WrappedSource::new(mirror, wrap))
 }
 
 struct LastHalfDevice {
@@ -84,13 +49,8 @@ impl LastHalfDevice {
 }
 
 impl Device for LastHalfDevice {
-    fn size_bytes(&self) -> u64 {
-        self.device.size_bytes()
-    }
-
-    fn submit(&mut self, operation: Operation) {
-        self.device.submit(operation);
-    }
+    delegate_device!(this => this.device; size_bytes submit copies read_copy may_differ mend);
+    delegate_device!(this => this.device; set_judge set_size allocation set_timeout spun next_due);
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         let before = done.len();
@@ -102,45 +62,5 @@ impl Device for LastHalfDevice {
             tracing::error!(%error, "the mirror fails without its half on this machine");
             self.turn.end("no half of the mirror that is in sync can be used");
         }
-    }
-
-    fn copies(&self) -> Halves {
-        self.device.copies()
-    }
-
-    fn read_copy(&mut self, copy: usize, operation: Operation) {
-        self.device.read_copy(copy, operation);
-    }
-
-    fn may_differ(&self, range: Range<u64>) -> bool {
-        self.device.may_differ(range)
-    }
-
-    fn mend(&mut self, wrong: Halves, operation: Operation) {
-        self.device.mend(wrong, operation);
-    }
-
-    fn set_judge(&mut self, judge: Option<Arc<dyn Judge>>) {
-        self.device.set_judge(judge);
-    }
-
-    fn set_size(&mut self, bytes: u64) -> io::Result<()> {
-        self.device.set_size(bytes)
-    }
-
-    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
-        self.device.allocation(range, extents);
-    }
-
-    fn set_timeout(&mut self, timeout: Duration) {
-        self.device.set_timeout(timeout);
-    }
-
-    fn spun(&self) -> Duration {
-        self.device.spun()
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        self.device.next_due()
     }
 }

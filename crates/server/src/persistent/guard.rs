@@ -15,17 +15,16 @@
 //! The next start may then refuse the volume although it is the right one.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use floe_block::SECTOR_BYTES;
-use floe_device::{Action, Completion, Device, Extent, Identity, OpenError, Operation, Pool, Ring};
+use floe_device::{Action, Completion, Device, Operation, delegate_device};
 
 use super::superblock_writer::{Parts, SampleWriter};
-use crate::volume::{DeviceSource, Volume};
+use crate::volume::{Volume, WrappedSource};
 
 /// Interval at which a device checks whether it may submit its delayed writes.
 const LOOK: Duration = Duration::from_micros(200);
@@ -78,8 +77,11 @@ pub(crate) fn guarded<'a>(
             guard.forget_now(u64::MAX);
             return volume;
         }
-        let backing = GuardedSource { inner: volume.backing, guard: Arc::new(guard) };
-        Volume { backing: Arc::new(backing), ..volume }
+        let guard = Arc::new(guard);
+        let wrap = move |inner: Box<dyn Device>| -> Box<dyn Device> {
+            Box::new(GuardedDevice { inner, guard: Arc::clone(&guard), held: VecDeque::new() })
+        };
+        Volume { backing: Arc::new(WrappedSource::new(volume.backing, wrap)), ..volume }
     };
     volumes.into_iter().enumerate().map(guard).collect()
 }
@@ -153,48 +155,6 @@ impl Guard {
     }
 }
 
-/// The source of a volume's device. Devices opened from it delay writes to sampled sectors.
-#[derive(Debug)]
-struct GuardedSource {
-    inner: Arc<dyn DeviceSource>,
-    guard: Arc<Guard>,
-}
-
-impl DeviceSource for GuardedSource {
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn identity(&self) -> Identity {
-        self.inner.identity()
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn has_kernel_name(&self) -> bool {
-        self.inner.has_kernel_name()
-    }
-
-    fn rotates(&self) -> bool {
-        self.inner.rotates()
-    }
-
-    fn refresh(&self) -> std::io::Result<u64> {
-        self.inner.refresh()
-    }
-
-    fn on_change(&self, notify: Box<dyn Fn() + Send + Sync>) {
-        self.inner.on_change(notify);
-    }
-
-    fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
-        let (inner, guard) = (self.inner.open(ring, pool)?, Arc::clone(&self.guard));
-        Ok(Box::new(GuardedDevice { inner, guard, held: VecDeque::new() }))
-    }
-}
-
 /// A worker's handle of a guarded device.
 struct GuardedDevice {
     inner: Box<dyn Device>,
@@ -217,9 +177,7 @@ impl GuardedDevice {
 }
 
 impl Device for GuardedDevice {
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
+    delegate_device!(this => this.inner; size_bytes set_size allocation set_timeout spun);
 
     fn submit(&mut self, operation: Operation) {
         match self.touched(&operation) {
@@ -241,22 +199,6 @@ impl Device for GuardedDevice {
         self.inner.poll(done);
     }
 
-    fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
-        self.inner.set_size(bytes)
-    }
-
-    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
-        self.inner.allocation(range, extents);
-    }
-
-    fn set_timeout(&mut self, timeout: Duration) {
-        self.inner.set_timeout(timeout);
-    }
-
-    fn spun(&self) -> Duration {
-        self.inner.spun()
-    }
-
     fn next_due(&self) -> Option<Instant> {
         let look = (!self.held.is_empty()).then(|| Instant::now() + LOOK);
         self.inner.next_due().into_iter().chain(look).min()
@@ -269,13 +211,13 @@ mod tests {
         BlockSizes, KeptCache, Layout, NewCache, Samples, Volume as Known, VolumeId,
         sampled_sectors,
     };
-    use floe_device::MemoryDevice;
+    use floe_device::{MemoryDevice, OpenError, Pool, Ring};
     use floe_testkit::Intercepted;
 
     use super::super::disk::Disk;
     use super::super::superblock_writer::SuperblockWriter;
     use super::*;
-    use crate::volume::Reach;
+    use crate::volume::{DeviceSource, Reach};
 
     const BYTES: u64 = 1 << 20;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use floe_device::{Action, Completion, Device, Operation};
+use floe_device::{Action, Completion, Device, Operation, delegate_device};
 use floe_server::admin::client as admin;
 use floe_testkit::{PATIENCE, patiently};
 
@@ -73,9 +73,7 @@ struct Moody<D> {
 }
 
 impl<D: Device> Device for Moody<D> {
-    fn size_bytes(&self) -> u64 {
-        self.device.size_bytes()
-    }
+    delegate_device!(this => this.device; size_bytes set_size);
 
     fn submit(&mut self, operation: Operation) {
         let state = &self.mood.0;
@@ -104,10 +102,6 @@ impl<D: Device> Device for Moody<D> {
         }
         done.append(&mut self.failed);
         self.device.poll(done);
-    }
-
-    fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
-        self.device.set_size(bytes)
     }
 
     fn next_due(&self) -> Option<Instant> {
