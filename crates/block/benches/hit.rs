@@ -8,7 +8,8 @@
 use std::time::Instant;
 
 use floe_block::{
-    BlockCache, Config, Evict, Gate, Kind, Memory, Order, Request, RequestId, WriteMode,
+    AdmissionConfig, BlockCache, Config, Evict, Memory, Order, Request, RequestId, RequestKind,
+    WriteMode,
 };
 
 const BLOCKS: u64 = 16_384;
@@ -36,7 +37,7 @@ impl Subject {
             cache_bytes: 2 * BLOCKS * 4096,
             mode,
             shards: Some(1),
-            gate: Gate::new(admit.parse().expect("the admission is registered")),
+            gate: AdmissionConfig::new(admit.parse().expect("the admission is registered")),
             evict: Evict::default(),
             memory: Memory::None,
             kept: false,
@@ -63,7 +64,7 @@ impl Subject {
 
     fn read(&mut self, offset: u64) {
         let request =
-            Request { volume: floe_block::VolumeId(0), kind: Kind::Read, offset, len: 4096 };
+            Request { volume: floe_block::VolumeId(0), kind: RequestKind::Read, offset, len: 4096 };
         self.cache.submit(RequestId(0), request, &mut self.orders);
         let mut next = 0;
         while next < self.orders.len() {

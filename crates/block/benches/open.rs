@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Begun, BlockSizes, Config, Driver, Io, KeptCache, Kind, Layout, NewCache, Request, Tier,
+    Begun, BlockSizes, Config, Driver, Io, KeptCache, Layout, NewCache, Request, RequestKind, Tier,
     Volume, VolumeId,
 };
 use floe_device::{MemoryDevice, Pool};
@@ -36,7 +36,7 @@ fn open(device: &MemoryDevice, pool: &Pool) -> (Driver, Duration) {
     (driver, took)
 }
 
-fn ask(driver: &mut Driver, kind: Kind, offset: u64, len: u64) {
+fn ask(driver: &mut Driver, kind: RequestKind, offset: u64, len: u64) {
     driver.submit(Request { volume: ID, kind, offset, len }, None);
     while !driver.is_idle() {
         driver.advance();
@@ -57,9 +57,9 @@ fn main() {
             .expect("the device works");
         let mut driver = open(&device, &pool).0;
         for offset in (0..GIB).step_by(8 << 20) {
-            ask(&mut driver, Kind::Prefetch, offset, 8 << 20);
+            ask(&mut driver, RequestKind::Prefetch, offset, 8 << 20);
         }
-        ask(&mut driver, Kind::Flush, 0, 0);
+        ask(&mut driver, RequestKind::Flush, 0, 0);
         let blocks: u64 = driver.top().stats().blocks.iter().map(|(_, blocks)| blocks).sum();
         drop(driver);
         let mut times: Vec<Duration> = (0..TIMES)

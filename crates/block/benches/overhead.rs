@@ -12,8 +12,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use floe_block::{
-    Answer, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, Kind,
-    Layout, Memory, NewCache, Request, Tier, Volume, VolumeId, WriteMode,
+    AdmissionConfig, Answer, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Io, KeptCache,
+    Layout, Memory, NewCache, Request, RequestKind, Tier, Volume, VolumeId, WriteMode,
 };
 use floe_device::{MemoryDevice, Pool};
 use floe_testkit::thread_time;
@@ -59,7 +59,7 @@ struct Subject {
 impl Subject {
     fn new((name, mode, kept, admit): (&str, WriteMode, bool, &str)) -> Self {
         let pool = Pool::new(16 << 20);
-        let gate = Gate::new(admit.parse().expect("the admission is registered"));
+        let gate = AdmissionConfig::new(admit.parse().expect("the admission is registered"));
         let driver =
             if kept { kept_driver(mode, gate, pool) } else { volatile_driver(mode, gate, pool) };
         let mut subject = Self { driver, answers: Vec::new(), at: 0 };
@@ -79,7 +79,8 @@ impl Subject {
             for number in first..requests.min(first + IN_FLIGHT) {
                 self.at = (self.at + 7919) % SECTORS; // a prime
                 let writes = number * 7 % 10 < writes_of_ten;
-                let kind = if writes { Kind::Write { durable: false } } else { Kind::Read };
+                let kind =
+                    if writes { RequestKind::Write { durable: false } } else { RequestKind::Read };
                 let request =
                     Request { volume: VolumeId(0), kind, offset: self.at * 4096, len: 4096 };
                 let buffer = self.driver.buffer(&request);
@@ -107,7 +108,7 @@ impl Subject {
     }
 }
 
-fn volatile_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
+fn volatile_driver(mode: WriteMode, gate: AdmissionConfig, pool: Pool) -> Driver {
     let (sizes, shards, memory) = (BlockSizes::default(), Some(1), Memory::None);
     let config = Config {
         adapts_fetches: false,
@@ -127,7 +128,7 @@ fn volatile_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
     driver
 }
 
-fn kept_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
+fn kept_driver(mode: WriteMode, gate: AdmissionConfig, pool: Pool) -> Driver {
     let mut device = MemoryDevice::new(2 * CACHE_BYTES);
     let layout = Layout::new(&BlockSizes::default(), 2 * CACHE_BYTES, 1).expect("there is room");
     let volume = Volume::new(VolumeId(0), "volume", VOLUME_BYTES);

@@ -68,16 +68,12 @@ mod sync {
 }
 
 pub use cache::{BlockCache, Condition};
-/// The former name of [`AdmissionConfig`].
-pub use config::AdmissionConfig as Gate;
 pub use config::{
     AdmissionConfig, Config, ConfigError, MOST_SHARDS, UnknownWriteMode, WriteMode,
     shedding_options,
 };
 pub use counters::{CounterType, Counts, Declaration};
 pub use driver::Driver;
-/// The former name of [`WakeUp`].
-pub use exchange::WakeUp as Bell;
 pub use exchange::{Exchange, ForeignPiece, MOST_PARTS, Message, PartId, Traffic, WakeUp};
 pub use floe::{AdmissionStats, FreezeStats, Freezing};
 pub use floe_policy::admission::{Admissions, Calibrated, Times};
@@ -86,8 +82,6 @@ pub use geometry::{
     BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, MOST_VOLUME_BYTES,
     SECTOR_BYTES, Sectors, VolumeId, format_size,
 };
-/// The former name of [`RequestKind`].
-pub use join::RequestKind as Kind;
 pub use join::{Fault, MOST_MAPPED_BYTES, Request, RequestId, RequestKind};
 pub use journal::{
     Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_SAMPLES, MOST_VOLUMES, NewCache,

@@ -16,7 +16,7 @@ use floe_server::pair::{Lease, PairStatus, Role, Turn, Waited, last_half};
 use floe_server::persistent::ForceFlags;
 use floe_server::{
     AdminSetup, Away, Bound, CacheDevices, Desk, DeviceSource, NamedDevices, NvmeSetup,
-    PreparedTiers, ServerSetup, Volume, notify,
+    PreparedCache, ServerSetup, Volume, notify,
 };
 
 use crate::error::{CliError, OrFail};
@@ -84,7 +84,7 @@ fn paths(away: Away, config: &ServerConfig) -> Beside {
         let mut config = without_cache();
         config.volume = volumes.clone();
         let config = config.validated().or_usage()?;
-        let tiers = PreparedTiers::new(&config, None, ForceFlags::default(), None).or_usage()?;
+        let tiers = PreparedCache::new(&config, None, ForceFlags::default(), None).or_usage()?;
         let tiers = tiers.open(&[], &NamedDevices, &mut |_, _| {}).or_failure()?;
         away.serve(tiers, sizes, signal).or_failure()?.run().map(drop).or_failure()
     })
@@ -208,7 +208,7 @@ pub(crate) fn without_cache() -> ServerConfig {
 
 /// Builds a server without a cache that exports the half of the mirror.
 fn exporter(config: &ServerConfig, signal: OwnedFd) -> Result<floe_server::Server, CliError> {
-    let tiers = PreparedTiers::new(config, None, ForceFlags::default(), None).or_usage()?;
+    let tiers = PreparedCache::new(config, None, ForceFlags::default(), None).or_usage()?;
     let half = config.volume[0].backing();
     let backing = half.prepare(floe_device::Role::Backing { read_only: false }).or_usage()?;
     let volume = Volume {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use floe_device::Role;
 use floe_lab::replay::{
-    Feed, Fit, IntervalResult, LatencyStep, Layout, Pace, Plan, ReplayError, ReplayResult, Setup,
-    Stage, Survey, Tier, TierOutcome, run as replay,
+    CacheOutcome, Feed, Fit, IntervalResult, LatencyStep, Layout, Pace, Plan, ReplayError,
+    ReplayResult, Setup, Stage, Survey, Tier, run as replay,
 };
 use floe_lab::report::replay_report;
 use floe_server::DeviceSource;
@@ -103,7 +103,7 @@ pub(crate) struct Arguments {
     /// Prices of all tiers, from tier0, for each byte relative to DRAM; prints the cost, and the
     /// throughput for it
     #[arg(long, value_name = "TIER=PRICE", value_delimiter = ',')]
-    price: Vec<TierPrice>,
+    price: Vec<Price>,
     /// Also print a histogram of latencies
     #[arg(long)]
     histogram: bool,
@@ -243,7 +243,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
 
 /// Checks that no device contains a persistent cache, which the replay's cache would overwrite.
 fn spare_kept_cache(plan: &Plan) -> Result<(), CliError> {
-    for Tier { config, cache, .. } in &plan.tiers {
+    for Tier { config, device: cache, .. } in &plan.tiers {
         if cache.is_memory() || cache.paths().iter().any(|path| !path.exists()) {
             continue;
         }
@@ -296,12 +296,12 @@ fn pace(at: At, speed: Speed, in_flight: Option<u32>, survey: &Survey) -> Result
 
 /// The price of one tier, identified by the tier's number in the replay's tables.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct TierPrice {
+struct Price {
     tier: usize,
     price: f64,
 }
 
-impl FromStr for TierPrice {
+impl FromStr for Price {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -319,14 +319,14 @@ impl FromStr for TierPrice {
 ///
 /// # Errors
 /// When only some tiers have a price.
-fn of_all(told: &[TierPrice], tiers: usize) -> Result<Option<Vec<f64>>, CliError> {
+fn of_all(told: &[Price], tiers: usize) -> Result<Option<Vec<f64>>, CliError> {
     if told.is_empty() {
         return Ok(None);
     }
     let wrong =
         |tier: usize, problem: &str| CliError::usage(format!("--price: tier{tier} {problem}"));
     let mut prices = vec![None; tiers];
-    for TierPrice { tier, price } in told {
+    for Price { tier, price } in told {
         let place = prices.get_mut(*tier).ok_or_else(|| {
             let last = tiers - 1;
             wrong(*tier, &format!("is not there; the last one is tier{last}"))
@@ -435,7 +435,7 @@ fn devices(outcome: &ReplayResult) {
     output::print_table(&table);
 }
 
-fn tiers(tiers: &[TierOutcome]) {
+fn tiers(tiers: &[CacheOutcome]) {
     let columns = [
         "tier",
         "size",
@@ -626,8 +626,7 @@ mod price_tests {
     use super::*;
 
     fn told(texts: &[&str], tiers: usize) -> Result<Option<Vec<f64>>, String> {
-        let prices: Result<Vec<TierPrice>, String> =
-            texts.iter().map(|text| text.parse()).collect();
+        let prices: Result<Vec<Price>, String> = texts.iter().map(|text| text.parse()).collect();
         of_all(&prices?, tiers).map_err(|error| format!("{error:?}"))
     }
 

@@ -18,8 +18,8 @@ use floe_server::pair::{Lease, Turn};
 use floe_server::persistent::{ForceFlags, StateDir};
 use floe_server::tls::{TlsConfig, TlsMode};
 use floe_server::{
-    AdminSetup, Bound, Ended, NamedDevices, NvmeAccess, NvmeSetup, PreparedTiers, ServeError,
-    Server, ServerSetup, TierError, Volume, notify,
+    AdminSetup, Bound, CacheError, Ended, NamedDevices, NvmeAccess, NvmeSetup, PreparedCache,
+    ServeError, Server, ServerSetup, Volume, notify,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -230,7 +230,7 @@ pub(crate) fn prepare(
     let usage = |line: String| CliError::usage(line);
     let memory = config.memory.tier().map_err(|wrong| usage(config.wrong(&wrong)))?;
     let cache =
-        PreparedTiers::new(config, memory.as_ref(), consent, state.clone()).map_err(tier_error)?;
+        PreparedCache::new(config, memory.as_ref(), consent, state.clone()).map_err(tier_error)?;
     let devices = config.volume.iter().map(VolumeConfig::backing);
     let devices = devices.chain(config.tiers().map(TierConfig::cache));
     let admin = AdminSetup::of(&config.admin, devices);
@@ -311,7 +311,7 @@ pub(crate) fn prepare(
     Ok(Some(Prepared { server, reloadable, lease }))
 }
 
-fn tier_error(error: TierError) -> CliError {
+fn tier_error(error: CacheError) -> CliError {
     let line = error.to_string();
     if error.is_failure { CliError::failure(line) } else { CliError::usage(line) }
 }

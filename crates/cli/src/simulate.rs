@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use floe_block::{BlockSizes, Config, Evict, Gate, WriteMode};
+use floe_block::{AdmissionConfig, BlockSizes, Config, Evict, WriteMode};
 use floe_lab::report::blocks_report;
 use floe_lab::simulate::blocks::{BlockInterval, BlockSimulationResult, Setup, simulate};
 use floe_lab::simulate::objects::{SimulatedInterval, SimulationResult};
@@ -325,7 +325,7 @@ fn run_blocks(arguments: &Arguments) -> Result<(), CliError> {
                 sizes: sizes.clone(),
                 cache_bytes: size.of(footprint_bytes),
                 mode: arguments.write,
-                gate: Gate::new(Admissions::clone(admission)),
+                gate: AdmissionConfig::new(Admissions::clone(admission)),
                 shards: Some(arguments.shards),
                 evict: Evict::clone(evict),
                 ..Config::default()

@@ -3,7 +3,7 @@
 use clap::Args;
 use floe_server::admin::client::{self, AnyStatus};
 use floe_server::status::{
-    AdmissionStatus, ByProtocol, FreezingStatus, Latency, MemoryStatus, MirrorTierStatus,
+    AdmissionStatus, ByProtocol, FreezingStatus, Latency, MemoryStatus, MirrorDeviceStatus,
     SheddingStatus, Status, ThreadStatus, TierStatus,
 };
 
@@ -338,7 +338,7 @@ fn print_tiers(tiers: &[TierStatus]) {
     output::print_table(&table);
 }
 
-fn print_mirror(mirror: &MirrorTierStatus) {
+fn print_mirror(mirror: &MirrorDeviceStatus) {
     output::say!(" mirror, generation {}", mirror.generation);
     for half in &mirror.halves {
         let error = half.error.iter().map(|error| format!(": {error}")).collect::<String>();

@@ -1,6 +1,6 @@
 //! Counts of an admission policy's decisions in a replay or a simulation.
 
-use floe_block::{Gate, Stats};
+use floe_block::{AdmissionConfig, Stats};
 use serde::Serialize;
 
 /// Counts of the blocks offered to a cache's admission policy, and of those the cache took. The
@@ -46,7 +46,7 @@ pub struct Declined {
 
 impl AdmissionOutcome {
     /// Returns the counts of a cache; `None` without an admission policy.
-    pub(crate) fn of(gate: &Gate, stats: &Stats) -> Option<Self> {
+    pub(crate) fn of(gate: &AdmissionConfig, stats: &Stats) -> Option<Self> {
         let (admission, counted) = (&gate.admission, &stats.counters);
         let declined = |(by, blocks): (&str, &u64)| Declined { by: by.to_owned(), blocks: *blocks };
         (!admission.is_always()).then(|| Self {

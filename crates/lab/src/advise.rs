@@ -203,7 +203,7 @@ impl Candidate {
         let tiers = vec![Tier {
             config: Config { kept: false, ..tier.config(Memory::None, 0) },
             most_dirty_bytes: tier.most_dirty_bytes(),
-            cache: tier.cache().clone(),
+            device: tier.cache().clone(),
         }];
         let volume = |volume: &floe_server::config::VolumeConfig| Volume {
             name: volume.name().to_owned(),

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use floe_block::{BlockSizes, Config, Gate, WriteMode};
+use floe_block::{AdmissionConfig, BlockSizes, Config, WriteMode};
 use floe_device::Spec;
 use floe_trace::{Op, Request};
 use serde::Serialize;
@@ -194,7 +194,7 @@ pub fn plan(mode: WriteMode) -> Plan {
         format!("memory:{bytes},medium={medium}").parse().expect("the medium is known")
     };
     let admission = "always".parse().expect("it is an admission");
-    let gate = Gate { admission, above_bytes: 0 };
+    let gate = AdmissionConfig { admission, above_bytes: 0 };
     let config = Config {
         sizes: BlockSizes::automatic(CACHE_BYTES),
         adapts_fetches: true,
@@ -204,10 +204,10 @@ pub fn plan(mode: WriteMode) -> Plan {
         ..Config::default()
     };
     let most_dirty_bytes = mode.keeps_writes().then_some(CACHE_BYTES / 2);
-    let cache = spec(CACHE_BYTES, CACHE_MEDIUM);
+    let device = spec(CACHE_BYTES, CACHE_MEDIUM);
     let spec = spec(VOLUME_BYTES, VOLUME_MEDIUM);
     Plan {
-        tiers: vec![Tier { config, most_dirty_bytes, cache }],
+        tiers: vec![Tier { config, most_dirty_bytes, device }],
         volumes: vec![Volume { name: "demo".to_owned(), spec, read_only: false }],
     }
 }

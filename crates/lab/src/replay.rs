@@ -15,7 +15,7 @@ mod verify;
 
 pub use self::engine::Pace;
 pub use self::outcome::{
-    CostOutcome, Endurance, IntervalResult, Latencies, ShedDecision, ShedOutcome, TierOutcome,
+    CacheOutcome, CostOutcome, Endurance, IntervalResult, Latencies, ShedDecision, ShedOutcome,
 };
 pub use self::source::{Fit, LONGEST_REQUEST_BYTES, Layout, LayoutError};
 pub use self::stage::{Clock, SimulatedDevice, VirtualClock};
@@ -24,5 +24,5 @@ pub use outcome::{LatencyStep, ReplayResult};
 pub use source::{Feed, Survey};
 #[cfg(feature = "full")]
 pub(crate) use stage::simulated;
-pub use stage::{OpenTier, Plan, Stage, StageError, Tier, Volume};
+pub use stage::{Plan, Stage, StageError, Tier, Volume};
 pub use verify::{Content, Mismatch};

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use floe_block::Kind;
+use floe_block::RequestKind;
 use floe_device::{Pool, Ring, SocketCompletion, SocketOutcome, Sockets};
 use rustix::net::{Shutdown, shutdown};
 
@@ -581,7 +581,7 @@ impl Acceptor {
         let number = self.questions.insert(Purpose::Flushed { admin }, workers);
         let ticket = Ticket { asker: Asker::Acceptor, number };
         for (at, offered) in state.volumes.iter().enumerate() {
-            let command = WorkerCommand::Flush(offered.id, Kind::Drain);
+            let command = WorkerCommand::Flush(offered.id, RequestKind::Drain);
             self.workers.post(worker(at), Message::Ask { ticket, command });
         }
         Ok(())

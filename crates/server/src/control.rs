@@ -20,7 +20,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use floe_block::{Kind, SECTOR_BYTES, VolumeId};
+use floe_block::{RequestKind, SECTOR_BYTES, VolumeId};
 
 use self::shutdown::Closing;
 use self::tiers::restore;
@@ -34,7 +34,7 @@ use crate::offer::{Offer, Offered};
 use crate::persistent::{StartError, SuperblockWriter};
 use crate::setup::{ServeError, ServerSetup};
 use crate::status::Snapshot;
-use crate::tier::{KnownTier, TierKey, link};
+use crate::tier::{Tier, TierKey, link};
 use crate::ublk::LocalDevices;
 use crate::worker::handle::Workers;
 
@@ -100,7 +100,7 @@ pub(crate) struct Control {
     pub(crate) offer: Offer,
     pub(crate) local: LocalDevices,
     /// The tiers, from the top.
-    pub(crate) tiers: Vec<KnownTier>,
+    pub(crate) tiers: Vec<Tier>,
     /// A random number that identifies the tiers served together.
     pub(crate) stack: u32,
     /// Number of tiers ever attached; the next tier's key.
@@ -274,7 +274,7 @@ impl Control {
         &mut self,
         wait: Wait,
         volumes: Vec<VolumeId>,
-        kind: Kind,
+        kind: RequestKind,
     ) -> Result<(), Problem> {
         let workers = (0..self.workers.len()).cycle();
         let commands = volumes.into_iter().map(|volume| WorkerCommand::Flush(volume, kind));
@@ -323,7 +323,7 @@ impl Control {
 
     /// Returns whether any tier is persistent.
     pub(crate) fn is_persistent(&self) -> bool {
-        self.tiers.iter().any(|tier| tier.writer.is_some())
+        self.tiers.iter().any(|tier| tier.cache.writer.is_some())
     }
 
     /// Returns the index of a tier, counted from the top; `None` once it is detached.
@@ -340,7 +340,7 @@ impl Control {
     ) -> Result<(), String> {
         // A tier with a lost journal is not used again, so its superblock can stay.
         let used = self.tiers.iter_mut().zip(ids).filter(|(tier, _)| !tier.failing.journal_lost);
-        let writers = used.filter_map(|(tier, id)| Some((tier.writer.as_mut()?, *id)));
+        let writers = used.filter_map(|(tier, id)| Some((tier.cache.writer.as_mut()?, *id)));
         let failed = writers.filter_map(|(writer, id)| change(writer, id).err());
         let first = failed.map(|error| error.to_string()).reduce(|first, _| first);
         first.map_or(Ok(()), Err)

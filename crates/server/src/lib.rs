@@ -19,7 +19,7 @@ pub use setup::{AdminSetup, NvmeSetup, ServeError, ServerSetup};
 pub use socket_file::SocketError;
 pub use standby::{Away, Desk};
 pub use tier::Tier;
-pub use tier::open::{CacheDevices, NamedDevices, PreparedTiers, TierError};
+pub use tier::open::{CacheDevices, CacheError, NamedDevices, PreparedCache};
 pub use volume::{DeviceSource, Reach, Volume};
 
 #[cfg(any(test, fuzzing))]

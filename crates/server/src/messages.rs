@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use floe_block::{Bell, Fault, Kind, VolumeId};
+use floe_block::{Fault, RequestKind, VolumeId, WakeUp};
 use floe_nbd::export::Exports;
 
 use crate::admin::{Addition, AllowedPaths, AnaState, NewTier, PathRefused, Reply, Trouble};
@@ -17,7 +17,7 @@ use crate::sampler::Sampling;
 use crate::session::Passed;
 use crate::setup::ServeError;
 use crate::status::Snapshot;
-use crate::tier::{TierKey, TierPart};
+use crate::tier::{CachePart, TierKey};
 use crate::ublk::QueueOrder;
 use crate::volume::DeviceSource;
 
@@ -79,7 +79,7 @@ pub(crate) enum WorkerCommand {
     /// on.
     Sample(Sampling),
     /// Flush or drain a volume, including the parts of other workers.
-    Flush(VolumeId, Kind),
+    Flush(VolumeId, RequestKind),
     /// Open the backing device of a volume that will be added.
     OpenVolume { name: String, source: Arc<dyn DeviceSource> },
     /// Close the device of a volume that will not be added after all.
@@ -95,7 +95,7 @@ pub(crate) enum WorkerCommand {
     /// Use failed cache devices again.
     Restore,
     /// Open the device of a tier that will be attached.
-    OpenTier(Box<TierPart>),
+    OpenTier(Box<CachePart>),
     /// Take a step of attaching or detaching a tier.
     Tier(StackCommand),
     /// Begin no background work any more, and wait until no operation is under way.
@@ -313,7 +313,7 @@ pub(crate) struct Mailbox<T> {
     /// Set while there are messages, so that the thread need not take the lock in every turn of its
     /// loop.
     any: AtomicBool,
-    wake_up: Arc<Bell>,
+    wake_up: Arc<WakeUp>,
 }
 
 #[derive(Debug)]
@@ -324,7 +324,7 @@ struct Messages<T> {
 }
 
 impl<T> Mailbox<T> {
-    pub(crate) fn new(wake_up: Arc<Bell>) -> Self {
+    pub(crate) fn new(wake_up: Arc<WakeUp>) -> Self {
         let messages = Messages { queue: VecDeque::new(), since: None };
         Self { messages: Mutex::new(messages), any: AtomicBool::new(false), wake_up }
     }
@@ -362,7 +362,7 @@ impl<T> Mailbox<T> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).since
     }
 
-    pub(crate) fn wake_up(&self) -> &Arc<Bell> {
+    pub(crate) fn wake_up(&self) -> &Arc<WakeUp> {
         &self.wake_up
     }
 }
@@ -373,7 +373,7 @@ mod mailbox_tests {
 
     #[test]
     fn an_empty_mailbox_is_looked_into_without_its_lock() {
-        let mailbox = Mailbox::new(Arc::new(Bell::new().unwrap()));
+        let mailbox = Mailbox::new(Arc::new(WakeUp::new().unwrap()));
         let held = mailbox.messages.lock().unwrap();
         assert!(mailbox.take().is_empty()); // would wait for ever
         drop(held);

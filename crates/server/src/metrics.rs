@@ -37,13 +37,21 @@ pub(crate) fn render(report: &Report) -> String {
     page.family("floe_build_info", Gauge, "The version of floe; always 1.");
     page.sample("floe_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.family("floe_write_mode_info", Gauge, "The write mode; always 1.");
-    page.sample("floe_write_mode_info", &[("mode", &report.facts.top().mode.to_string())], 1);
+    page.sample(
+        "floe_write_mode_info",
+        &[("mode", &report.facts.top().config.mode.to_string())],
+        1,
+    );
     page.family(
         "floe_cache_evict_info",
         Gauge,
         "The policy that decides what leaves the cache; always 1.",
     );
-    page.sample("floe_cache_evict_info", &[("policy", &report.facts.top().evict)], 1);
+    page.sample(
+        "floe_cache_evict_info",
+        &[("policy", &report.facts.top().config.evict.to_string())],
+        1,
+    );
     volumes(&mut page, report);
     clients(&mut page, report);
     latencies(&mut page, report);
@@ -88,7 +96,7 @@ fn pair(page: &mut Page, status: &PairStatus) {
 fn settings(report: &Report) -> Vec<&'static str> {
     let facts = &report.facts;
     let given = [
-        ("admit", facts.top().admission.is_some()),
+        ("admit", !facts.top().config.gate.admission.is_always()),
         ("memory", facts.memory.is_some()),
         ("shed", facts.shedding.is_some()),
         ("standby", facts.pair.is_some()),
@@ -198,8 +206,6 @@ fn threads(page: &mut Page, report: &Report) {
     }
 }
 
-#[cfg(test)]
-mod packaged;
 #[cfg(test)]
 mod tests;
 
@@ -442,14 +448,14 @@ fn cache(page: &mut Page, report: &Report) {
 
 /// Writes the metrics of the first tier's admission, unless it admits everything.
 fn admission(page: &mut Page, report: &Report) {
-    let Some(admission) = &report.facts.top().admission else { return };
+    let Some(admission) = report.facts.top().config.gate.policy() else { return };
     let counters = &report.sum.stats.counters;
     page.family(
         "floe_cache_admission_info",
         Gauge,
         "The admission, which decides what comes into the cache; always 1.",
     );
-    page.sample("floe_cache_admission_info", &[("admission", admission)], 1);
+    page.sample("floe_cache_admission_info", &[("admission", &admission)], 1);
     let name = "floe_cache_offered_blocks_total";
     page.family(
         name,

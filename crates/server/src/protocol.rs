@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use floe_block::{Fault, Kind, MOST_MAPPED_BYTES, Request as CacheRequest, VolumeId};
+use floe_block::{Fault, MOST_MAPPED_BYTES, Request as CacheRequest, RequestKind, VolumeId};
 use floe_device::{Extent, Pool, Slice};
 use floe_nbd::export::Exports;
 use floe_nvme::target::Calculation;
@@ -79,7 +79,7 @@ pub(crate) struct Request {
     /// Protocol-specific flags, which the reply needs.
     pub(crate) flags: u16,
     pub(crate) volume: VolumeId,
-    pub(crate) kind: Kind,
+    pub(crate) kind: RequestKind,
     pub(crate) offset: u64,
     pub(crate) length: u32,
     /// The request compares the data read with a payload of the client, and does not send it.
@@ -91,12 +91,12 @@ pub(crate) struct Request {
 impl Request {
     /// Returns whether the client sends a payload for the request.
     pub(crate) fn has_payload(&self) -> bool {
-        self.compares || matches!(self.kind, Kind::Write { .. })
+        self.compares || matches!(self.kind, RequestKind::Write { .. })
     }
 
     /// Converts the request for the cache. A map of dirty data is cut to [`MOST_MAPPED_BYTES`].
     pub(crate) fn to_cache(self) -> CacheRequest {
-        let most = if self.kind == Kind::DirtyMap { MOST_MAPPED_BYTES } else { u64::MAX };
+        let most = if self.kind == RequestKind::DirtyMap { MOST_MAPPED_BYTES } else { u64::MAX };
         let len = u64::from(self.length).min(most);
         CacheRequest { volume: self.volume, kind: self.kind, offset: self.offset, len }
     }
@@ -134,7 +134,7 @@ pub(crate) enum Answer<'a> {
     Data(Slice),
     /// A comparison found data that differs from the client's.
     Differs,
-    /// Consecutive extents, from the offset of a [`Kind::DirtyMap`] request on.
+    /// Consecutive extents, from the offset of a [`RequestKind::DirtyMap`] request on.
     Extents(&'a [Extent]),
 }
 

@@ -27,7 +27,7 @@ use std::thread;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use floe_block::{Bell, Exchange};
+use floe_block::{Exchange, WakeUp};
 use floe_device::{Pool, RbdName, Ring};
 use floe_nbd::uri::Uri;
 use floe_nvme::target::access::Port;
@@ -51,7 +51,7 @@ use crate::protocol::subsystem_name;
 use crate::setup::{ServeError, ServerSetup};
 use crate::slots::Slots;
 use crate::standby::{Desk, Sockets};
-use crate::tier::{Tier, TierKey, TierPart, in_threads, link};
+use crate::tier::{CachePart, Tier, TierKey, link};
 use crate::ublk::{Ending, LocalDevice, LocalDevices, LocalVolume, QueueOrder};
 use crate::volume::Volume;
 use crate::worker::handle::{Team, WorkerHandle, WorkerOutbox, Workers};
@@ -108,7 +108,7 @@ impl Server {
 
     /// Returns the capacity of each tier in bytes, from the top.
     pub fn cache_bytes(&self) -> Vec<u64> {
-        self.control.tiers.iter().map(|tier| tier.cache_bytes).collect()
+        self.control.tiers.iter().map(|tier| tier.facts.size_bytes).collect()
     }
 
     /// Serves clients until the server is told to end. Then flushes, and records the clean shutdown
@@ -372,7 +372,7 @@ impl Bound {
     /// When there is no tier, or the tiers differ in their number of parts.
     pub fn serve(
         self,
-        tiers: Vec<Tier>,
+        mut tiers: Vec<Tier>,
         volumes: Vec<Volume>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
@@ -391,13 +391,13 @@ impl Bound {
         let ids = |at| tiers.iter().map(|tier| tier.cache.id(at)).collect();
         let offer = Offer::new(volumes.iter().enumerate().map(|(at, volume)| (ids(at), volume)))?;
         let ring = Ring::new(RING_ENTRIES)?;
-        let wake_up = Arc::new(Bell::new().map_err(ServeError::Wake)?);
+        let wake_up = Arc::new(WakeUp::new().map_err(ServeError::Wake)?);
         let inbox = Arc::new(Mailbox::new(wake_up));
         let (sender, events) = mpsc::channel();
         let wake_ups =
-            (0..threads).map(|_| Bell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
+            (0..threads).map(|_| WakeUp::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
         let wake_ups = wake_ups.map_err(ServeError::Wake)?;
-        let handle = |wake_up: &Arc<Bell>| WorkerHandle {
+        let handle = |wake_up: &Arc<WakeUp>| WorkerHandle {
             mailbox: Arc::new(Mailbox::new(Arc::clone(wake_up))),
             connections: Arc::new(AtomicUsize::new(0)),
         };
@@ -412,15 +412,13 @@ impl Bound {
         };
         let seeds = Pool::try_family(threads, arena_bytes)
             .map_err(|source| ServeError::Memory { bytes: threads * arena_bytes, source })?;
-        let mut parts: Vec<Vec<TierPart>> = (0..threads).map(|_| Vec::new()).collect();
-        let mut known = Vec::new();
-        for (key, tier) in (0..).map(TierKey).zip(tiers) {
-            let (tier, of_threads) = in_threads(tier, key, Exchange::between(&wake_ups));
-            known.push(tier);
-            parts.iter_mut().zip(of_threads).for_each(|(of_thread, tier)| of_thread.push(tier));
+        let mut parts: Vec<Vec<CachePart>> = (0..threads).map(|_| Vec::new()).collect();
+        for (key, tier) in (0..).map(TierKey).zip(&mut tiers) {
+            let of_threads = tier.take_parts(key, Exchange::between(&wake_ups));
+            parts.iter_mut().zip(of_threads).for_each(|(of_thread, part)| of_thread.push(part));
         }
         let stack = random_stack().map_err(ServeError::Link)?;
-        link(stack, known.iter_mut()).map_err(ServeError::Link)?;
+        link(stack, tiers.iter_mut()).map_err(ServeError::Link)?;
         let parts = parts.into_iter().zip(seeds).zip(&workers.0).enumerate();
         let beginnings = parts.map(|(number, ((tiers, seed), worker))| Beginning {
             number,
@@ -439,7 +437,7 @@ impl Bound {
             shed_controller: shed_controller.clone(),
         });
         let team = Team::begin(beginnings.collect(), workers.clone(), config.limits.reply_time)?;
-        let board = Arc::new(Board::new(&offer, &known));
+        let board = Arc::new(Board::new(&offer, &tiers));
         let acceptor = Acceptor {
             io: Io {
                 sockets: floe_device::Sockets::new(&ring),
@@ -468,8 +466,8 @@ impl Bound {
             offer,
             local: LocalDevices::default(),
             stack,
-            keys_given: known.len() as u32,
-            tiers: known,
+            keys_given: tiers.len() as u32,
+            tiers,
             board,
             inbox: Inbox { events, sender },
             acceptor: inbox,

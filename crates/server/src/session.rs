@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use floe_block::{Fault, Kind, MOST_MAPPED_BYTES, SECTOR_BYTES, VolumeId};
+use floe_block::{Fault, MOST_MAPPED_BYTES, RequestKind, SECTOR_BYTES, VolumeId};
 use floe_device::{Buffer, Pool, Slice};
 use floe_nbd::export::Exports;
 use floe_nvme::target::Calculation;
@@ -442,7 +442,7 @@ impl Session {
     /// precedes the payload of earlier writes, because only its completion may free memory. So does
     /// a request that needs no memory, because nothing else limits how many of those wait.
     fn goes_first(&self, request: &Request) -> bool {
-        let is_write = matches!(request.kind, Kind::Write { .. });
+        let is_write = matches!(request.kind, RequestKind::Write { .. });
         request.payload_follows && !self.payloads.incoming.is_empty()
             || self.line.turn.is_some() && !is_write && bytes_of(request) == 0
     }
@@ -586,11 +586,11 @@ fn bytes_of(request: &Request) -> usize {
         (end.div_ceil(SECTOR_BYTES) - request.offset / SECTOR_BYTES) as usize
     };
     match request.kind {
-        Kind::Read if request.compares => 2 * sectors(u64::MAX) * SECTOR_BYTES as usize,
-        Kind::Read | Kind::Write { .. } if request.length > 0 => {
+        RequestKind::Read if request.compares => 2 * sectors(u64::MAX) * SECTOR_BYTES as usize,
+        RequestKind::Read | RequestKind::Write { .. } if request.length > 0 => {
             sectors(u64::MAX) * SECTOR_BYTES as usize
         }
-        Kind::DirtyMap => sectors(MOST_MAPPED_BYTES).next_multiple_of(SECTOR_BYTES as usize),
+        RequestKind::DirtyMap => sectors(MOST_MAPPED_BYTES).next_multiple_of(SECTOR_BYTES as usize),
         _ => 0,
     }
 }

@@ -20,7 +20,7 @@ pub use advice::AdviceStatus;
 pub use counters::{ByProtocol, ClientCounts};
 pub use tiers::{
     AdmissionStatus, FreezingStatus, LostPlace, LostStatus, MemoryAdmissionStatus, MemoryStatus,
-    MirrorHalfStatus, MirrorTierStatus, OpenedStatus, SheddingDecisionStatus, SheddingStatus,
+    MirrorDeviceStatus, MirrorHalfStatus, OpenedStatus, SheddingDecisionStatus, SheddingStatus,
     TierStatus,
 };
 
@@ -311,7 +311,6 @@ impl Report {
         let Snapshot { counters, stats, .. } = &self.sum;
         let (facts, top, requests) = (&self.facts, self.facts.top(), &stats.requests);
         let tiers = facts.tiers.iter().zip(self.sum.tiers());
-        let admission = |admission: &String| AdmissionStatus::of(admission, stats);
         let shedding = |facts| SheddingStatus::of(facts, stats.counters.shed_bytes);
         Status {
             volumes: facts.volumes.iter().map(|facts| self.volume(facts)).collect(),
@@ -324,8 +323,8 @@ impl Report {
             connections: self.sum.connections.total(),
             connections_by_protocol: self.sum.connections,
             server: ServerStatus {
-                write_mode: top.mode.to_string(),
-                evict: top.evict.clone(),
+                write_mode: top.config.mode.to_string(),
+                evict: top.config.evict.to_string(),
                 uptime_seconds: facts.uptime.as_secs_f64(),
                 spun_seconds: self.sum.spun.as_secs_f64(),
             },
@@ -347,7 +346,7 @@ impl Report {
             cache: Published(self.cache()),
             clients: Published(counters.clients),
             memory: facts.memory.as_ref().map(|memory| MemoryStatus::of(memory, stats)),
-            admission: top.admission.as_ref().map(admission),
+            admission: AdmissionStatus::of(&top.config, stats),
             shedding: facts.shedding.as_ref().map(shedding),
             advice: self.advice.clone(),
             pair: facts.pair.clone(),

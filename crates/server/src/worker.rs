@@ -28,11 +28,12 @@ use crate::messages::{
     CacheEvent, Done, Event, Mailbox, Message, Problem, StackCommand, Ticket, WorkerCommand,
 };
 use crate::offer::Offered;
+use crate::protocol::Request as ClientRequest;
 use crate::sampler::Sampler;
 use crate::session::{Budget, Common, Session};
 use crate::setup::{ServeError, ServerSetup};
 use crate::status::{Snapshot, ThreadCounters};
-use crate::tier::{TierKey, TierPart};
+use crate::tier::{CachePart, TierKey};
 use crate::worker::clients::{Locals, LookedFor, Origin, Origins};
 use crate::worker::handle::WorkerOutbox;
 use crate::worker::sessions::{ClientToken, Sessions};
@@ -46,7 +47,7 @@ pub(crate) struct Beginning {
     pub(crate) number: usize,
     pub(crate) config: Arc<ServerSetup>,
     /// The worker's parts of the tiers, from the top.
-    pub(crate) tiers: Vec<TierPart>,
+    pub(crate) tiers: Vec<CachePart>,
     pub(crate) seed: Seed,
     pub(crate) volumes: Vec<Offered>,
     pub(crate) exports: Arc<Exports>,
@@ -69,7 +70,7 @@ pub(crate) struct Post {
 pub(crate) struct Requests {
     pub(crate) origins: Origins,
     /// Reads of one client to look for in memory; empty between clients.
-    pub(crate) looked_for: LookedFor,
+    pub(crate) looked_for: LookedFor<ClientRequest>,
     /// Recorder of sampled accesses, for the live page's miss-ratio curve.
     pub(crate) sampler: Sampler,
 }
@@ -435,7 +436,7 @@ impl Worker {
     }
 
     /// Opens the device of a tier that will be attached.
-    pub(crate) fn open_tier(&mut self, tier: TierPart) -> Result<(), Problem> {
+    pub(crate) fn open_tier(&mut self, tier: CachePart) -> Result<(), Problem> {
         let key = tier.key;
         let opened = tier.open(&self.ring, &self.common.pool);
         let tier = opened.map_err(|error| Problem::Other(error.to_string()))?;

@@ -10,8 +10,8 @@
 use std::io;
 
 use floe_block::{
-    BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache,
-    LEAST_MEMORY_BYTES, Tier,
+    AdmissionConfig, BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Io,
+    KeptCache, LEAST_MEMORY_BYTES, Tier,
 };
 use floe_block::{
     Layout, Memory, MemoryOptions, MemoryTier, MemoryWrite, NewCache, Salvage, StoreError,
@@ -226,8 +226,8 @@ impl Boot<'_> {
     }
 }
 
-fn gate(service: Service) -> Gate {
-    Gate::new(service.admit.parse().expect("the admission is registered"))
+fn gate(service: Service) -> AdmissionConfig {
+    AdmissionConfig::new(service.admit.parse().expect("the admission is registered"))
 }
 
 /// Returns whether the size of fetches is learned: in the worlds with the default policy.

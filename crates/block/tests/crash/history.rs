@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use floe_block::Kind;
+use floe_block::RequestKind;
 
 use crate::boot::Service;
 use crate::stamp::Version;
@@ -21,14 +21,34 @@ pub enum End {
 
 #[derive(Debug, Clone, Copy)]
 pub enum Event {
-    Begun { life: u32, service: Service },
-    NotBegun { life: u32 },
-    Submitted { name: u64, volume: usize, first: u32, end: u32, kind: Kind, version: Version },
-    Answered { name: u64, ok: bool },
+    Begun {
+        life: u32,
+        service: Service,
+    },
+    NotBegun {
+        life: u32,
+    },
+    Submitted {
+        name: u64,
+        volume: usize,
+        first: u32,
+        end: u32,
+        kind: RequestKind,
+        version: Version,
+    },
+    Answered {
+        name: u64,
+        ok: bool,
+    },
     Cleaned,
     Created,
-    Rotten { byte: usize },
-    DeviceDead { cache: bool, dead: bool },
+    Rotten {
+        byte: usize,
+    },
+    DeviceDead {
+        cache: bool,
+        dead: bool,
+    },
     Ended(End),
 }
 
@@ -70,7 +90,7 @@ impl History {
             let concerns = match event {
                 Event::Submitted { name, volume: of, first, end, kind, .. } => {
                     let meets = *first < units.end && units.start < *end
-                        || matches!(kind, Kind::Flush | Kind::Drain);
+                        || matches!(kind, RequestKind::Flush | RequestKind::Drain);
                     if *of == volume && meets {
                         named.push(*name);
                     }
@@ -94,7 +114,11 @@ impl fmt::Display for Event {
             Event::NotBegun { life } => write!(f, "  life {life} does not begin"),
             Event::Submitted { name, first, end, kind, version, .. } => {
                 write!(f, "    {name}: {kind:?} of units {first}..{end}")?;
-                if let Kind::Write { .. } = kind { write!(f, ", write {version}") } else { Ok(()) }
+                if let RequestKind::Write { .. } = kind {
+                    write!(f, ", write {version}")
+                } else {
+                    Ok(())
+                }
             }
             Event::Answered { name, ok } => {
                 write!(f, "    {name} is answered: {}", if *ok { "done" } else { "failed" })

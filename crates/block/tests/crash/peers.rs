@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use floe_block::{Driver, Fault, Kind, Request, VolumeId, WriteMode};
+use floe_block::{Driver, Fault, Request, RequestKind, VolumeId, WriteMode};
 use floe_device::Pool;
 
 use crate::boot::{Boot, Format, Service};
@@ -54,11 +54,11 @@ impl Rig {
         self.machine.pass_until(due.unwrap_or(0).max(self.machine.now()));
     }
 
-    fn submit(&self, driver: &mut Driver, kind: Kind, units: u32) -> Request {
+    fn submit(&self, driver: &mut Driver, kind: RequestKind, units: u32) -> Request {
         let request =
             Request { volume: VolumeId(0), kind, offset: 0, len: u64::from(units) * UNIT as u64 };
         let buffer = (request.buffer_bytes() > 0).then(|| driver.buffer(&request));
-        if let (Kind::Write { .. }, Some(buffer)) = (kind, &buffer) {
+        if let (RequestKind::Write { .. }, Some(buffer)) = (kind, &buffer) {
             let mut bytes = vec![0; request.len as usize];
             fill(&mut bytes, 0, 0, 1);
             Driver::payload(&request, buffer).copy_from(&bytes);
@@ -86,7 +86,7 @@ impl Rig {
     /// What each unit of the volume holds.
     fn units(&self, driver: &mut Driver) -> Vec<Found> {
         let len = u64::from(UNITS) * UNIT as u64;
-        let request = Request { volume: VolumeId(0), kind: Kind::Read, offset: 0, len };
+        let request = Request { volume: VolumeId(0), kind: RequestKind::Read, offset: 0, len };
         let buffer = driver.buffer(&request);
         driver.submit(request, Some(buffer.clone()));
         self.answer(driver).expect("it is read");
@@ -105,9 +105,9 @@ fn what_is_called_dirty_after_a_power_cut_is_what_was_written() {
         let rig = Rig::new(seed);
         rig.boot().create([1; 16]).expect("it is made");
         let mut driver = rig.start();
-        rig.submit(&mut driver, Kind::Write { durable: false }, UNITS);
+        rig.submit(&mut driver, RequestKind::Write { durable: false }, UNITS);
         rig.answer(&mut driver).expect("it is written");
-        rig.submit(&mut driver, Kind::Flush, 0);
+        rig.submit(&mut driver, RequestKind::Flush, 0);
         let mut answers = Vec::new();
         for _ in 0..seed % 10 {
             rig.turn(&mut driver);
@@ -136,7 +136,7 @@ fn clean_content_is_there_after_a_power_cut() {
         let mut driver = rig.start();
         let read = rig.units(&mut driver);
         rig.settle(&mut driver);
-        rig.submit(&mut driver, Kind::Flush, 0);
+        rig.submit(&mut driver, RequestKind::Flush, 0);
         rig.answer(&mut driver).expect("it is flushed");
         let cached = driver.top().stats().valid_bytes;
         assert_eq!(cached, u64::from(UNITS) * UNIT as u64);

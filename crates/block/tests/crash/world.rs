@@ -15,7 +15,7 @@ use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 
-use floe_block::{Answer, Driver, Kind, Request, SECTOR_BYTES, VolumeId};
+use floe_block::{Answer, Driver, Request, RequestKind, SECTOR_BYTES, VolumeId};
 use floe_device::Pool;
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -279,7 +279,8 @@ impl World {
         self.disks().for_each(|disk| disk.set_dead(false));
         self.settle()?;
         let failed = self.survived.failed_requests;
-        let kind = if self.draw(|rng| rng.random()) { Kind::Flush } else { Kind::Drain };
+        let kind =
+            if self.draw(|rng| rng.random()) { RequestKind::Flush } else { RequestKind::Drain };
         for volume in 0..self.sizes.len() {
             let volume = VolumeId(volume as u16);
             self.submit(Request { volume, kind, offset: 0, len: 0 })?;
@@ -289,7 +290,7 @@ impl World {
         if !all_well {
             return Ok(End::Power);
         }
-        self.end_session(kind == Kind::Drain)
+        self.end_session(kind == RequestKind::Drain)
     }
 
     fn settle(&mut self) -> Result<(), Failure> {
@@ -302,7 +303,7 @@ impl World {
     fn read_all(&mut self) -> Result<(), Failure> {
         for (volume, units) in self.sizes.clone().into_iter().enumerate() {
             for first in (0..units).step_by(64) {
-                let request = request(volume, Kind::Read, first..units.min(first + 64));
+                let request = request(volume, RequestKind::Read, first..units.min(first + 64));
                 self.submit(request)?;
                 while self.machine.has_power() && self.pending.len() >= MOST_CLIENTS {
                     self.turn()?;
@@ -392,7 +393,7 @@ impl World {
     }
 }
 
-fn request(volume: usize, kind: Kind, units: Range<u32>) -> Request {
+fn request(volume: usize, kind: RequestKind, units: Range<u32>) -> Request {
     let (offset, len) = (u64::from(units.start) * UNIT as u64, units.len() as u64 * UNIT as u64);
     Request { volume: VolumeId(volume as u16), kind, offset, len }
 }

@@ -2,15 +2,15 @@
 //! backing device.
 
 use crate::common::*;
-use floe_block::{Config, DeviceId, Gate, Kind, Memory, Order, WriteMode};
+use floe_block::{AdmissionConfig, Config, DeviceId, Memory, Order, RequestKind, WriteMode};
 
 /// A block of the smallest size.
 const BLOCK: u64 = 8;
 const CACHING: [WriteMode; 4] =
     [WriteMode::Through, WriteMode::Around, WriteMode::Back, WriteMode::Only];
 
-fn gate(admit: &str) -> Gate {
-    Gate::new(admit.parse().unwrap())
+fn gate(admit: &str) -> AdmissionConfig {
+    AdmissionConfig::new(admit.parse().unwrap())
 }
 
 /// A cache of 16 smallest blocks, 8 to a group, over 512.
@@ -42,10 +42,10 @@ fn ragged(count: u64) -> impl Iterator<Item = (floe_block::Request, u8)> {
     (0..count).map(move |number| {
         let (at, len) = (draw(60 * BLOCK * SECTOR / 512) * 512, (1 + draw(200)) * 512);
         let kind = match draw(12) {
-            0..6 => Kind::Read,
-            6..10 => Kind::Write { durable: number.is_multiple_of(7) },
-            10 => Kind::Trim,
-            _ => Kind::Prefetch,
+            0..6 => RequestKind::Read,
+            6..10 => RequestKind::Write { durable: number.is_multiple_of(7) },
+            10 => RequestKind::Trim,
+            _ => RequestKind::Prefetch,
         };
         (floe_block::Request { kind, ..read(at, len) }, 100 + (number % 100) as u8)
     })
@@ -156,7 +156,9 @@ fn a_write_that_stays_out_goes_to_the_backing_device_and_one_of_a_block_there_is
 fn write_only_caches_what_is_written_and_nothing_that_reads_miss() {
     let mut bench = bench("always", WriteMode::Only);
     bench.get(3).unwrap();
-    bench.ask(floe_block::Request { kind: Kind::Prefetch, ..read(0, BLOCK * SECTOR) }, 0).unwrap();
+    bench
+        .ask(floe_block::Request { kind: RequestKind::Prefetch, ..read(0, BLOCK * SECTOR) }, 0)
+        .unwrap();
     assert_eq!(ordered(&mut bench), [(BACKING, false, 3, 1)]);
     bench.put(2..4, 200);
     assert_eq!(ordered(&mut bench), [(DeviceId::Cache, true, 2, 2)]);
@@ -263,8 +265,10 @@ fn what_a_block_lacks_comes_in_though_the_cache_is_full() {
         (0..4).for_each(|block| assert!(bench.get(block * BLOCK).is_ok()));
         // Write-around takes what is written out of its block; a trim does in any mode.
         bench.put(2 * BLOCK..3 * BLOCK, 7);
-        let trim =
-            floe_block::Request { kind: Kind::Trim, ..read(3 * BLOCK * SECTOR, BLOCK * SECTOR) };
+        let trim = floe_block::Request {
+            kind: RequestKind::Trim,
+            ..read(3 * BLOCK * SECTOR, BLOCK * SECTOR)
+        };
         bench.ask(trim, 0).unwrap();
         (0..4).for_each(|block| assert!(bench.get(block * BLOCK).is_ok()));
         bench.get(5 * BLOCK).unwrap();
@@ -285,7 +289,7 @@ fn what_a_block_lacks_comes_in_though_the_cache_is_full() {
 #[test]
 fn what_fits_above_stays_out_and_what_does_not_comes_in() {
     for (blocks, comes_in) in [(8, false), (64, true)] {
-        let gate = Gate { above_bytes: 2 * 32 * BLOCK * SECTOR, ..gate("small-bypass") };
+        let gate = AdmissionConfig { above_bytes: 2 * 32 * BLOCK * SECTOR, ..gate("small-bypass") };
         let config = Config { gate, shards: Some(2), ..small(WriteMode::Through) };
         let config = Config { cache_bytes: 64 * BLOCK * SECTOR, ..config };
         let mut bench: Bench = Bench::new(config, &[512 * BLOCK * SECTOR]).numbered();
@@ -396,7 +400,7 @@ fn a_trimmed_block_of_clean_and_dirty_sectors_counts_once_for_obp() {
     let stats = bench.cache.stats();
     assert_eq!(stats.valid_bytes, (BLOCKS + 1) * BLOCK * SECTOR, "all came in");
     let all = read(BLOCK * SECTOR, BLOCKS * BLOCK * SECTOR);
-    bench.ask(floe_block::Request { kind: Kind::Trim, ..all }, 0).unwrap();
+    bench.ask(floe_block::Request { kind: RequestKind::Trim, ..all }, 0).unwrap();
     hits(&mut bench, 100);
     // 1 + 200 insertions and 100 removals are 0.07 of 4,300 lookups; with each removal counted
     // twice, for its clean and for its dirty sectors, they would be 0.093.

@@ -4,8 +4,9 @@
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Evict, Fault, Gate, Kind, LEAST_MEMORY_BYTES, Memory,
-    MemoryOptions, MemoryTier, MemoryWrite, Request, RequestId, Tier, VolumeId, WriteMode,
+    AdmissionConfig, Answer, BlockCache, Config, Driver, Evict, Fault, LEAST_MEMORY_BYTES, Memory,
+    MemoryOptions, MemoryTier, MemoryWrite, Request, RequestId, RequestKind, Tier, VolumeId,
+    WriteMode,
 };
 use floe_device::medium::Medium;
 use floe_device::{
@@ -65,7 +66,7 @@ impl Rig {
             cache_bytes: CACHE,
             mode,
             shards: Some(2),
-            gate: Gate::default(),
+            gate: AdmissionConfig::default(),
             evict: Evict::default(),
             memory,
             kept: false,
@@ -80,12 +81,12 @@ impl Rig {
 
     fn submit(&mut self, request: Request) {
         let buffer = self.driver.buffer(&request);
-        if let Kind::Write { .. } = request.kind {
+        if let RequestKind::Write { .. } = request.kind {
             let stamp = self.rng.random_range(1..=255u8);
             Driver::payload(&request, &buffer).copy_from(&vec![stamp; request.len as usize]);
         }
         let mut hit = [false];
-        if request.kind == Kind::Read {
+        if request.kind == RequestKind::Read {
             self.driver.top_mut().read_memory(&[(request, buffer.clone())], &mut hit);
         }
         if hit == [true] {
@@ -130,19 +131,22 @@ impl Rig {
             let units =
                 (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
             match request.kind {
-                Kind::Read if result.is_ok() => self.check_read(&request, &buffer),
-                Kind::Write { .. } => {
+                RequestKind::Read if result.is_ok() => self.check_read(&request, &buffer),
+                RequestKind::Write { .. } => {
                     let byte = Driver::payload(&request, &buffer).slice(0..1).to_vec()[0];
                     self.model[units].fill(result.is_ok().then_some(byte));
                 }
-                Kind::Zero { fast: true, .. } if refused => {}
-                Kind::Zero { .. } => self.model[units].fill(result.is_ok().then_some(0)),
-                Kind::Trim => self.model[units].fill(None),
-                Kind::DirtyMap => {
+                RequestKind::Zero { fast: true, .. } if refused => {}
+                RequestKind::Zero { .. } => self.model[units].fill(result.is_ok().then_some(0)),
+                RequestKind::Trim => self.model[units].fill(None),
+                RequestKind::DirtyMap => {
                     let marks = buffer.slice(0..request.buffer_bytes() as usize).to_vec();
                     assert!(marks.iter().all(|mark| *mark <= 1), "{marks:?}");
                 }
-                Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch => {}
+                RequestKind::Read
+                | RequestKind::Flush
+                | RequestKind::Drain
+                | RequestKind::Prefetch => {}
             }
         }
     }
@@ -162,14 +166,14 @@ impl Rig {
     fn random_requests(&mut self, requests: usize) {
         for _ in 0..requests {
             let kind = match self.rng.random_range(0..20) {
-                0 => Kind::Flush,
-                1 => Kind::Zero { durable: false, may_unmap: true, fast: self.rng.random() },
-                2 => Kind::Trim,
-                3 => Kind::Write { durable: true },
-                10 => Kind::Prefetch,
-                11 => Kind::DirtyMap,
-                4..10 => Kind::Write { durable: false },
-                _ => Kind::Read,
+                0 => RequestKind::Flush,
+                1 => RequestKind::Zero { durable: false, may_unmap: true, fast: self.rng.random() },
+                2 => RequestKind::Trim,
+                3 => RequestKind::Write { durable: true },
+                10 => RequestKind::Prefetch,
+                11 => RequestKind::DirtyMap,
+                4..10 => RequestKind::Write { durable: false },
+                _ => RequestKind::Read,
             };
             let len =
                 UNIT * if self.rng.random_bool(0.1) { 300 } else { self.rng.random_range(1..40) };
@@ -179,7 +183,7 @@ impl Rig {
                 other.request.offset < offset + len
                     && offset < other.request.offset + other.request.len
             };
-            while kind != Kind::Flush && self.pending.iter().any(overlaps) {
+            while kind != RequestKind::Flush && self.pending.iter().any(overlaps) {
                 self.turn();
             }
             self.submit(request);
@@ -195,14 +199,19 @@ impl Rig {
 
     fn read_all(&mut self) {
         for offset in (0..VOLUME).step_by(64 << 10) {
-            self.submit(Request { volume: VolumeId(0), kind: Kind::Read, offset, len: 64 << 10 });
+            self.submit(Request {
+                volume: VolumeId(0),
+                kind: RequestKind::Read,
+                offset,
+                len: 64 << 10,
+            });
             self.settle();
         }
     }
 
     fn flush(&mut self) -> bool {
         let failed = self.failed;
-        self.submit(Request { volume: VolumeId(0), kind: Kind::Flush, offset: 0, len: 0 });
+        self.submit(Request { volume: VolumeId(0), kind: RequestKind::Flush, offset: 0, len: 0 });
         self.settle();
         self.failed == failed
     }

@@ -4,7 +4,9 @@
 use crate::common::{
     BACKING, Bench, SECTOR, config, flush, is_write, on_backing, on_cache, read, write,
 };
-use floe_block::{BlockCache, Config, ConfigError, DeviceId, Fault, Kind, Memory, WriteMode};
+use floe_block::{
+    BlockCache, Config, ConfigError, DeviceId, Fault, Memory, RequestKind, WriteMode,
+};
 
 /// Sectors that memory may hold.
 const MOST: u64 = 16;
@@ -174,7 +176,8 @@ fn a_fetch_of_a_whole_block_does_not_serve_the_older_version_of_what_is_held_in_
 fn who_asks_what_is_dirty_hears_of_what_is_held() {
     let mut bench = bench(WriteMode::Through);
     bench.put(2..4, 200);
-    let map = bench.ask(floe_block::Request { kind: Kind::DirtyMap, ..read(0, 6 * SECTOR) }, 0);
+    let map =
+        bench.ask(floe_block::Request { kind: RequestKind::DirtyMap, ..read(0, 6 * SECTOR) }, 0);
     assert_eq!(map, Ok(vec![0, 0, 1, 1, 0, 0]));
     assert!(bench.cache.condition().has_dirty_data());
     assert_eq!(bench.cache.stats().held_bytes, 2 * SECTOR);

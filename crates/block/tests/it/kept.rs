@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use floe_block::{
-    Begun, BlockSizes, Config, Driver, Fault, Io, KeptCache, Kind, Layout, NewCache, Request, Tier,
-    Volume, VolumeId, WriteMode,
+    Begun, BlockSizes, Config, Driver, Fault, Io, KeptCache, Layout, NewCache, Request,
+    RequestKind, Tier, Volume, VolumeId, WriteMode,
 };
 use floe_device::{Action, Device, MemoryDevice, Pool};
 use floe_testkit::Intercepted;
@@ -79,10 +79,10 @@ impl Machine {
     }
 }
 
-fn run(driver: &mut Driver, kind: Kind, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+fn run(driver: &mut Driver, kind: RequestKind, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
     let request = Request { volume: ID, kind, offset, len: bytes.len() as u64 };
     let buffer = (request.buffer_bytes() > 0).then(|| driver.buffer(&request));
-    if let (Kind::Write { .. }, Some(buffer)) = (kind, &buffer) {
+    if let (RequestKind::Write { .. }, Some(buffer)) = (kind, &buffer) {
         Driver::payload(&request, buffer).copy_from(bytes);
     }
     driver.submit(request, buffer.clone());
@@ -91,7 +91,7 @@ fn run(driver: &mut Driver, kind: Kind, offset: u64, bytes: &mut [u8]) -> Result
         driver.advance();
         driver.take_answers(&mut answers);
     }
-    if let (Kind::Read, Some(buffer)) = (kind, &buffer) {
+    if let (RequestKind::Read, Some(buffer)) = (kind, &buffer) {
         Driver::payload(&request, buffer).copy_to(bytes);
     }
     while !driver.is_idle() {
@@ -101,17 +101,22 @@ fn run(driver: &mut Driver, kind: Kind, offset: u64, bytes: &mut [u8]) -> Result
 }
 
 fn write(driver: &mut Driver, sector: u64, byte: u8) {
-    run(driver, Kind::Write { durable: false }, sector * SECTOR, &mut [byte; SECTOR as usize])
-        .unwrap();
+    run(
+        driver,
+        RequestKind::Write { durable: false },
+        sector * SECTOR,
+        &mut [byte; SECTOR as usize],
+    )
+    .unwrap();
 }
 
 fn flush(driver: &mut Driver) {
-    run(driver, Kind::Flush, 0, &mut []).unwrap();
+    run(driver, RequestKind::Flush, 0, &mut []).unwrap();
 }
 
 fn read(driver: &mut Driver, sector: u64) -> u8 {
     let mut bytes = [0; SECTOR as usize];
-    run(driver, Kind::Read, sector * SECTOR, &mut bytes).unwrap();
+    run(driver, RequestKind::Read, sector * SECTOR, &mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == bytes[0]));
     bytes[0]
 }
@@ -139,7 +144,7 @@ fn what_was_flushed_is_dirty_in_the_next_life_and_what_was_read_is_a_hit() {
     );
     assert_eq!(read(&mut driver, 40), 0);
     assert_eq!(driver.top().stats().requests.read_hits, 9);
-    run(&mut driver, Kind::Drain, 0, &mut []).unwrap();
+    run(&mut driver, RequestKind::Drain, 0, &mut []).unwrap();
     assert_eq!(driver.top().stats().dirty_bytes, 0);
     assert_eq!(bytes_of(&machine.backing)[7 * SECTOR as usize], 8);
     drop(driver);
@@ -190,15 +195,15 @@ fn requests_wait_for_what_becomes_of_a_journal_that_cannot_be_written_and_then_g
     write(&mut driver, 3, 33); // in the journal that is what it was before
     full.set(true);
     let mut ask = |kind, sector: u64, byte: u8| {
-        let len = if kind == Kind::Flush { 0 } else { SECTOR };
+        let len = if kind == RequestKind::Flush { 0 } else { SECTOR };
         let request = Request { volume: ID, kind, offset: sector * SECTOR, len };
         let buffer = (len > 0).then(|| driver.buffer(&request));
         buffer.iter().for_each(|buffer| buffer.whole().copy_from(&[byte; SECTOR as usize]));
         driver.submit(request, buffer);
     };
-    ask(Kind::Flush, 0, 0);
-    ask(Kind::Write { durable: false }, 5, 55);
-    ask(Kind::Write { durable: true }, 40, 66);
+    ask(RequestKind::Flush, 0, 0);
+    ask(RequestKind::Write { durable: false }, 5, 55);
+    ask(RequestKind::Write { durable: true }, 40, 66);
     let mut answers = Vec::new();
     let mut go_on = |driver: &mut Driver| {
         for _ in 0..1000 {
@@ -235,7 +240,8 @@ fn a_durable_write_is_there_without_a_flush() {
     let machine = Machine::new();
     machine.create(1);
     let mut driver = machine.start(WriteMode::Back);
-    run(&mut driver, Kind::Write { durable: true }, SECTOR, &mut [9; SECTOR as usize]).unwrap();
+    run(&mut driver, RequestKind::Write { durable: true }, SECTOR, &mut [9; SECTOR as usize])
+        .unwrap();
     drop(driver);
     let mut driver = machine.start(WriteMode::Back);
     assert_eq!(driver.top().stats().dirty_bytes, SECTOR);
@@ -281,7 +287,7 @@ fn a_log_that_fills_is_shortened_by_checkpoints_and_nothing_is_lost() {
             flush(&mut driver);
         }
         if life % 3 == 0 {
-            run(&mut driver, Kind::Drain, 0, &mut []).unwrap();
+            run(&mut driver, RequestKind::Drain, 0, &mut []).unwrap();
         }
     }
 }
@@ -299,7 +305,7 @@ fn rot(machine: &Machine, byte: u8) {
 
 fn try_read(driver: &mut Driver, sector: u64) -> Result<u8, Fault> {
     let mut bytes = [0; SECTOR as usize];
-    run(driver, Kind::Read, sector * SECTOR, &mut bytes)?;
+    run(driver, RequestKind::Read, sector * SECTOR, &mut bytes)?;
     Ok(bytes[0])
 }
 
@@ -363,7 +369,7 @@ fn what_is_lost_keeps_nothing_else_from_the_backing_device() {
     flush(&mut driver);
     rot(&machine, 41);
     for _ in 0..2 {
-        assert_eq!(run(&mut driver, Kind::Drain, 0, &mut []), Err(Fault::Io));
+        assert_eq!(run(&mut driver, RequestKind::Drain, 0, &mut []), Err(Fault::Io));
         assert_eq!(driver.top().stats().dirty_bytes, SECTOR);
         assert_eq!(driver.top().stats().corrupt_sectors, 1);
         let backing = bytes_of(&machine.backing);
@@ -374,8 +380,8 @@ fn what_is_lost_keeps_nothing_else_from_the_backing_device() {
 
     let mut driver = machine.start(WriteMode::Back);
     assert_eq!(try_read(&mut driver, 1), Err(Fault::Io));
-    run(&mut driver, Kind::Trim, SECTOR, &mut [0; SECTOR as usize]).unwrap();
-    run(&mut driver, Kind::Drain, 0, &mut []).unwrap();
+    run(&mut driver, RequestKind::Trim, SECTOR, &mut [0; SECTOR as usize]).unwrap();
+    run(&mut driver, RequestKind::Drain, 0, &mut []).unwrap();
     assert_eq!((driver.top().stats().dirty_bytes, driver.top().stats().lost_bytes), (0, 0));
 }
 
@@ -418,7 +424,7 @@ fn a_cache_full_of_what_is_lost_is_gone_past() {
         kept += 1;
     }
     assert!((8..48).contains(&kept), "{kept} sectors are in the cache, and it is full");
-    run(&mut driver, Kind::Drain, 0, &mut []).unwrap();
+    run(&mut driver, RequestKind::Drain, 0, &mut []).unwrap();
     let full = driver.top().stats().valid_bytes / SECTOR;
     (0..full).for_each(|sector| write(&mut driver, sector, 150 + 2 * sector as u8));
     assert_eq!(
@@ -434,7 +440,7 @@ fn a_cache_full_of_what_is_lost_is_gone_past() {
         write(&mut driver, sector, sector as u8);
         assert_eq!(try_read(&mut driver, sector), Ok(sector as u8));
     }
-    run(&mut driver, Kind::Drain, 0, &mut []).unwrap_err();
+    run(&mut driver, RequestKind::Drain, 0, &mut []).unwrap_err();
     assert_eq!(driver.top().stats().dirty_bytes, full * SECTOR);
 }
 
@@ -574,7 +580,7 @@ fn what_was_flushed_is_never_lost_to_an_overwrite_that_a_kill_has_cut_short() {
         flush(&mut driver);
         let request = Request {
             volume: ID,
-            kind: Kind::Write { durable: false },
+            kind: RequestKind::Write { durable: false },
             offset: 0,
             len: 16 * SECTOR,
         };

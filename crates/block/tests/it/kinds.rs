@@ -1,7 +1,7 @@
 //! Requests that are neither reads nor writes: prefetches, maps of what is dirty, fast zeroing.
 
 use crate::common::*;
-use floe_block::{DeviceId, Fault, Kind, Order, Request, WriteMode};
+use floe_block::{DeviceId, Fault, Order, Request, RequestKind, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;
 const MODES: [WriteMode; 4] =
@@ -12,16 +12,16 @@ fn bench(mode: WriteMode) -> Bench {
 }
 
 fn prefetch(offset: u64, len: u64) -> Request {
-    Request { kind: Kind::Prefetch, ..read(offset, len) }
+    Request { kind: RequestKind::Prefetch, ..read(offset, len) }
 }
 
 fn map(offset: u64, len: u64) -> Request {
-    Request { kind: Kind::DirtyMap, ..read(offset, len) }
+    Request { kind: RequestKind::DirtyMap, ..read(offset, len) }
 }
 
 fn fast_zero(offset: u64, len: u64) -> Request {
     Request {
-        kind: Kind::Zero { durable: false, may_unmap: true, fast: true },
+        kind: RequestKind::Zero { durable: false, may_unmap: true, fast: true },
         ..read(offset, len)
     }
 }

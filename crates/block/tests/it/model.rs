@@ -16,8 +16,8 @@ use std::ops::Range;
 
 use crate::common::{Answered, Bench, POISON, SECTOR, target};
 use floe_block::{
-    BlockCache, BlockSizes, Config, DeviceId, Fault, Gate, Kind, Memory, Request, RequestId,
-    VolumeError, VolumeId, WriteMode,
+    AdmissionConfig, BlockCache, BlockSizes, Config, DeviceId, Fault, Memory, Request, RequestId,
+    RequestKind, VolumeError, VolumeId, WriteMode,
 };
 use proptest::prelude::*;
 
@@ -302,7 +302,7 @@ impl World {
             cache_bytes,
             adapts_fetches: setup.groups.is_multiple_of(2),
             mode: setup.mode,
-            gate: Gate::new(setup.admit.parse().unwrap()),
+            gate: AdmissionConfig::new(setup.admit.parse().unwrap()),
             evict: setup.evict.parse().unwrap(),
             shards: Some(setup.shards),
             memory: setup.memory,
@@ -336,22 +336,22 @@ impl World {
             return;
         }
         let kind = match kind {
-            8..=12 => Kind::Write { durable: false },
-            13 => Kind::Write { durable: true },
-            14 => Kind::Zero {
+            8..=12 => RequestKind::Write { durable: false },
+            13 => RequestKind::Write { durable: true },
+            14 => RequestKind::Zero {
                 durable: len.is_multiple_of(2),
                 may_unmap: at.is_multiple_of(2),
                 fast: at.is_multiple_of(3),
             },
-            15 => Kind::Trim,
-            16 => Kind::Flush,
-            17 => Kind::Drain,
-            18 => Kind::Prefetch,
-            20 => Kind::DirtyMap,
-            _ => Kind::Read,
+            15 => RequestKind::Trim,
+            16 => RequestKind::Flush,
+            17 => RequestKind::Drain,
+            18 => RequestKind::Prefetch,
+            20 => RequestKind::DirtyMap,
+            _ => RequestKind::Read,
         };
         let (mut offset, mut len) = (at % size, len);
-        if kind != Kind::Read {
+        if kind != RequestKind::Read {
             // Content is checked by units, so what changes it is made of units.
             (offset, len) = (offset / UNIT * UNIT, len.next_multiple_of(UNIT));
         }
@@ -363,13 +363,19 @@ impl World {
         let request = Request { volume: VolumeId(volume as u16), kind, offset, len };
         let submitted = self.bench.tick();
         match kind {
-            Kind::Write { .. } => {
+            RequestKind::Write { .. } => {
                 self.last_stamp =
                     if self.last_stamp == POISON - 1 { 1 } else { self.last_stamp + 1 };
                 self.begin_change(&request, submitted, self.last_stamp);
             }
-            Kind::Zero { .. } | Kind::Trim => self.begin_change(&request, submitted, ZERO),
-            Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch | Kind::DirtyMap => {}
+            RequestKind::Zero { .. } | RequestKind::Trim => {
+                self.begin_change(&request, submitted, ZERO)
+            }
+            RequestKind::Read
+            | RequestKind::Flush
+            | RequestKind::Drain
+            | RequestKind::Prefetch
+            | RequestKind::DirtyMap => {}
         }
         let id = self.bench.submit(request, self.last_stamp);
         self.requests.insert(id, Pending { request, submitted, answered: false, beyond_the_end });
@@ -380,7 +386,7 @@ impl World {
     fn begin_change(&mut self, request: &Request, submitted: u64, stamp: u8) {
         let oldest =
             self.requests.values().map(|pending| pending.submitted).min().unwrap_or(submitted);
-        let anything = request.kind == Kind::Trim;
+        let anything = request.kind == RequestKind::Trim;
         let change = Change { stamp, anything, submitted, answered: None, gone: None };
         for unit in &mut self.units[request.volume.0 as usize][units_of(request)] {
             unit.retain(|change| change.gone.is_none_or(|gone| gone > oldest));
@@ -397,7 +403,7 @@ impl World {
                     change.answered = Some(now);
                 }
                 let replaced = change.answered.is_some_and(|answered| answered < submitted);
-                if ok && request.kind != Kind::Trim && replaced && change.gone.is_none() {
+                if ok && request.kind != RequestKind::Trim && replaced && change.gone.is_none() {
                     change.gone = Some(now);
                 }
             }
@@ -477,25 +483,29 @@ impl World {
         }
         let no_faults =
             self.setup.cache_faults == 0 && self.setup.backing_faults == 0 && !self.cache_has_died;
-        let may_refuse = matches!(request.kind, Kind::Zero { fast: true, .. });
+        let may_refuse = matches!(request.kind, RequestKind::Zero { fast: true, .. });
         let refused = may_refuse && result == Err(Fault::Unsupported);
         assert!(result.is_ok() || refused || !no_faults, "{request:?} failed though no device did");
         match request.kind {
-            Kind::Read if result.is_ok() => self.check_read(&request, submitted, &bytes),
+            RequestKind::Read if result.is_ok() => self.check_read(&request, submitted, &bytes),
             // A cache that outlives the program may keep what is dirty; `crash` has a test for
             // that.
-            Kind::Flush if result.is_ok() && !self.setup.kept => {
+            RequestKind::Flush if result.is_ok() && !self.setup.kept => {
                 self.check_stable(&request, submitted)
             }
-            Kind::Drain if result.is_ok() => self.check_stable(&request, submitted),
-            Kind::DirtyMap if result.is_ok() => self.check_map(&request, submitted, &bytes),
-            Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch | Kind::DirtyMap => {}
+            RequestKind::Drain if result.is_ok() => self.check_stable(&request, submitted),
+            RequestKind::DirtyMap if result.is_ok() => self.check_map(&request, submitted, &bytes),
+            RequestKind::Read
+            | RequestKind::Flush
+            | RequestKind::Drain
+            | RequestKind::Prefetch
+            | RequestKind::DirtyMap => {}
             _ if result == Err(Fault::Unsupported) => self.undo_change(&request, submitted),
             kind => {
                 self.end_change(&request, submitted, result.is_ok());
                 let durable = match kind {
-                    Kind::Write { durable } => durable && !self.setup.kept,
-                    Kind::Zero { durable, .. } => durable && !self.setup.kept,
+                    RequestKind::Write { durable } => durable && !self.setup.kept,
+                    RequestKind::Zero { durable, .. } => durable && !self.setup.kept,
                     _ => false,
                 };
                 if durable && result.is_ok() {
@@ -558,7 +568,7 @@ impl World {
     /// its part, unless something replaced it that came before its answer.
     fn check_stable(&self, request: &Request, since: u64) {
         let units = &self.units[request.volume.0 as usize];
-        let is_flush = matches!(request.kind, Kind::Flush | Kind::Drain);
+        let is_flush = matches!(request.kind, RequestKind::Flush | RequestKind::Drain);
         let range = if is_flush { 0..units.len() } else { units_of(request) };
         let stable = &self.bench.devices[&DeviceId::Backing(request.volume)].stable;
         for (at, unit) in range.clone().zip(&units[range]) {

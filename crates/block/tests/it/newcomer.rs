@@ -2,8 +2,8 @@
 //! back: they came from the tier above, before it was there.
 
 use floe_block::{
-    Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, Kind, Layout,
-    Memory, NewCache, Request, Tier, Volume, VolumeId, WriteMode,
+    AdmissionConfig, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Io, KeptCache, Layout,
+    Memory, NewCache, Request, RequestKind, Tier, Volume, VolumeId, WriteMode,
 };
 use floe_device::{MemoryDevice, Pool};
 use floe_testkit::faults::{FaultDevice, FaultPlan, Faults, Rates};
@@ -47,7 +47,7 @@ fn volatile(mode: WriteMode) -> Tier {
         cache_bytes: 64 << 10,
         mode,
         shards: Some(2),
-        gate: Gate::default(),
+        gate: AdmissionConfig::default(),
         evict: Evict::default(),
         memory: Memory::None,
         kept: false,
@@ -76,11 +76,11 @@ impl Rig {
         self.driver.top_mut().io_gate_mut().open();
     }
 
-    fn run(&mut self, kind: Kind, sector: u64, bytes: &mut [u8]) {
+    fn run(&mut self, kind: RequestKind, sector: u64, bytes: &mut [u8]) {
         let request =
             Request { volume: ID, kind, offset: sector * SECTOR, len: bytes.len() as u64 };
         let buffer = (request.buffer_bytes() > 0).then(|| self.driver.buffer(&request));
-        if let (Kind::Write { .. }, Some(buffer)) = (kind, &buffer) {
+        if let (RequestKind::Write { .. }, Some(buffer)) = (kind, &buffer) {
             Driver::payload(&request, buffer).copy_from(bytes);
         }
         self.driver.submit(request, buffer.clone());
@@ -88,7 +88,7 @@ impl Rig {
         self.rest();
         self.driver.take_answers(&mut answers);
         assert_eq!(answers[0].result, Ok(()));
-        if let (Kind::Read, Some(buffer)) = (kind, &buffer) {
+        if let (RequestKind::Read, Some(buffer)) = (kind, &buffer) {
             Driver::payload(&request, buffer).copy_to(bytes);
         }
     }
@@ -101,7 +101,7 @@ impl Rig {
     }
 
     fn write(&mut self, sector: u64, byte: u8) {
-        self.run(Kind::Write { durable: false }, sector, &mut [byte; SECTOR as usize]);
+        self.run(RequestKind::Write { durable: false }, sector, &mut [byte; SECTOR as usize]);
     }
 
     /// Cuts the power; answers what the volume has then, by sector.
@@ -125,7 +125,7 @@ fn what_a_new_tier_calls_clean_after_a_crash_is_what_its_volume_has() {
         rig.put_below();
         for sector in 0..64 {
             let mut found = [0; SECTOR as usize];
-            rig.run(Kind::Read, sector, &mut found);
+            rig.run(RequestKind::Read, sector, &mut found);
             assert_eq!(found[0], 7);
         }
         // A flush of the volume, and a commit of what it has durably by then.
@@ -150,7 +150,7 @@ fn a_flush_makes_durable_what_was_written_before_a_tier_was_put_in() {
         let mut rig = Rig::new(persistent(&MemoryDevice::new(CACHE), upper));
         rig.write(3, 7);
         rig.put_below();
-        rig.run(Kind::Flush, 0, &mut []);
+        rig.run(RequestKind::Flush, 0, &mut []);
         let (_, volume) = rig.cut();
         assert_eq!(volume[3][0], 7, "{upper:?}: a flushed write is lost");
     }

@@ -1,7 +1,7 @@
 //! What a client sees of reads, and what they cost the devices.
 
 use crate::common::*;
-use floe_block::{Config, DeviceId, Fault, Kind, Request, VolumeId, WriteMode};
+use floe_block::{Config, DeviceId, Fault, Request, RequestKind, VolumeId, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;
 const MODES: [WriteMode; 3] = [WriteMode::Through, WriteMode::Around, WriteMode::Back];
@@ -95,13 +95,13 @@ fn a_request_beyond_the_volume_is_refused_and_changes_nothing() {
             (u64::MAX, u64::MAX),
         ];
         let kinds = [
-            Kind::Read,
-            Kind::Write { durable: true },
-            Kind::Zero { durable: true, may_unmap: true, fast: false },
-            Kind::Zero { durable: true, may_unmap: true, fast: true },
-            Kind::Prefetch,
-            Kind::DirtyMap,
-            Kind::Trim,
+            RequestKind::Read,
+            RequestKind::Write { durable: true },
+            RequestKind::Zero { durable: true, may_unmap: true, fast: false },
+            RequestKind::Zero { durable: true, may_unmap: true, fast: true },
+            RequestKind::Prefetch,
+            RequestKind::DirtyMap,
+            RequestKind::Trim,
         ];
         let mut refused = 0;
         for volume in [VolumeId(0), VolumeId(1)] {
@@ -127,8 +127,12 @@ fn a_request_beyond_the_volume_is_refused_and_changes_nothing() {
         assert_eq!(after.requests.errors, refused);
         assert_eq!((after.requests.reads, after.requests.read_bytes), (0, 0));
         assert_eq!((after.counters, after.valid_bytes), (before.counters, 0));
-        let flush =
-            Request { volume: VolumeId(0), kind: Kind::Flush, offset: u64::MAX, len: u64::MAX };
+        let flush = Request {
+            volume: VolumeId(0),
+            kind: RequestKind::Flush,
+            offset: u64::MAX,
+            len: u64::MAX,
+        };
         assert!(bench.ask(flush, 0).is_ok(), "a flush has no range");
         bench.check_idle();
     }
@@ -137,7 +141,7 @@ fn a_request_beyond_the_volume_is_refused_and_changes_nothing() {
 #[test]
 fn an_empty_request_at_the_very_end_is_answered() {
     let mut bench = bench(WriteMode::Back);
-    for kind in [Kind::Read, Kind::Write { durable: false }, Kind::Trim] {
+    for kind in [RequestKind::Read, RequestKind::Write { durable: false }, RequestKind::Trim] {
         let request = Request { kind, ..read(64 * BLOCK, 0) };
         assert_eq!(bench.ask(request, 1), Ok(Vec::new()));
     }

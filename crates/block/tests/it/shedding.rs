@@ -99,7 +99,8 @@ fn a_prefetch_of_what_is_there_reads_no_device() {
     let mut bench = warm(WriteMode::Through);
     bench.cache.shed(1.0);
     for _ in 0..3 {
-        let prefetch = floe_block::Request { kind: floe_block::Kind::Prefetch, ..read(0, BLOCK) };
+        let prefetch =
+            floe_block::Request { kind: floe_block::RequestKind::Prefetch, ..read(0, BLOCK) };
         bench.ask(prefetch, 0).unwrap();
         assert!(bench.log.is_empty());
     }

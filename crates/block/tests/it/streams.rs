@@ -2,7 +2,9 @@
 //! comes next is fetched for a policy that wants it, without harm.
 
 use crate::common::*;
-use floe_block::{Config, Counters, Gate, Kind, Request, VolumeError, VolumeId, WriteMode};
+use floe_block::{
+    AdmissionConfig, Config, Counters, Request, RequestKind, VolumeError, VolumeId, WriteMode,
+};
 
 const VOLUME: u64 = 1024 * SECTOR;
 
@@ -51,7 +53,7 @@ fn counted(bench: &mut Bench) -> (Counters, u64) {
 #[test]
 fn a_long_sequence_stays_out_however_many_shards_and_parts_it_crosses() {
     for (shards, parts) in [(1, 1), (4, 1), (8, 2), (8, 8)] {
-        let gate = Gate::new("sequential:threshold=8".parse().unwrap());
+        let gate = AdmissionConfig::new("sequential:threshold=8".parse().unwrap());
         let config = Config { gate, ..cache("lru", "4KiB", 256, shards) };
         let mut bench = Bench::in_parts(config, &[VOLUME], parts).numbered();
         // A request at a time, so all are the first part's.
@@ -182,7 +184,7 @@ fn a_write_to_what_is_on_its_way_is_what_is_read() {
     bench.run();
     assert!(bench.answer(written).result.is_ok());
     assert_eq!(bench.get(3), Ok(7));
-    let trimmed = bench.submit(Request { kind: Kind::Trim, ..read(4 * SECTOR, SECTOR) }, 0);
+    let trimmed = bench.submit(Request { kind: RequestKind::Trim, ..read(4 * SECTOR, SECTOR) }, 0);
     bench.run();
     assert!(bench.answer(trimmed).result.is_ok());
     bench.check_idle();

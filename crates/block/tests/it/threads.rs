@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Evict, Exchange, Gate, Kind, Memory, Request, RequestId,
-    Tier, VolumeId, WriteMode,
+    AdmissionConfig, Answer, BlockCache, Config, Driver, Evict, Exchange, Memory, Request,
+    RequestId, RequestKind, Tier, VolumeId, WriteMode,
 };
 use floe_device::{Buffer, Pool, Ring, Role, Sockets, Spec};
 use rand::rngs::SmallRng;
@@ -63,7 +63,7 @@ impl Member {
                 (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
             let bytes = |request: &Request| Driver::payload(request, &buffer).to_vec();
             match request.kind {
-                Kind::Read if self.owns(request.offset) => {
+                RequestKind::Read if self.owns(request.offset) => {
                     for (unit, found) in
                         model[units].iter().zip(bytes(&request).chunks(UNIT as usize))
                     {
@@ -74,8 +74,8 @@ impl Member {
                         );
                     }
                 }
-                Kind::Write { .. } => model[units].fill(bytes(&request)[0]),
-                Kind::Zero { .. } => model[units].fill(0),
+                RequestKind::Write { .. } => model[units].fill(bytes(&request)[0]),
+                RequestKind::Zero { .. } => model[units].fill(0),
                 _ => {}
             }
         }
@@ -98,14 +98,14 @@ impl Member {
 
     fn submit_one(&mut self) {
         let kind = match self.rng.random_range(0..40) {
-            0 => Kind::Flush,
-            1 => Kind::Zero { durable: false, may_unmap: true, fast: false },
-            2 => Kind::Write { durable: true },
-            3..20 => Kind::Write { durable: false },
-            _ => Kind::Read,
+            0 => RequestKind::Flush,
+            1 => RequestKind::Zero { durable: false, may_unmap: true, fast: false },
+            2 => RequestKind::Write { durable: true },
+            3..20 => RequestKind::Write { durable: false },
+            _ => RequestKind::Read,
         };
         let mut request = Request { volume: VolumeId(0), kind, offset: 0, len: 0 };
-        if kind == Kind::Read && self.rng.random_bool(0.2) {
+        if kind == RequestKind::Read && self.rng.random_bool(0.2) {
             // Anywhere and over many regions; its content is others' affair.
             request.len = UNIT * self.rng.random_range(1..500);
             request.offset = UNIT * self.rng.random_range(0..=(VOLUME - request.len) / UNIT);
@@ -113,7 +113,7 @@ impl Member {
             if self.owns(request.offset) {
                 return;
             }
-        } else if kind != Kind::Flush {
+        } else if kind != RequestKind::Flush {
             let mine = self.rng.random_range(0..VOLUME / OWNED / THREADS as u64) * THREADS as u64;
             request.len = UNIT * self.rng.random_range(1..=OWNED / UNIT);
             let within = UNIT * self.rng.random_range(0..=(OWNED - request.len) / UNIT);
@@ -127,7 +127,7 @@ impl Member {
             }
         }
         let buffer = self.driver.buffer(&request);
-        if let Kind::Write { .. } = kind {
+        if let RequestKind::Write { .. } = kind {
             let stamp = self.rng.random_range(1..=255u8);
             Driver::payload(&request, &buffer).copy_from(&vec![stamp; request.len as usize]);
         }
@@ -146,7 +146,7 @@ fn run(modes: &[WriteMode], seed: u64) -> Option<usize> {
             cache_bytes: CACHE << at,
             mode,
             shards: Some(5 - at as u64),
-            gate: Gate::default(),
+            gate: AdmissionConfig::default(),
             evict: Evict::default(),
             memory: Memory::None,
             kept: false,
@@ -220,7 +220,8 @@ fn run(modes: &[WriteMode], seed: u64) -> Option<usize> {
                 while !member.pending.is_empty() {
                     member.turn(&mut model, true);
                 }
-                let drain = Request { volume: VolumeId(0), kind: Kind::Drain, offset: 0, len: 0 };
+                let drain =
+                    Request { volume: VolumeId(0), kind: RequestKind::Drain, offset: 0, len: 0 };
                 let id = member.driver.submit(drain, None);
                 member.pending.push((id, drain, member.driver.buffer(&drain)));
                 // Others may still need this part of the cache.

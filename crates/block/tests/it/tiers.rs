@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Evict, Fault, Gate, Kind, Memory, Request, RequestId,
-    VolumeError, VolumeId, WriteMode,
+    AdmissionConfig, Answer, BlockCache, Config, Driver, Evict, Fault, Memory, Request, RequestId,
+    RequestKind, VolumeError, VolumeId, WriteMode,
 };
 use floe_device::{Buffer, Device, MemoryDevice, Pool};
 use floe_testkit::faults::{FaultDevice, FaultPlan, Rates};
@@ -60,7 +60,7 @@ fn alone(tier: &Tier, pool: &Pool, seed: u64) -> floe_block::Tier {
         cache_bytes: tier.cache_bytes,
         mode: tier.mode,
         shards: Some(2),
-        gate: Gate::default(),
+        gate: AdmissionConfig::default(),
         evict: Evict::default(),
         memory: Memory::None,
         kept: false,
@@ -99,7 +99,7 @@ struct Rig {
     what: String,
 }
 
-fn whole(kind: Kind) -> Request {
+fn whole(kind: RequestKind) -> Request {
     Request { volume: ID, kind, offset: 0, len: 0 }
 }
 
@@ -118,7 +118,7 @@ impl Rig {
 
     fn submit(&mut self, request: Request) {
         let buffer = self.driver.buffer(&request);
-        if let Kind::Write { .. } = request.kind {
+        if let RequestKind::Write { .. } = request.kind {
             let stamp = self.rng.random_range(1..=255u8);
             Driver::payload(&request, &buffer).copy_from(&vec![stamp; request.len as usize]);
         }
@@ -154,19 +154,22 @@ impl Rig {
             let units =
                 (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
             match request.kind {
-                Kind::Read if result.is_ok() => self.check_read(&request, &buffer),
-                Kind::Write { .. } => {
+                RequestKind::Read if result.is_ok() => self.check_read(&request, &buffer),
+                RequestKind::Write { .. } => {
                     let byte = Driver::payload(&request, &buffer).slice(0..1).to_vec()[0];
                     self.model[units].fill(result.is_ok().then_some(byte));
                 }
-                Kind::Zero { fast: true, .. } if refused => {}
-                Kind::Zero { .. } => self.model[units].fill(result.is_ok().then_some(0)),
-                Kind::Trim => self.model[units].fill(None),
-                Kind::DirtyMap => {
+                RequestKind::Zero { fast: true, .. } if refused => {}
+                RequestKind::Zero { .. } => self.model[units].fill(result.is_ok().then_some(0)),
+                RequestKind::Trim => self.model[units].fill(None),
+                RequestKind::DirtyMap => {
                     let marks = buffer.slice(0..request.buffer_bytes() as usize).to_vec();
                     assert!(marks.iter().all(|mark| *mark <= 1), "{marks:?}");
                 }
-                Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch => {}
+                RequestKind::Read
+                | RequestKind::Flush
+                | RequestKind::Drain
+                | RequestKind::Prefetch => {}
             }
         }
     }
@@ -192,19 +195,19 @@ impl Rig {
     fn begin_requests(&mut self, requests: usize) {
         for _ in 0..requests {
             let kind = match self.rng.random_range(0..40) {
-                0 => Kind::Flush,
-                1 => Kind::Drain,
-                2 | 3 => Kind::Zero {
+                0 => RequestKind::Flush,
+                1 => RequestKind::Drain,
+                2 | 3 => RequestKind::Zero {
                     durable: self.rng.random(),
                     may_unmap: true,
                     fast: self.rng.random(),
                 },
-                4 | 5 => Kind::Trim,
-                6 | 7 => Kind::Write { durable: true },
-                8 => Kind::Prefetch,
-                9 => Kind::DirtyMap,
-                10..22 => Kind::Write { durable: false },
-                _ => Kind::Read,
+                4 | 5 => RequestKind::Trim,
+                6 | 7 => RequestKind::Write { durable: true },
+                8 => RequestKind::Prefetch,
+                9 => RequestKind::DirtyMap,
+                10..22 => RequestKind::Write { durable: false },
+                _ => RequestKind::Read,
             };
             let len =
                 UNIT * if self.rng.random_bool(0.1) { 300 } else { self.rng.random_range(1..40) };
@@ -214,7 +217,7 @@ impl Rig {
                 false => UNIT * self.rng.random_range(0..=last / UNIT),
             };
             let request = match kind {
-                Kind::Flush | Kind::Drain => whole(kind),
+                RequestKind::Flush | RequestKind::Drain => whole(kind),
                 _ => Request { volume: ID, kind, offset, len },
             };
             let overlaps = |other: &Pending| {
@@ -313,13 +316,13 @@ impl Rig {
     fn read_all(&mut self) {
         for offset in (0..VOLUME).step_by(64 << 10) {
             let len = (VOLUME - offset).min(64 << 10);
-            self.submit(Request { volume: ID, kind: Kind::Read, offset, len });
+            self.submit(Request { volume: ID, kind: RequestKind::Read, offset, len });
             self.settle();
         }
     }
 
     /// Whether it went well.
-    fn ask(&mut self, kind: Kind) -> bool {
+    fn ask(&mut self, kind: RequestKind) -> bool {
         let failed = self.failed;
         self.submit(whole(kind));
         self.settle();
@@ -351,7 +354,7 @@ fn every_read_returns_what_was_written_last_and_a_drain_leaves_it_on_the_backing
         for _ in 0..3 {
             rig.random_requests(400);
             rig.read_all();
-            assert!(rig.ask(Kind::Drain));
+            assert!(rig.ask(RequestKind::Drain));
             assert_eq!(rig.dirty_bytes(), vec![0; tiers.len()], "{}", rig.what);
             rig.check_below(&backing);
         }
@@ -377,7 +380,7 @@ fn what_was_answered_before_a_flush_survives_a_power_cut() {
         let mut rig = Rig::new(&tiers, Box::new(backing), seed);
         for _ in 0..3 {
             rig.random_requests(150);
-            assert!(rig.ask(Kind::Flush));
+            assert!(rig.ask(RequestKind::Flush));
             power.power_cut_keeping(seed);
             rig.driver.advance();
             rig.check_below(&surviving);
@@ -399,7 +402,7 @@ fn a_durable_write_reaches_through_all_tiers() {
         let mut rig = Rig::new(&tiers, Box::new(backing), seed);
         let durable = Request {
             volume: ID,
-            kind: Kind::Write { durable: true },
+            kind: RequestKind::Write { durable: true },
             offset: 700 * UNIT,
             len: 21 * UNIT,
         };
@@ -436,7 +439,7 @@ fn tiers_come_and_go_under_requests_and_every_read_returns_what_was_written_last
         for _ in 0..3 {
             assert_eq!(rig.restack(10, 0.0), 0, "{}", rig.what);
             rig.read_all();
-            assert!(rig.ask(Kind::Drain));
+            assert!(rig.ask(RequestKind::Drain));
             assert!(rig.dirty_bytes().iter().all(|bytes| *bytes == 0), "{}", rig.what);
             rig.check_below(&memory);
         }
@@ -473,7 +476,7 @@ fn the_map_of_dirty_sectors_has_what_each_tier_has() {
     let mut rig = Rig::new(&tiers, device(VOLUME, 0.0, 1), 1);
     let write = |sector: u64| Request {
         volume: ID,
-        kind: Kind::Write { durable: false },
+        kind: RequestKind::Write { durable: false },
         offset: sector * SECTOR,
         len: SECTOR,
     };
@@ -487,14 +490,15 @@ fn the_map_of_dirty_sectors_has_what_each_tier_has() {
     rig.submit(write(6));
     rig.settle();
     assert_eq!(rig.dirty_bytes(), [SECTOR, 0, 2 * SECTOR]);
-    let request = Request { volume: ID, kind: Kind::DirtyMap, offset: SECTOR, len: 7 * SECTOR };
+    let request =
+        Request { volume: ID, kind: RequestKind::DirtyMap, offset: SECTOR, len: 7 * SECTOR };
     let buffer = rig.driver.buffer(&request);
     let id = rig.driver.submit(request, Some(buffer.clone()));
     rig.pending.push(Pending { id, request, buffer: buffer.clone() });
     rig.settle();
     assert_eq!(buffer.slice(0..7).to_vec(), [0, 0, 1, 0, 1, 1, 0]);
     // A drain empties them from the top.
-    assert!(rig.ask(Kind::Drain));
+    assert!(rig.ask(RequestKind::Drain));
     assert_eq!(rig.dirty_bytes(), [0, 0, 0]);
 }
 
@@ -538,17 +542,17 @@ fn a_volume_goes_tier_by_tier_and_its_ids_are_given_again() {
         assert_eq!(answers[0].result, Ok(()));
         buffer.slice(0..1).to_vec()[0]
     };
-    ask(&mut driver, Kind::Write { durable: false }, SECTOR);
+    ask(&mut driver, RequestKind::Write { durable: false }, SECTOR);
     assert_eq!(driver.remove_volume(0, other, false), Err(VolumeError::Dirty(SECTOR)));
     driver.clean();
-    ask(&mut driver, Kind::Read, SECTOR);
+    ask(&mut driver, RequestKind::Read, SECTOR);
     assert_eq!(driver.remove_volume(0, other, false), Ok(()), "the tier below has it now");
     assert_eq!(driver.remove_volume(1, other, false), Err(VolumeError::Dirty(SECTOR)));
     assert_eq!(driver.remove_volume(1, other, true), Ok(()));
     assert_eq!(driver.add_volume("another", backing()), other);
-    assert_eq!(ask(&mut driver, Kind::Read, SECTOR), 0, "nothing is left of the one before");
-    ask(&mut driver, Kind::Write { durable: false }, SECTOR);
-    ask(&mut driver, Kind::Drain, 0);
+    assert_eq!(ask(&mut driver, RequestKind::Read, SECTOR), 0, "nothing is left of the one before");
+    ask(&mut driver, RequestKind::Write { durable: false }, SECTOR);
+    ask(&mut driver, RequestKind::Drain, 0);
     assert_eq!(driver.remove_volume(0, other, false), Ok(()));
     assert_eq!(driver.remove_volume(1, other, false), Ok(()));
 }

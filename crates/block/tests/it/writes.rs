@@ -1,7 +1,7 @@
 //! What a client sees of writes, and in which order devices see them.
 
 use crate::common::*;
-use floe_block::{Config, DeviceId, Fault, Kind, Order, Request, VolumeId, WriteMode};
+use floe_block::{Config, DeviceId, Fault, Order, Request, RequestKind, VolumeId, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;
 const MODES: [WriteMode; 4] =
@@ -279,8 +279,10 @@ fn a_durable_write_is_written_through_in_every_mode() {
     for mode in MODES {
         let mut bench = bench(mode);
         bench.put(2..3, 199);
-        let durable =
-            Request { kind: Kind::Write { durable: true }, ..write(2 * SECTOR + 512, SECTOR) };
+        let durable = Request {
+            kind: RequestKind::Write { durable: true },
+            ..write(2 * SECTOR + 512, SECTOR)
+        };
         bench.log.clear();
         assert!(bench.ask(durable, 200).is_ok());
         let through = |order: &&Order| on_backing(order) && is_write(order);
@@ -312,7 +314,7 @@ fn a_trim_of_a_dirty_block_drops_it() {
     let mut bench = bench(WriteMode::Back);
     bench.put(0..8, 200);
     bench.log.clear();
-    assert!(bench.ask(Request { kind: Kind::Trim, ..read(512, BLOCK - 512) }, 0).is_ok());
+    assert!(bench.ask(Request { kind: RequestKind::Trim, ..read(512, BLOCK - 512) }, 0).is_ok());
     assert_eq!(
         bench.cache.stats().dirty_bytes,
         SECTOR,
@@ -331,7 +333,7 @@ fn zeroing_reads_as_zeros_to_the_byte() {
     for mode in MODES {
         let mut bench = bench(mode);
         bench.put(0..16, 200);
-        let zero = Kind::Zero { durable: true, may_unmap: true, fast: false };
+        let zero = RequestKind::Zero { durable: true, may_unmap: true, fast: false };
         assert!(bench.ask(Request { kind: zero, ..read(100, 8 * SECTOR) }, 0).is_ok());
         let bytes = bench.ask(read(0, 16 * SECTOR), 0).unwrap();
         assert!(bytes[..100].iter().all(|byte| *byte == 200));
@@ -449,7 +451,10 @@ fn writes_that_touch_at_their_ends_do_not_queue_up() {
         bench.run();
         assert!(ids.into_iter().all(|id| bench.answer(id).result == Ok(())), "{mode:?}");
         let bytes = bench
-            .ask(floe_block::Request { kind: floe_block::Kind::Read, ..write(0, 4 * len) }, 0)
+            .ask(
+                floe_block::Request { kind: floe_block::RequestKind::Read, ..write(0, 4 * len) },
+                0,
+            )
             .unwrap();
         let written = (0..4 * len).all(|at| bytes[at as usize] == 200 + (at / len) as u8);
         assert!(written, "{mode:?}");
@@ -479,8 +484,8 @@ fn a_write_cleans_all_it_takes_the_place_of_at_once() {
 #[test]
 fn trims_and_zeroings_of_whole_volumes_take_turns() {
     const VOLUMES: u16 = 16;
-    let zero = Kind::Zero { durable: false, may_unmap: true, fast: false };
-    for (kind, parts) in [(Kind::Trim, 1), (zero, 1), (Kind::Trim, 2)] {
+    let zero = RequestKind::Zero { durable: false, may_unmap: true, fast: false };
+    for (kind, parts) in [(RequestKind::Trim, 1), (zero, 1), (RequestKind::Trim, 2)] {
         let volumes = vec![64 * BLOCK; VOLUMES as usize + 1];
         let config = Config { shards: Some(parts), ..config("32KiB", 4 * BLOCK, WriteMode::Pass) };
         let mut bench = Bench::in_parts(config, &volumes, parts as usize);

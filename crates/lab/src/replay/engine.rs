@@ -9,7 +9,7 @@ use std::iter::Peekable;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, Driver, Fault, Kind, Request, RequestId, Shedder, Stats, Tier, shedding_options,
+    Answer, Driver, Fault, Request, RequestId, RequestKind, Shedder, Stats, Tier, shedding_options,
 };
 use floe_device::Slice;
 use floe_trace::{Error, Op};
@@ -235,24 +235,24 @@ impl<P: FnMut(u64)> Engine<'_, P> {
             return;
         }
         let kind = match request.op {
-            Op::Read => Kind::Read,
-            Op::Write => Kind::Write { durable: false },
-            Op::Delete => Kind::Trim,
+            Op::Read => RequestKind::Read,
+            Op::Write => RequestKind::Write { durable: false },
+            Op::Delete => RequestKind::Trim,
         };
         let id = self.stage.volumes[volume].id;
         let request = Request { volume: id, kind, offset, len };
-        let buffer = (kind != Kind::Trim)
+        let buffer = (kind != RequestKind::Trim)
             .then(|| self.stage.meter.driver(|| self.stage.driver.buffer(&request)));
         let payload = buffer.as_ref().map(|buffer| <Driver>::payload(&request, buffer));
         match (&mut self.verifier, kind, &payload) {
-            (Some(verifier), Kind::Write { .. }, Some(payload)) => {
+            (Some(verifier), RequestKind::Write { .. }, Some(payload)) => {
                 verifier.write_begins(number, volume, offset, payload);
             }
-            (Some(verifier), Kind::Read, _) => {
+            (Some(verifier), RequestKind::Read, _) => {
                 verifier.read_begins(number, volume, offset..offset + len)
             }
             (Some(verifier), ..) => verifier.trim_begins(number, volume, offset..offset + len),
-            (None, Kind::Write { .. }, Some(payload)) if self.stage.holds_data => {
+            (None, RequestKind::Write { .. }, Some(payload)) if self.stage.holds_data => {
                 verify::fill(number, volume, offset, payload, &mut self.scratch);
             }
             (None, ..) => {}
@@ -314,8 +314,8 @@ impl<P: FnMut(u64)> Engine<'_, P> {
             shed.served(latency);
         }
         match request.kind {
-            Kind::Read => self.measured.reads.record(latency),
-            Kind::Write { .. } => self.measured.writes.record(latency),
+            RequestKind::Read => self.measured.reads.record(latency),
+            RequestKind::Write { .. } => self.measured.writes.record(latency),
             _ => self.measured.trims += 1,
         }
         if let Some(series) = &mut self.series
@@ -356,7 +356,7 @@ impl<P: FnMut(u64)> Engine<'_, P> {
         self.clean_due = None; // everything is being cleaned
         let volumes: Vec<_> = self.stage.volumes.iter().map(|volume| volume.id).collect();
         for volume in &volumes {
-            let request = Request { volume: *volume, kind: Kind::Flush, offset: 0, len: 0 };
+            let request = Request { volume: *volume, kind: RequestKind::Flush, offset: 0, len: 0 };
             self.stage.driver.submit(request, None);
         }
         let mut answered = 0;
@@ -381,8 +381,8 @@ impl<P: FnMut(u64)> Engine<'_, P> {
 
 fn describe(request: &Request) -> String {
     let what = match request.kind {
-        Kind::Read => "a read",
-        Kind::Write { .. } => "a write",
+        RequestKind::Read => "a read",
+        RequestKind::Write { .. } => "a write",
         _ => "a trim",
     };
     format!("{what} of {} bytes at {} of volume {}", request.len, request.offset, request.volume.0)

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use floe_block::{Config, Kind, Stats};
+use floe_block::{Config, RequestKind, Stats};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -123,7 +123,7 @@ pub struct ReplayResult {
     pub admission: Option<AdmissionOutcome>,
     /// Results of each tier, from the top, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tiers: Vec<TierOutcome>,
+    pub tiers: Vec<CacheOutcome>,
     /// Price of the tiers; `None` where no prices were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostOutcome>,
@@ -242,7 +242,7 @@ impl ReplayResult {
                 _ => tiers
                     .iter()
                     .zip(&all)
-                    .map(|(config, stats)| TierOutcome::new(config, stats))
+                    .map(|(config, stats)| CacheOutcome::new(config, stats))
                     .collect(),
             },
             cost: None,
@@ -297,7 +297,7 @@ impl ReplayResult {
 /// Results of a tier. The requests of the first tier are those of the trace; those of each other
 /// tier come from the tier above it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TierOutcome {
+pub struct CacheOutcome {
     /// Block sizes of the tier.
     pub blocks: String,
     /// Size of the tier in bytes.
@@ -337,7 +337,7 @@ pub struct TierOutcome {
     pub admission: Option<AdmissionOutcome>,
 }
 
-impl TierOutcome {
+impl CacheOutcome {
     /// Creates the results of a tier from its settings and counters.
     pub(super) fn new(config: &Config, stats: &Stats) -> Self {
         let Stats { requests, counters, .. } = stats;
@@ -440,11 +440,11 @@ impl Series {
     }
 
     /// Counts a request that completes at `now`. Returns whether the interval is full.
-    pub(super) fn note(&mut self, kind: Kind, latency: Duration, now: Instant) -> bool {
+    pub(super) fn note(&mut self, kind: RequestKind, latency: Duration, now: Instant) -> bool {
         self.requests += 1;
         match kind {
-            Kind::Read => self.reads.record(latency),
-            Kind::Write { .. } => self.writes.record(latency),
+            RequestKind::Read => self.reads.record(latency),
+            RequestKind::Write { .. } => self.writes.record(latency),
             _ => {}
         }
         match self.every {

@@ -11,7 +11,7 @@ use floe_block::{BlockCache, Config, ConfigError, Driver, VolumeId};
 use floe_device::medium::{Direction, Model};
 use floe_device::{
     Completion, Device, MEDIUM_SEED, MemoryDevice, OpenError, Operation, Pool, Ring, RingError,
-    Role, SECTOR_BYTES, Spec, StripeDevice,
+    Role, SECTOR_BYTES, Spec, StripeDevice, delegate_device,
 };
 
 use super::verify::Content;
@@ -34,15 +34,15 @@ pub struct Plan {
     pub volumes: Vec<Volume>,
 }
 
-/// Description of a tier, before its device is opened.
+/// A tier: its settings, and its device `D`, by default the description of one to be opened.
 #[derive(Debug, Clone)]
-pub struct Tier {
+pub struct Tier<D = Spec> {
     /// Settings of the tier.
     pub config: Config,
     /// Largest number of dirty bytes in the tier; `None` for no limit.
     pub most_dirty_bytes: Option<u64>,
     /// The tier's device.
-    pub cache: Spec,
+    pub device: D,
 }
 
 /// Description of a volume, before its device is opened.
@@ -71,7 +71,7 @@ impl Plan {
             let config =
                 Config { kept: false, ..tier.config(floe_block::Memory::None, above_bytes) };
             above_bytes += tier.cache_bytes();
-            Tier { config, most_dirty_bytes: tier.most_dirty_bytes(), cache: tier.cache().clone() }
+            Tier { config, most_dirty_bytes: tier.most_dirty_bytes(), device: tier.cache().clone() }
         };
         let tiers = settings.tiers().map(tier).collect();
         Self { tiers, volumes: volumes.collect() }
@@ -91,10 +91,10 @@ impl Plan {
     fn opened<E>(
         &self,
         open: impl Fn(&Spec, u64) -> Result<Box<dyn Device>, E>,
-    ) -> Result<Vec<OpenTier>, E> {
+    ) -> Result<Vec<Tier<Box<dyn Device>>>, E> {
         let opened = |tier: &Tier| {
-            let device = open(&tier.cache, tier.config.cache_bytes)?;
-            Ok(OpenTier {
+            let device = open(&tier.device, tier.config.cache_bytes)?;
+            Ok(Tier {
                 config: tier.config.clone(),
                 most_dirty_bytes: tier.most_dirty_bytes,
                 device,
@@ -150,16 +150,6 @@ pub(super) struct Opened {
     pub(super) content: Content,
 }
 
-/// A tier whose device is open.
-pub struct OpenTier {
-    /// Settings of the tier.
-    pub config: Config,
-    /// Largest number of dirty bytes in the tier; `None` for no limit.
-    pub most_dirty_bytes: Option<u64>,
-    /// The tier's device.
-    pub device: Box<dyn Device>,
-}
-
 /// A cache with open devices, ready for requests.
 pub struct Stage {
     pub(super) driver: Driver,
@@ -180,11 +170,15 @@ impl Stage {
     ///
     /// # Panics
     /// Without a tier.
-    pub fn new(clock: Clock, pool: Pool, tiers: Vec<OpenTier>) -> Result<Self, ConfigError> {
+    pub fn new(
+        clock: Clock,
+        pool: Pool,
+        tiers: Vec<Tier<Box<dyn Device>>>,
+    ) -> Result<Self, ConfigError> {
         let meter = Meter::default();
         let configs = tiers.iter().map(|tier| tier.config.clone()).collect();
         let mut below: Option<Driver> = None;
-        for OpenTier { config, most_dirty_bytes, device } in tiers.into_iter().rev() {
+        for Tier { config, most_dirty_bytes, device } in tiers.into_iter().rev() {
             let device = Box::new(Metered::new(device, &meter));
             let mut cache = BlockCache::new(config)?;
             if let Some(most) = most_dirty_bytes {
@@ -454,9 +448,7 @@ impl Metered {
 }
 
 impl Device for Metered {
-    fn size_bytes(&self) -> u64 {
-        self.device.size_bytes()
-    }
+    delegate_device!(this => this.device; size_bytes spun next_due);
 
     fn submit(&mut self, operation: Operation) {
         timed(&self.meter.device_ns, || self.device.submit(operation));
@@ -464,13 +456,5 @@ impl Device for Metered {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         timed(&self.meter.device_ns, || self.device.poll(done));
-    }
-
-    fn spun(&self) -> Duration {
-        self.device.spun()
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        self.device.next_due()
     }
 }

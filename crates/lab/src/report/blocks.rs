@@ -3,7 +3,7 @@
 
 use super::{Axis, Chart, Group, Point, Rank, Report, Row, Scale, Section, Series, Table, Unit};
 use crate::admission::AdmissionOutcome;
-use crate::replay::{IntervalResult, Latencies, ReplayResult, TierOutcome};
+use crate::replay::{CacheOutcome, IntervalResult, Latencies, ReplayResult};
 use crate::simulate::blocks::{BlockInterval, BlockSimulationResult};
 
 /// A chart of simulation results: its name, title, note, unit, and the value it shows of a result.
@@ -353,7 +353,7 @@ fn replay_figures(outcome: &ReplayResult) -> Table {
 }
 
 /// Returns the table rows for a tier's settings and counters.
-fn tier(number: usize, tier: &TierOutcome) -> Group {
+fn tier(number: usize, tier: &CacheOutcome) -> Group {
     let bytes = |bytes: u64| Unit::Bytes.value(bytes as f64);
     let rows = [
         ("reads", Unit::Count.value(tier.reads as f64)),

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use floe_block::{
-    BlockCache, Config, ConfigError, Kind, OpId, Order, Request, RequestId, Stats, VolumeId,
+    BlockCache, Config, ConfigError, OpId, Order, Request, RequestId, RequestKind, Stats, VolumeId,
 };
 use floe_trace::Op;
 use serde::Serialize;
@@ -226,9 +226,9 @@ fn run(
             simulation.carry_out();
         }
         let kind = match request.op {
-            Op::Read => Kind::Read,
-            Op::Write => Kind::Write { durable: false },
-            Op::Delete => Kind::Trim,
+            Op::Read => RequestKind::Read,
+            Op::Write => RequestKind::Write { durable: false },
+            Op::Delete => RequestKind::Trim,
         };
         // A request of nothing touches nothing, and neither hits nor misses.
         if request.bytes > 0 {

@@ -453,7 +453,7 @@ fn traffic(bytes: u64) -> Traffic {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
-    use floe_block::{Config, Gate, WriteMode};
+    use floe_block::{AdmissionConfig, Config, WriteMode};
     use floe_trace::{GeneratorSpec, Kind, Request, Trace};
 
     use super::super::blocks::{self, Setup};
@@ -591,7 +591,7 @@ mod tests {
                     sizes: "4KiB".parse().expect("a size"),
                     cache_bytes: 400 * BLOCK,
                     mode: WriteMode::Back,
-                    gate: Gate::new("duel".parse().expect("it is registered")),
+                    gate: AdmissionConfig::new("duel".parse().expect("it is registered")),
                     shards: Some(1),
                     evict: policy.parse().expect("it is registered"),
                     ..Config::default()

@@ -22,7 +22,7 @@ fn the_demonstration_uses_the_defaults_of_the_server() {
     let plan = demo::plan(WriteMode::Back);
     let config = ServerConfig {
         first: TierConfig {
-            cache: Some(plan.tiers[0].cache.clone()),
+            cache: Some(plan.tiers[0].device.clone()),
             write: Some(WriteMode::Back),
             ..TierConfig::default()
         },

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use floe_block::{Config, Evict, Gate, Memory, WriteMode};
+use floe_block::{AdmissionConfig, Config, Evict, Memory, WriteMode};
 use floe_device::{Action, Device, MemoryDevice, Pool};
 use floe_lab::replay::{
-    Clock, Content, Feed, Fit, Layout, OpenTier, Pace, Plan, ReplayError, ReplayResult, Setup,
-    Stage, Survey, Tier, VirtualClock, Volume, run,
+    Clock, Content, Feed, Fit, Layout, Pace, Plan, ReplayError, ReplayResult, Setup, Stage, Survey,
+    Tier, VirtualClock, Volume, run,
 };
 use floe_lab::simulate::blocks;
 use floe_testkit::Intercepted;
@@ -47,13 +47,13 @@ pub(crate) fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
         cache_bytes: cache.size_bytes().expect("a size"),
         mode,
         shards: Some(1),
-        gate: Gate::default(),
+        gate: AdmissionConfig::default(),
         evict: Evict::default(),
         memory: Memory::None,
         kept: false,
     };
     Plan {
-        tiers: vec![Tier { config, most_dirty_bytes: None, cache }],
+        tiers: vec![Tier { config, most_dirty_bytes: None, device: cache }],
         volumes: vec![Volume {
             name: "floe".into(),
             spec: volume.parse().expect("a device"),
@@ -171,7 +171,7 @@ fn without_device_time_a_replay_finds_what_a_simulation_finds() {
     for (mode, admit) in all {
         let mut plan = plan(mode, "memory:2MiB", "memory:64MiB");
         let config = &mut plan.tiers[0].config;
-        config.gate = Gate::new(admit.parse().expect("it is registered"));
+        config.gate = AdmissionConfig::new(admit.parse().expect("it is registered"));
         let same = blocks::Setup {
             cache: Config { shards: Some(1), ..config.clone() },
             warmup: 0,
@@ -226,7 +226,7 @@ fn a_copy_on_write_store_inserts_and_removes_each_block_once() {
         let requests = requests(&spec);
         let mut plan = plan(WriteMode::Through, "memory:8MiB", "memory:1MiB");
         plan.tiers[0].config.sizes = "4KiB".parse().unwrap();
-        plan.tiers[0].config.gate = Gate::new(admit.parse().unwrap());
+        plan.tiers[0].config.gate = AdmissionConfig::new(admit.parse().unwrap());
         let outcome = simulated(&plan, &setup(1, false), &requests);
         let counted = outcome.admission.expect("an admission");
         let (inserted, removed) = (counted.inserted_blocks, counted.removed_blocks);
@@ -318,7 +318,7 @@ fn forgotten_writes_are_noticed() {
         };
         let clock = Clock::Virtual(VirtualClock::default());
         let config = plan.tiers[0].config.clone();
-        let tier = OpenTier { config, most_dirty_bytes: None, device: device(256 << 10, on_cache) };
+        let tier = Tier { config, most_dirty_bytes: None, device: device(256 << 10, on_cache) };
         let mut stage = Stage::new(clock, Pool::new(1 << 20), vec![tier]).expect("a stage");
         stage.add_volume("floe", device(1 << 20, !on_cache), Content::Zero);
         let ended = replay_on(stage, &setup(1, true), &requests, &[1 << 20]);

@@ -6,9 +6,7 @@ use std::time::Instant;
 
 use floe_block::WriteMode;
 use floe_device::{Action, Completion, Device, Operation, Pool};
-use floe_lab::replay::{
-    Clock, Content, OpenTier, Pace, ReplayResult, Setup, Stage, Tier, VirtualClock,
-};
+use floe_lab::replay::{Clock, Content, Pace, ReplayResult, Setup, Stage, Tier, VirtualClock};
 use floe_trace::{Op, Request};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -78,8 +76,8 @@ fn replayed(
     plan.tiers[0].config.sizes = "4KiB".parse().expect("a size");
     let Tier { config, .. } = plan.tiers.remove(0);
     let clock = VirtualClock::default();
-    let device = OneServer::new(&clock, cache_ns[0], cache_ns[1]);
-    let tier = OpenTier { config, most_dirty_bytes: None, device };
+    let device: Box<dyn Device> = OneServer::new(&clock, cache_ns[0], cache_ns[1]);
+    let tier = Tier { config, most_dirty_bytes: None, device };
     let backing = OneServer::new(&clock, backing_ns[0], backing_ns[1]);
     let pool = Pool::new(1 << 20);
     let mut stage = Stage::new(Clock::Virtual(clock), pool, vec![tier]).expect("a stage");

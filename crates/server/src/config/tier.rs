@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::path::Path;
 
 use floe_block::{
-    Admissions, BlockSizes, Calibrated, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode,
-    format_size,
+    AdmissionConfig, Admissions, BlockSizes, Calibrated, Config, Evict, Memory, SECTOR_BYTES,
+    WriteMode, format_size,
 };
 use floe_device::{MemoryLimit, Spec, SpecError};
 use floe_policy::admission::Admission;
@@ -175,7 +175,10 @@ impl TierConfig {
             cache_bytes: self.cache_bytes(),
             mode: self.mode(),
             shards: self.shards,
-            gate: Gate { admission: self.admit.clone().unwrap_or_default(), above_bytes },
+            gate: AdmissionConfig {
+                admission: self.admit.clone().unwrap_or_default(),
+                above_bytes,
+            },
             evict: self.evict.clone().unwrap_or_default(),
             memory,
             kept: self.is_persistent(),

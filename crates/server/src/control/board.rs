@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::admin::{Reply, Trouble};
 use crate::offer::{Offer, Offered};
 use crate::status::{CacheFacts, Snapshot};
-use crate::tier::KnownTier;
+use crate::tier::Tier;
 
 /// The reply of `/healthz` when all clients are served but the server needs attention.
 const DEGRADED: Reply = Reply::Done("degraded");
@@ -26,11 +26,11 @@ pub(crate) struct PublishedState {
 }
 
 impl Board {
-    pub(crate) fn new(offer: &Offer, tiers: &[KnownTier]) -> Self {
+    pub(crate) fn new(offer: &Offer, tiers: &[Tier]) -> Self {
         Self(Mutex::new(Arc::new(PublishedState::of(offer, tiers))))
     }
 
-    pub(crate) fn publish(&self, offer: &Offer, tiers: &[KnownTier]) {
+    pub(crate) fn publish(&self, offer: &Offer, tiers: &[Tier]) {
         let state = Arc::new(PublishedState::of(offer, tiers));
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
@@ -41,10 +41,10 @@ impl Board {
 }
 
 impl PublishedState {
-    fn of(offer: &Offer, tiers: &[KnownTier]) -> Self {
+    fn of(offer: &Offer, tiers: &[Tier]) -> Self {
         Self {
             volumes: offer.all().to_vec(),
-            tiers: tiers.iter().map(KnownTier::facts).collect(),
+            tiers: tiers.iter().map(Tier::facts).collect(),
             health: health(tiers),
         }
     }
@@ -64,13 +64,13 @@ impl PublishedState {
     }
 }
 
-fn health(tiers: &[KnownTier]) -> Reply {
+fn health(tiers: &[Tier]) -> Reply {
     let mut failing = tiers.iter().enumerate();
     if let Some((at, tier)) = failing.find(|(_, tier)| !tier.failing.refusing.is_empty()) {
         let problem = format!(
             "requests are refused: tier {at} ({}) has dirty data that cannot be read or replaced; \
              floe status says how much",
-            tier.name
+            tier.facts.name
         );
         return Reply::trouble(Trouble::Refusing, problem);
     }

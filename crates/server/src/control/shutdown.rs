@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use floe_block::{Companion, Kind, VolumeId};
+use floe_block::{Companion, RequestKind, VolumeId};
 
 use super::{Control, Wait, beside, beside_the_end};
 use crate::admin::{Reply, Trouble};
@@ -13,7 +13,7 @@ use crate::offer::{Offered, facts};
 use crate::persistent::{StartError, SuperblockWriter};
 use crate::setup::ServeError;
 use crate::status::{LostStatus, Snapshot};
-use crate::tier::{KnownTier, others};
+use crate::tier::{Tier, others};
 use crate::volume::DeviceSource;
 
 /// Shuts the server down, and reports the result to the acceptor.
@@ -41,7 +41,7 @@ pub(crate) fn shutdown(mut control: Control) -> Result<Closing, ServeError> {
     // Clients have all their answers, or are broken off with. A thread that does not answer does
     // not keep the others from making durable what they have.
     let quiet = control.ask_all(Wait::Long, || WorkerCommand::End).map(drop);
-    let flushed = control.flush(Wait::Long, control.offer.ids(), Kind::Flush);
+    let flushed = control.flush(Wait::Long, control.offer.ids(), RequestKind::Flush);
     let resting = control.ask_all(Wait::Long, || WorkerCommand::Rest).map(drop);
     let noted = control.ask_all(Wait::Long, || WorkerCommand::NoteRest).map(drop);
     let snapshots = control.snapshots(Wait::Long);
@@ -109,7 +109,7 @@ pub(crate) fn make_ready(control: &mut Control) -> Result<(), Reply> {
         let problem = format!("the new program is not taken: {problem}");
         Reply::trouble(Trouble::Failed, problem)
     })?;
-    let flushed = control.flush(Wait::UntilEnd, control.offer.ids(), Kind::Flush);
+    let flushed = control.flush(Wait::UntilEnd, control.offer.ids(), RequestKind::Flush);
     flushed.map_err(|problem| problem.into_reply())
 }
 
@@ -133,16 +133,18 @@ impl Closing {
     /// Selects the tiers whose clean shutdown is to be recorded. `dirty` is the dirty data at the
     /// end, and `lost` describes data that cannot be read any more.
     pub(crate) fn new(
-        tiers: Vec<KnownTier>,
+        tiers: Vec<Tier>,
         volumes: &[Offered],
         dirty: &Dirty,
         lost: Option<String>,
     ) -> Self {
         let all = tiers.iter().zip(&dirty.tiers);
         let all: Vec<_> = all.map(|(tier, bytes)| tier.companion(*bytes > 0)).collect();
-        let in_order = |(at, tier): (usize, KnownTier)| {
-            let writer =
-                tier.writer.filter(|_| !tier.failing.degraded && !tier.failing.journal_lost)?;
+        let in_order = |(at, tier): (usize, Tier)| {
+            let writer = tier
+                .cache
+                .writer
+                .filter(|_| !tier.failing.degraded && !tier.failing.journal_lost)?;
             let backings = volumes.iter().map(|it| (it.ids[at], Arc::clone(&it.volume.backing)));
             let (backings, companions) = (backings.collect(), others(&all, at));
             let dirty_bytes = dirty.tiers.get(at).copied().unwrap_or_default();

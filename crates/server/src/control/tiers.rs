@@ -6,14 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floe_block::{Exchange, Kind, VolumeId};
+use floe_block::{Exchange, RequestKind, VolumeId};
 
 use super::{Control, Wait, beside};
 use crate::admin::{AllowedPaths, NewTier, Reply, Trouble};
 use crate::messages::{Message, Problem, StackCommand, WorkerCommand};
 use crate::persistent::ForceFlags;
+use crate::status::CacheFacts;
 use crate::tier::open::CacheMaker;
-use crate::tier::{TierKey, in_threads, link};
+use crate::tier::{TierKey, link};
 
 /// Longest time that clients' requests wait at the I/O gate while a tier is attached or detached.
 /// Beyond that the operation fails.
@@ -28,11 +29,11 @@ pub(crate) fn attach_tier(
 ) -> Result<Reply, Reply> {
     let at = wanted.at.unwrap_or(control.tiers.len());
     check_place(at, control.tiers.len())?;
-    let tier = {
+    let mut tier = {
         let NewTier { tier: spec, initialise, discard_dirty, .. } = wanted;
         let memory = control.config.memory.as_ref().map_or(0, |memory| memory.usage().size_bytes);
         let above_bytes =
-            control.tiers[..at].iter().map(|tier| tier.cache_bytes).sum::<u64>() + memory;
+            control.tiers[..at].iter().map(|tier| tier.facts.size_bytes).sum::<u64>() + memory;
         let volumes = control.offer.all().iter().map(|offered| offered.volume.clone()).collect();
         let force = ForceFlags { initialise, discard_dirty, ..ForceFlags::default() };
         let threads = control.workers.len();
@@ -50,7 +51,7 @@ pub(crate) fn attach_tier(
     control.keys_given += 1;
     let new_ids: Vec<VolumeId> =
         (0..control.offer.all().len()).map(|volume| tier.cache.id(volume)).collect();
-    let (known, parts) = in_threads(tier, key, Exchange::between(&control.workers.wake_ups()));
+    let parts = tier.take_parts(key, Exchange::between(&control.workers.wake_ups()));
 
     // Every worker opens the device.
     let open = parts.into_iter().enumerate();
@@ -72,13 +73,13 @@ pub(crate) fn attach_tier(
         let volumes = control.offer.all().iter().zip(&new_ids);
         volumes.map(|(offered, new)| (offered.ids[at - 1], *new)).collect()
     };
-    control.tiers.insert(at, known);
+    control.tiers.insert(at, tier);
     if let Err(error) = link(control.stack, control.tiers.iter_mut()) {
         // Undo: remove it from the peer tiers' records.
-        let known = control.tiers.remove(at);
+        let tier = control.tiers.remove(at);
         if let Err(error) = link(control.stack, control.tiers.iter_mut()) {
             tracing::error!(
-                name = %known.name,
+                name = %tier.facts.name,
                 %error,
                 "at the next start a cache may ask for a tier that was not attached"
             );
@@ -94,7 +95,7 @@ pub(crate) fn attach_tier(
     // It is put in, and there is no way back but to detach it: also a worker that is late will.
     let put_in = || WorkerCommand::Tier(StackCommand::PutIn { above, ids: Arc::clone(&ids) });
     let put_in = control.ask_all(Wait::Long, put_in);
-    let (name, bytes) = (&control.tiers[at].name, control.tiers[at].cache_bytes);
+    let CacheFacts { name, size_bytes: bytes, .. } = &control.tiers[at].facts;
     tracing::info!(tier = at, %name, bytes, "tier added");
     match put_in {
         Ok(_) => Ok(Reply::Done("added")),
@@ -160,7 +161,7 @@ pub(crate) fn detach_tier(control: &mut Control, number: usize) -> Result<Reply,
     control.renumber(|offered| {
         offered.ids.remove(number);
     });
-    tracing::info!(tier = number, name = %gone.name, "tier removed");
+    tracing::info!(tier = number, name = %gone.facts.name, "tier removed");
     let taken_out = taken_out.map_err(|problem| format!("the tier is removed, but {problem}"));
     match vacated.and(taken_out.map(drop)) {
         Ok(()) => Ok(Reply::Done("removed")),
@@ -197,7 +198,7 @@ fn empty(control: &mut Control, wait: Wait, number: usize, above: TierKey) -> Re
 
 /// Undoes the detaching of a tier: it may hold dirty data again, and workers open the I/O gate.
 fn keep(control: &mut Control, number: usize, above: TierKey, problem: &Problem) -> Reply {
-    let bytes = control.tiers[number].most_dirty_bytes.unwrap_or(u64::MAX);
+    let bytes = control.tiers[number].cache.most_dirty_bytes.unwrap_or(u64::MAX);
     // The first problem is what counts.
     let _ =
         control.ask_all(Wait::Long, || WorkerCommand::Tier(StackCommand::Keep { above, bytes }));
@@ -210,13 +211,13 @@ fn keep(control: &mut Control, number: usize, above: TierKey, problem: &Problem)
 /// Marks the device of a detached persistent tier as empty, because later writes bypass it and make
 /// its content stale.
 fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
-    let Some(writer) = control.tiers[number].writer.take() else { return Ok(()) };
+    let Some(writer) = control.tiers[number].cache.writer.take() else { return Ok(()) };
     writer.note_clean();
     // The peer tiers forget it before its device may be reused.
     let linked = link(control.stack, control.tiers.iter_mut());
     // A tier whose device has failed may still accept its superblock.
     let given_up = control.tiers.iter().filter(|tier| tier.failing.degraded);
-    let peers = given_up.filter_map(|tier| tier.writer.as_ref());
+    let peers = given_up.filter_map(|tier| tier.cache.writer.as_ref());
     let forgotten = peers.map(|peer| peer.forget_companion(&writer)).fold(Ok(()), Result::and);
     let unlinked = linked.and(forgotten).map_err(|error| {
         format!(
@@ -270,7 +271,7 @@ pub(crate) fn restore(control: &mut Control) -> Result<Reply, Reply> {
     tracing::info!("the cache device is used again");
     // Data that could not be read is read to be written back: only that shows that it can be.
     let refuses = control.tiers.iter().any(|tier| !tier.failing.refusing.is_empty());
-    let kind = if refuses { Kind::Drain } else { Kind::Flush };
+    let kind = if refuses { RequestKind::Drain } else { RequestKind::Flush };
     let flushed = match control.is_persistent() || refuses {
         true => control.flush(Wait::UntilEnd, control.offer.ids(), kind),
         false => control.snapshots(Wait::UntilEnd).map(drop),

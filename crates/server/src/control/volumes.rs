@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use floe_block::{Kind, VolumeId};
+use floe_block::{RequestKind, VolumeId};
 use floe_device::Role;
 
 use super::{Control, Wait, beside};
@@ -30,7 +30,7 @@ pub(crate) fn add_volume(
     offerable.map_err(|error| Reply::trouble(Trouble::Input, error.to_string()))?;
 
     let ids: Vec<_> =
-        control.tiers.iter().filter_map(|tier| Some(tier.writer.as_ref()?.id())).collect();
+        control.tiers.iter().filter_map(|tier| Some(tier.cache.writer.as_ref()?.id())).collect();
     if let Some(state) = &control.config.state {
         let missing = without(state, std::slice::from_ref(&volume), &ids, |_| false);
         let missing =
@@ -58,7 +58,7 @@ pub(crate) fn add_volume(
     // The volume's own drain makes durable, in every tier, that nothing is left of another one of
     // its number. Then the tiers know of it.
     if control.is_persistent() {
-        let drained = control.flush(Wait::UntilEnd, vec![ids[0]], Kind::Drain);
+        let drained = control.flush(Wait::UntilEnd, vec![ids[0]], RequestKind::Drain);
         let known = match drained {
             Ok(()) => control.write_down(&ids, |writer, id| writer.add(id, &volume)),
             Err(problem) => Err(problem.to_string()),
@@ -134,7 +134,7 @@ pub(crate) fn remove_volume(
     set_leaving(control, id, true);
     let cleaned = control
         .ask_all(Wait::Long, || WorkerCommand::RetireVolume(id))
-        .and_then(|_| control.flush(Wait::Long, vec![id], Kind::Drain))
+        .and_then(|_| control.flush(Wait::Long, vec![id], RequestKind::Drain))
         .and_then(|()| forget(control, 0, id));
     if let Err(problem) = cleaned {
         // Undo: it is offered again.

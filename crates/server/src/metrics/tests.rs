@@ -1,11 +1,14 @@
 //! Tests of the page of metrics, which parse the page as Prometheus does.
 
+mod packaged;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use floe_block::{
-    AdmissionStats, Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, SheddingDecision,
-    Stats, VolumeId, WriteMode,
+    AdmissionConfig, AdmissionStats, Config, Counters, FreezeStats, MemoryUse, MemoryWrite,
+    Requests, SheddingDecision, Stats, VolumeId, WriteMode,
 };
 
 use super::*;
@@ -96,9 +99,12 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
         volumes: volumes.iter().enumerate().map(volume).collect(),
         tiers: vec![CacheFacts {
             name: "memory:1MiB".into(),
-            mode: WriteMode::Back,
-            admission: Some("obp:target=0.1".to_owned()),
-            evict: "sarc:threshold=4".to_owned(),
+            config: Arc::new(Config {
+                mode: WriteMode::Back,
+                gate: AdmissionConfig::new("obp:target=0.1".parse().expect("an admission")),
+                evict: "sarc:threshold=4".parse().expect("a policy"),
+                ..Config::default()
+            }),
             session: Some(3),
             opened: None,
             journal_lost: false,
@@ -314,7 +320,7 @@ fn without(setting: &str) -> Report {
     let mut report = full_report();
     let facts = &mut report.facts;
     match setting {
-        "admit" => facts.tiers[0].admission = None,
+        "admit" => facts.tiers[0].config = Arc::default(),
         "shed" => facts.shedding = None,
         "memory" => facts.memory = None,
         "standby" => facts.pair = None,

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, Begun, Config, Driver, Fault, KeptCache, Kind, Request, SECTOR_BYTES, Sectors, Tier,
-    Volume as Known, VolumeId, WriteMode,
+    Answer, Begun, Config, Driver, Fault, KeptCache, Request, RequestKind, SECTOR_BYTES, Sectors,
+    Tier, Volume as Known, VolumeId, WriteMode,
 };
 
 use super::content::{ForceFlags, Found, look};
@@ -157,7 +157,7 @@ fn write_back_one(
     let mut lost: Vec<(VolumeId, Sectors)> = Vec::new();
     let mut stays = driver.top().stats().dirty_bytes;
     for ((volume, id), bytes) in volumes.iter().zip(&ids).zip(&dirty) {
-        driver.submit(Request { volume: *id, kind: Kind::Drain, offset: 0, len: 0 }, None);
+        driver.submit(Request { volume: *id, kind: RequestKind::Drain, offset: 0, len: 0 }, None);
         let mut answers: Vec<Answer> = Vec::new();
         while answers.is_empty() || !driver.is_idle() {
             driver.advance();

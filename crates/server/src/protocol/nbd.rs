@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use floe_block::{Fault, Kind, VolumeId};
+use floe_block::{Fault, RequestKind, VolumeId};
 use floe_device::{Extent, Slice};
 use floe_nbd::connection::{Connection, Event as NbdEvent};
 use floe_nbd::export::Exports;
@@ -133,17 +133,17 @@ impl NbdClient {
 
     fn of_nbd(&self, request: &NbdRequest) -> Request {
         let kind = match request.command {
-            NbdCommand::Read => Kind::Read,
-            NbdCommand::Write => Kind::Write { durable: request.fua() },
-            NbdCommand::Flush => Kind::Flush,
-            NbdCommand::Trim => Kind::Trim,
-            NbdCommand::WriteZeroes => Kind::Zero {
+            NbdCommand::Read => RequestKind::Read,
+            NbdCommand::Write => RequestKind::Write { durable: request.fua() },
+            NbdCommand::Flush => RequestKind::Flush,
+            NbdCommand::Trim => RequestKind::Trim,
+            NbdCommand::WriteZeroes => RequestKind::Zero {
                 durable: request.fua(),
                 may_unmap: request.may_unmap(),
                 fast: request.only_if_fast(),
             },
-            NbdCommand::Cache => Kind::Prefetch,
-            NbdCommand::BlockStatus => Kind::DirtyMap,
+            NbdCommand::Cache => RequestKind::Prefetch,
+            NbdCommand::BlockStatus => RequestKind::DirtyMap,
             NbdCommand::Disconnect | NbdCommand::Unknown(_) => {
                 unreachable!("the connection keeps these to itself")
             }
@@ -164,14 +164,14 @@ impl NbdClient {
 /// Converts a request back to NBD, as the inverse of [`NbdClient::of_nbd`].
 fn to_nbd(request: &Request) -> NbdRequest {
     let command = match request.kind {
-        Kind::Read => NbdCommand::Read,
-        Kind::Write { .. } => NbdCommand::Write,
-        Kind::Flush => NbdCommand::Flush,
-        Kind::Trim => NbdCommand::Trim,
-        Kind::Zero { .. } => NbdCommand::WriteZeroes,
-        Kind::Prefetch => NbdCommand::Cache,
-        Kind::DirtyMap => NbdCommand::BlockStatus,
-        Kind::Drain => unreachable!("clients cannot ask for it"),
+        RequestKind::Read => NbdCommand::Read,
+        RequestKind::Write { .. } => NbdCommand::Write,
+        RequestKind::Flush => NbdCommand::Flush,
+        RequestKind::Trim => NbdCommand::Trim,
+        RequestKind::Zero { .. } => NbdCommand::WriteZeroes,
+        RequestKind::Prefetch => NbdCommand::Cache,
+        RequestKind::DirtyMap => NbdCommand::BlockStatus,
+        RequestKind::Drain => unreachable!("clients cannot ask for it"),
     };
     NbdRequest {
         cookie: request.tag,

@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use floe_block::{Fault, Kind, VolumeId};
+use floe_block::{Fault, RequestKind, VolumeId};
 use floe_device::Slice;
 use floe_nbd::export::{Export, Exports};
 use floe_nvme::target::access::Paths;
 use floe_nvme::target::connection::{Connection, Event as NvmeEvent, Violation};
 use floe_nvme::target::io::{Namespace, Namespaces};
-use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind};
+use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind as NvmeKind};
 use floe_nvme::target::subsystem::{Subsystem, number_of};
 use floe_nvme::target::{Calculation, Digest};
 
@@ -147,7 +147,8 @@ impl Protocol for NvmeClient {
             return out.send_nothing(); // nothing may follow the request to terminate
         }
         // A discard is a hint, and may be beyond a device.
-        let is_hint = request.kind == Kind::Trim && matches!(result, Err(Fault::Unsupported));
+        let is_hint =
+            request.kind == RequestKind::Trim && matches!(result, Err(Fault::Unsupported));
         let outcome = match &result {
             Err(_) if is_hint => Ok(()),
             Ok(Answer::Differs) => Err(Failure::Differs),
@@ -237,12 +238,12 @@ impl NvmeClient {
 
 fn of_nvme(request: &NvmeRequest) -> Request {
     let kind = match request.kind {
-        RequestKind::Read | RequestKind::Verify | RequestKind::Compare => Kind::Read,
-        RequestKind::Write { durable } => Kind::Write { durable },
-        RequestKind::Flush => Kind::Flush,
-        RequestKind::Deallocate => Kind::Trim,
-        RequestKind::WriteZeroes { durable, deallocate } => {
-            Kind::Zero { durable, may_unmap: deallocate, fast: false }
+        NvmeKind::Read | NvmeKind::Verify | NvmeKind::Compare => RequestKind::Read,
+        NvmeKind::Write { durable } => RequestKind::Write { durable },
+        NvmeKind::Flush => RequestKind::Flush,
+        NvmeKind::Deallocate => RequestKind::Trim,
+        NvmeKind::WriteZeroes { durable, deallocate } => {
+            RequestKind::Zero { durable, may_unmap: deallocate, fast: false }
         }
     };
     Request {
@@ -252,7 +253,7 @@ fn of_nvme(request: &NvmeRequest) -> Request {
         kind,
         offset: request.offset,
         length: request.length,
-        compares: request.kind == RequestKind::Compare,
+        compares: request.kind == NvmeKind::Compare,
         payload_follows: request.in_capsule,
     }
 }

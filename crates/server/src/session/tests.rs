@@ -84,7 +84,7 @@ fn a_connection_is_handed_on_when_nothing_of_it_is_under_way() {
     into.slice(0..flush.len()).copy_from(&flush);
     adopted.received(flush.len(), now()).unwrap();
     let Ok(Some(Want::Serve(request))) = adopted.next(now()) else { panic!("{adopted:?}") };
-    assert_eq!(request.kind, Kind::Flush);
+    assert_eq!(request.kind, RequestKind::Flush);
     adopted.reply(&request, Ok(None));
     // One that has ended is not handed on.
     adopted.end();
@@ -414,7 +414,7 @@ fn give(session: &mut Session, mut bytes: &[u8]) -> Vec<u8> {
             session.sent(now());
         }
         match want {
-            Some(Want::Serve(request)) if matches!(request.kind, Kind::Write { .. }) => {
+            Some(Want::Serve(request)) if matches!(request.kind, RequestKind::Write { .. }) => {
                 let buffer = session.common.pool.allocate(request.length as usize);
                 let into = buffer.whole();
                 session.begin_payload(request, buffer, into);

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use floe_block::{Kind, Stats, Traffic, VolumeId, counters};
+use floe_block::{RequestKind, Stats, Traffic, VolumeId, counters};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -52,15 +52,15 @@ impl Operation {
     }
 
     /// Returns the kind under which a request of the block layer is counted.
-    pub(crate) fn of(kind: Kind) -> Self {
+    pub(crate) fn of(kind: RequestKind) -> Self {
         match kind {
-            Kind::Read => Self::Read,
-            Kind::Write { .. } => Self::Write,
-            Kind::Flush | Kind::Drain => Self::Flush,
-            Kind::Trim => Self::Trim,
-            Kind::Zero { .. } => Self::Zero,
-            Kind::Prefetch => Self::Prefetch,
-            Kind::DirtyMap => Self::BlockStatus,
+            RequestKind::Read => Self::Read,
+            RequestKind::Write { .. } => Self::Write,
+            RequestKind::Flush | RequestKind::Drain => Self::Flush,
+            RequestKind::Trim => Self::Trim,
+            RequestKind::Zero { .. } => Self::Zero,
+            RequestKind::Prefetch => Self::Prefetch,
+            RequestKind::DirtyMap => Self::BlockStatus,
         }
     }
 }

@@ -2,9 +2,10 @@
 //! tier.
 
 use std::fmt;
+use std::sync::Arc;
 
 use floe_block::{
-    AdmissionStats, FreezeStats, SECTOR_BYTES, SheddingDecision, Stats, WriteMode, format_size,
+    AdmissionStats, Config, FreezeStats, SECTOR_BYTES, SheddingDecision, Stats, format_size,
 };
 use floe_device::{MirrorStatus, MirrorWatch};
 use serde::{Deserialize, Serialize};
@@ -79,7 +80,7 @@ pub struct TierStatus {
     pub admission: Option<AdmissionStatus>,
     /// Status of the mirror on which the tier is; `None` on another device.
     #[serde(default)]
-    pub mirror: Option<MirrorTierStatus>,
+    pub mirror: Option<MirrorDeviceStatus>,
 }
 
 impl TierStatus {
@@ -102,9 +103,7 @@ impl TierStatus {
 #[derive(Debug, Clone)]
 pub(crate) struct CacheFacts {
     pub(crate) name: String,
-    pub(crate) mode: WriteMode,
-    pub(crate) admission: Option<String>,
-    pub(crate) evict: String,
+    pub(crate) config: Arc<Config>,
     pub(crate) session: Option<u64>,
     pub(crate) opened: Option<OpenedStatus>,
     pub(crate) journal_lost: bool,
@@ -127,8 +126,8 @@ impl CacheFacts {
         let Stats { requests, counters, .. } = stats;
         TierStatus {
             name: self.name.clone(),
-            write_mode: self.mode.to_string(),
-            evict: self.evict.clone(),
+            write_mode: self.config.mode.to_string(),
+            evict: self.config.evict.to_string(),
             session: self.session,
             opened: self.opened.clone(),
             degraded: stats.degraded_shards > 0,
@@ -152,11 +151,8 @@ impl CacheFacts {
             prefetched_blocks: counters.prefetched_blocks,
             prefetched_bytes: counters.prefetched_bytes,
             prefetched_used_blocks: counters.prefetched_used_blocks,
-            admission: self
-                .admission
-                .as_ref()
-                .map(|admission| AdmissionStatus::of(admission, stats)),
-            mirror: self.mirror.as_ref().and_then(MirrorWatch::status).map(MirrorTierStatus::of),
+            admission: AdmissionStatus::of(&self.config, stats),
+            mirror: self.mirror.as_ref().and_then(MirrorWatch::status).map(MirrorDeviceStatus::of),
         }
     }
 }
@@ -195,10 +191,11 @@ pub struct AdmissionStatus {
 }
 
 impl AdmissionStatus {
-    pub(super) fn of(admission: &str, stats: &Stats) -> Self {
+    /// Returns the counters of a tier's admission; `None` if everything is admitted.
+    pub(super) fn of(config: &Config, stats: &Stats) -> Option<Self> {
         let counted = &stats.counters;
-        Self {
-            admission: admission.to_owned(),
+        config.gate.policy().map(|admission| Self {
+            admission,
             offered_blocks: counted.offered_blocks,
             admitted_blocks: counted.admitted_blocks,
             bypassed_blocks: counted.offered_blocks - counted.admitted_blocks,
@@ -209,7 +206,7 @@ impl AdmissionStatus {
             removed_blocks: counted.removed_blocks,
             evicted_blocks: counted.evicted_blocks,
             admission_bytes: stats.admission_bytes,
-        }
+        })
     }
 }
 
@@ -330,7 +327,7 @@ impl OpenedStatus {
 
 /// Status of a mirror that is the device of a tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MirrorTierStatus {
+pub struct MirrorDeviceStatus {
     /// True if a half is not in sync, the mirror is fenced, or the witness fails.
     pub degraded: bool,
     /// Generation of the mirror. It grows at each start, and when a half leaves or comes back.
@@ -360,7 +357,7 @@ pub struct MirrorHalfStatus {
     pub mended_bytes: u64,
 }
 
-impl MirrorTierStatus {
+impl MirrorDeviceStatus {
     pub(super) fn of(status: MirrorStatus) -> Self {
         let degraded = status.is_degraded();
         let MirrorStatus { generation, halves, resync_bytes, fenced, witness_error, .. } = status;

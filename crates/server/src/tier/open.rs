@@ -31,7 +31,7 @@ const GROUPS_A_LARGE_SHARD: u64 = 64;
 
 /// The tiers of a cache, from the top, validated as far as possible without opening devices.
 #[derive(Debug)]
-pub struct PreparedTiers {
+pub struct PreparedCache {
     /// Each tier with its plan and its place in the configuration file, for errors.
     tiers: Vec<(TierConfig, CachePlan, String)>,
     force: ForceFlags,
@@ -53,7 +53,7 @@ struct VolatileCache {
     force: ForceFlags,
 }
 
-impl PreparedTiers {
+impl PreparedCache {
     /// Validates the tiers of the settings. `memory` is the memory tier above them, and `force` the
     /// user's permissions to lose or overwrite data.
     ///
@@ -65,7 +65,7 @@ impl PreparedTiers {
         memory: Option<&MemoryTier>,
         force: ForceFlags,
         state: Option<StateDir>,
-    ) -> Result<Self, TierError> {
+    ) -> Result<Self, CacheError> {
         let is_state = |path: &&PathBuf| state.as_ref().is_some_and(|state| state.has(path));
         for (at, tier) in config.tiers().enumerate() {
             if let Some(path) = tier.cache().paths().iter().find(is_state) {
@@ -73,7 +73,7 @@ impl PreparedTiers {
                     "cache: {} has the state of a cache; give a file of its own",
                     path.display()
                 );
-                return Err(TierError::usage(problem).at(&config.before_cache(at)));
+                return Err(CacheError::usage(problem).at(&config.before_cache(at)));
             }
         }
         let needed = ForceFlags { initialise: false, ..force } != ForceFlags::default();
@@ -83,7 +83,7 @@ impl PreparedTiers {
         let may_miss =
             state.is_some() && force == ForceFlags { discard_dirty: true, ..ForceFlags::default() };
         if force != ForceFlags::default() && !may_miss && !config.tiers().any(is_for) {
-            return Err(TierError::usage(FOR_PERSISTENT));
+            return Err(CacheError::usage(FOR_PERSISTENT));
         }
         let above = memory.map_or(Memory::None, MemoryTier::config);
         // Memory is above the first tier only; the tier above a lower one holds data for it, too.
@@ -111,7 +111,7 @@ impl PreparedTiers {
             .zip(memories)
             .enumerate()
             .map(tier)
-            .collect::<Result<_, TierError>>()?;
+            .collect::<Result<_, CacheError>>()?;
         Ok(Self { tiers, force, state })
     }
 
@@ -126,7 +126,7 @@ impl PreparedTiers {
         volumes: &[Volume],
         devices: &dyn CacheDevices,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Vec<Tier>, TierError> {
+    ) -> Result<Vec<Tier>, CacheError> {
         let Self { tiers, force, state } = self;
         let witness = witness(volumes, state.as_ref());
         let several = tiers.len() > 1;
@@ -144,7 +144,7 @@ impl PreparedTiers {
                         Some(device.map_err(|error| in_tier(error, plan, several).at(before))?);
                 }
             }
-            Ok::<_, TierError>(())
+            Ok::<_, CacheError>(())
         };
         prepare(&is_made, &mut sources)?;
         let kept = tiers.iter().zip(&sources).filter(|((plan, ..), _)| plan.is_persistent());
@@ -152,7 +152,7 @@ impl PreparedTiers {
         let missing = missing(state.as_ref(), volumes, &kept, force).map_err(refused)?;
         let discards = force.discard_dirty || force.accept_backing;
         if discards && !missing.is_dirty() && !tiers.iter().any(|(plan, ..)| plan.is_persistent()) {
-            return Err(TierError::usage(FOR_PERSISTENT));
+            return Err(CacheError::usage(FOR_PERSISTENT));
         }
         prepare(&|plan| !is_made(plan), &mut sources)?;
         let sources = sources.into_iter().map(|source| source.expect("all are open"));
@@ -176,7 +176,7 @@ impl PreparedTiers {
             let examined = examined.map_err(|error| in_tier(error, &plan, several))?;
             Ok((plan, examined, source))
         };
-        let tiers = tiers.into_iter().map(examine).collect::<Result<Vec<_>, TierError>>()?;
+        let tiers = tiers.into_iter().map(examine).collect::<Result<Vec<_>, CacheError>>()?;
         missing.go_on();
         let begin = |(plan, examined, source): (TierConfig, Examined, _)| {
             examined.begin(&plan, source).map_err(|error| in_tier(error, &plan, several))
@@ -211,7 +211,7 @@ enum Examined {
 
 impl Examined {
     /// Starts to use the device: creates the tier, or begins the next session of a persistent one.
-    fn begin(self, plan: &TierConfig, source: Arc<dyn DeviceSource>) -> Result<Tier, TierError> {
+    fn begin(self, plan: &TierConfig, source: Arc<dyn DeviceSource>) -> Result<Tier, CacheError> {
         let mut cache = match self {
             Self::Kept(ready) => ready.begin().map_err(refused)?,
             Self::Volatile(VolatileCache { caches, data_start, force }) => {
@@ -226,7 +226,7 @@ impl Examined {
         if let Some(most) = plan.most_dirty_of(cache_bytes) {
             cache.limit_dirty(most);
         }
-        Ok(Tier { name: plan.name(), cache, source, cache_bytes })
+        Ok(Tier::new(plan.name(), cache, source, cache_bytes))
     }
 }
 
@@ -237,25 +237,25 @@ impl CachePlan {
         threads: usize,
         fewer_threads: bool,
         force: ForceFlags,
-    ) -> Result<Self, TierError> {
+    ) -> Result<Self, CacheError> {
         if !tier.is_persistent() {
             let on_disk = !tier.cache().is_memory();
             let data_start = if on_disk { volatile_data_start(&config.sizes) } else { 0 };
             let config =
                 Config { cache_bytes: config.cache_bytes.saturating_sub(data_start), ..config };
-            let caches = BlockCache::parts(config, threads).map_err(TierError::usage)?;
+            let caches = BlockCache::parts(config, threads).map_err(CacheError::usage)?;
             return Ok(Self::Volatile(VolatileCache { caches, data_start, force }));
         }
         let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, threads));
         if tier.cache().paths().iter().any(|path| !path.exists()) {
             let layout = Layout::new(&config.sizes, config.cache_bytes, new_shards)
-                .map_err(TierError::usage)?;
+                .map_err(CacheError::usage)?;
             let config = Config {
                 cache_bytes: layout.data_bytes(),
                 shards: Some(new_shards),
                 ..config.clone()
             };
-            BlockCache::parts(config, threads).map_err(TierError::usage)?;
+            BlockCache::parts(config, threads).map_err(CacheError::usage)?;
         }
         Ok(Self::Kept(Box::new(OpenOptions {
             sizes: tier.block_sizes.clone(),
@@ -278,7 +278,7 @@ impl CachePlan {
         source: &Arc<dyn DeviceSource>,
         volumes: &[Volume],
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Examined, TierError> {
+    ) -> Result<Examined, CacheError> {
         Ok(match self {
             Self::Kept(options) => {
                 let ready = examine(source, volumes, &options, progress).map_err(refused)?;
@@ -320,10 +320,10 @@ impl CacheMaker {
     ///
     /// # Errors
     /// The reason why the tier cannot be opened.
-    pub(crate) fn make(self) -> Result<Tier, TierError> {
+    pub(crate) fn make(self) -> Result<Tier, CacheError> {
         let Self { spec, force, threads, above_bytes, paths, volumes, state, devices } = self;
         let make = || {
-            let tier = TierConfig::of(&spec, &paths).map_err(TierError::usage)?;
+            let tier = TierConfig::of(&spec, &paths).map_err(CacheError::usage)?;
             let config = tier.config(Memory::None, above_bytes);
             let mut how = CachePlan::new(&tier, config, threads, false, force)?;
             if let CachePlan::Kept(options) = &mut how {
@@ -333,7 +333,7 @@ impl CacheMaker {
             let source = device(&tier, &*devices, witness.as_ref())?;
             how.examine(&source, &volumes, &mut |_, _| {})?.begin(&tier, source)
         };
-        make().map_err(|error: TierError| error.about(&format!("tier {spec}")))
+        make().map_err(|error: CacheError| error.about(&format!("tier {spec}")))
     }
 }
 
@@ -369,13 +369,13 @@ impl CacheDevices for NamedDevices {
 /// The reason why a tier cannot be opened, as one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
-pub struct TierError {
+pub struct CacheError {
     problem: String,
     /// True if the cause is a failure, so that a retry may succeed; false for a wrong setting.
     pub is_failure: bool,
 }
 
-impl TierError {
+impl CacheError {
     fn usage(problem: impl ToString) -> Self {
         Self { problem: problem.to_string(), is_failure: false }
     }
@@ -396,9 +396,9 @@ fn device(
     tier: &TierConfig,
     devices: &dyn CacheDevices,
     witness: Option<&Arc<dyn Witness>>,
-) -> Result<Arc<dyn DeviceSource>, TierError> {
+) -> Result<Arc<dyn DeviceSource>, CacheError> {
     let source = devices.prepare(tier, witness);
-    let source = source.map_err(|error| TierError::usage(format!("cache: {error}")))?;
+    let source = source.map_err(|error| CacheError::usage(format!("cache: {error}")))?;
     source.mirror().iter().for_each(|mirror| mirror.on_change(log_changes()));
     Ok(source)
 }
@@ -435,7 +435,7 @@ fn witness(volumes: &[Volume], state: Option<&StateDir>) -> Option<Arc<dyn Witne
 }
 
 /// Prefixes the error with the tier's device if there are several tiers.
-fn in_tier(error: TierError, tier: &TierConfig, several: bool) -> TierError {
+fn in_tier(error: CacheError, tier: &TierConfig, several: bool) -> CacheError {
     if several { error.about(&format!("tier {}", tier.cache())) } else { error }
 }
 
@@ -456,8 +456,8 @@ fn new_shards(config: &Config, threads: usize) -> u64 {
     most(threads, GROUPS_A_SHARD).max(most(THREADS_SOME_DAY.max(threads), GROUPS_A_LARGE_SHARD))
 }
 
-fn refused(error: StartError) -> TierError {
-    TierError { problem: error.to_string(), is_failure: error.is_failure() }
+fn refused(error: StartError) -> CacheError {
+    CacheError { problem: error.to_string(), is_failure: error.is_failure() }
 }
 
 /// Returns a function that logs the differences between a mirror's successive states.
@@ -510,11 +510,11 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     /// Opens a tier on this file, as the start of a server does.
-    fn open(file: &std::path::Path) -> Result<Vec<Tier>, TierError> {
+    fn open(file: &std::path::Path) -> Result<Vec<Tier>, CacheError> {
         let text =
             format!("cache = {file:?}\n[[volume]]\nname = \"disk\"\nbacking = \"memory:1MiB\"\n");
         let config = ServerConfig::from_text(&text).expect("good settings");
-        let tiers = PreparedTiers::new(&config, None, ForceFlags::default(), None)?;
+        let tiers = PreparedCache::new(&config, None, ForceFlags::default(), None)?;
         tiers.open(&[], &NamedDevices, &mut |_, _| {})
     }
 

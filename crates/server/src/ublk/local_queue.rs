@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use floe_block::{Fault, Kind, Request as CacheRequest, VolumeId};
+use floe_block::{Fault, Request as CacheRequest, RequestKind, VolumeId};
 use floe_device::{Ring, Slice};
 use floe_ublk::{Action, Character, Queue, Request, UblkError};
 use rustix::io::Errno;
@@ -152,20 +152,20 @@ impl LocalQueue {
 /// does not repeat them. A network client, in contrast, notices that its connection has ended.
 fn to_cache(request: &Request, volume: VolumeId, read_only: bool) -> Result<CacheRequest, Errno> {
     let kind = match request.action.ok_or(Errno::OPNOTSUPP)? {
-        Action::Read => Kind::Read,
-        Action::Flush => Kind::Flush,
+        Action::Read => RequestKind::Read,
+        Action::Flush => RequestKind::Flush,
         _ if read_only => return Err(Errno::ROFS),
-        Action::Write => Kind::Write { durable: true },
-        Action::Discard => Kind::Trim,
-        Action::Zero { may_unmap } => Kind::Zero { durable: true, may_unmap, fast: false },
+        Action::Write => RequestKind::Write { durable: true },
+        Action::Discard => RequestKind::Trim,
+        Action::Zero { may_unmap } => RequestKind::Zero { durable: true, may_unmap, fast: false },
     };
-    let is_flush = kind == Kind::Flush;
+    let is_flush = kind == RequestKind::Flush;
     let (offset, len) = if is_flush { (0, 0) } else { (request.offset, request.bytes.into()) };
     Ok(CacheRequest { volume, kind, offset, len })
 }
 
-fn moves_data(kind: Kind) -> bool {
-    matches!(kind, Kind::Read | Kind::Write { .. })
+fn moves_data(kind: RequestKind) -> bool {
+    matches!(kind, RequestKind::Read | RequestKind::Write { .. })
 }
 
 fn errno(fault: Fault) -> Errno {
@@ -189,16 +189,16 @@ mod tests {
     fn each_action_is_a_request_of_the_cache() {
         let zero = Action::Zero { may_unmap: false };
         for (action, kind) in [
-            (Action::Read, Kind::Read),
-            (Action::Write, Kind::Write { durable: true }),
-            (Action::Discard, Kind::Trim),
-            (zero, Kind::Zero { durable: true, may_unmap: false, fast: false }),
+            (Action::Read, RequestKind::Read),
+            (Action::Write, RequestKind::Write { durable: true }),
+            (Action::Discard, RequestKind::Trim),
+            (zero, RequestKind::Zero { durable: true, may_unmap: false, fast: false }),
         ] {
             let expected = CacheRequest { volume: VolumeId(2), kind, offset: 8192, len: 4096 };
             assert_eq!(cached(Some(action), false), Ok(expected));
         }
         let flush = cached(Some(Action::Flush), true).expect("a flush is a request");
-        assert_eq!((flush.kind, flush.offset, flush.len), (Kind::Flush, 0, 0));
+        assert_eq!((flush.kind, flush.offset, flush.len), (RequestKind::Flush, 0, 0));
         assert_eq!(cached(None, false), Err(Errno::OPNOTSUPP));
     }
 

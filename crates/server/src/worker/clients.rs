@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use floe_block::{Answer, Driver, Fault, Kind, Request as CacheRequest, SECTOR_BYTES, VolumeId};
+use floe_block::{
+    Answer, Driver, Fault, Request as CacheRequest, RequestKind, SECTOR_BYTES, VolumeId,
+};
 use floe_device::{Buffer, Extent, Slice, SocketOutcome};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
@@ -91,8 +93,10 @@ impl Worker {
         let now = Instant::now();
         loop {
             let want = self.sessions[index].next(now);
-            let goes_on =
-                matches!(&want, Ok(Some(Want::Serve(request))) if request.kind == Kind::Read);
+            let goes_on = match &want {
+                Ok(Some(Want::Serve(request))) => request.kind == RequestKind::Read,
+                _ => false,
+            };
             if !goes_on || self.requests.looked_for.is_full() {
                 self.look_in_memory(index, now);
             }
@@ -172,7 +176,7 @@ impl Worker {
                 let payload = <Driver>::payload(&wanted, &buffer);
                 self.sessions[index].begin_payload(request, buffer, payload);
             }
-            (Kind::Read, Some(buffer)) => {
+            (RequestKind::Read, Some(buffer)) => {
                 if self.driver.top().has_memory() {
                     return self.requests.looked_for.push(request, wanted, buffer);
                 }
@@ -204,17 +208,12 @@ impl Worker {
             return;
         }
         let mut looked_for = std::mem::take(&mut self.requests.looked_for);
-        let LookedFor { requests, reads, hits } = &mut looked_for;
-        hits.resize(reads.len(), false);
-        self.driver.top_mut().read_memory(reads, hits);
-        for ((request, (wanted, buffer)), hit) in
-            requests.drain(..).zip(reads.drain(..)).zip(hits.drain(..))
-        {
+        for (request, wanted, buffer, hit) in looked_for.look_up(&mut self.driver) {
             let payload = <Driver>::payload(&wanted, &buffer);
             if hit {
                 let latency = now.elapsed();
                 self.counters.found_in_memory(latency);
-                self.note(&request.to_cache(), latency, true, true);
+                self.note(&wanted, latency, true, true);
                 self.sessions[index].reply(&request, Ok(Some(payload)));
             } else {
                 self.submit(index, request, Some(buffer), Some(payload), now);
@@ -252,7 +251,7 @@ impl Worker {
                 let (wanted, well) = (request.to_cache(), answer.result.is_ok());
                 self.note(&wanted, begun.elapsed(), well, answer.hit);
                 match (request.kind, answer.result) {
-                    (Kind::DirtyMap, Ok(())) => self.reply_extents(index, &request, payload),
+                    (RequestKind::DirtyMap, Ok(())) => self.reply_extents(index, &request, payload),
                     (_, result) => self.sessions[index].reply(&request, result.map(|()| payload)),
                 }
                 self.sessions.touch(index);
@@ -268,9 +267,8 @@ impl Worker {
                 }
                 self.sessions.touch(index);
             }
-            Origin::Local { index, request, payload, begun } => {
-                let result = answer.result.map(|()| payload);
-                self.complete_local(index, &request, result, begun, answer.hit);
+            Origin::Local { request, payload } => {
+                self.complete_local(&request, answer.result.map(|()| payload), answer.hit);
             }
             Origin::Command(ticket) => {
                 let result = match answer.result {
@@ -389,21 +387,19 @@ impl Worker {
     }
 
     fn begin_local(&mut self, next: Waiting) {
-        let Waiting { index, request, arrived } = next;
-        let wanted = request.wanted;
+        let wanted = next.request.wanted;
         if wanted.buffer_bytes() == 0 {
             return self.submit_local(next, None, None);
         }
         let buffer = self.driver.buffer(&wanted);
         let payload = <Driver>::payload(&wanted, &buffer);
-        if wanted.kind != Kind::Read {
-            match self.locals.queue(index).take_data(request.tag, &payload) {
+        if wanted.kind != RequestKind::Read {
+            match self.locals.queue(next.index).take_data(next.request.tag, &payload) {
                 Ok(()) => self.submit_local(next, Some(buffer), None),
-                Err(fault) => self.complete_local(index, &request, Err(fault), arrived, false),
+                Err(fault) => self.complete_local(&next, Err(fault), false),
             }
         } else if self.driver.top().has_memory() {
-            self.locals.asked.push(next);
-            self.locals.reads.push((wanted, buffer));
+            self.locals.looked_for.push(next, wanted, buffer);
         } else {
             self.submit_local(next, Some(buffer), Some(payload));
         }
@@ -412,54 +408,37 @@ impl Worker {
     /// Completes the local reads that hit in the memory tier, on this thread and in this turn. The
     /// others are submitted to the cache.
     fn look_in_memory_for_local(&mut self) {
-        if self.locals.reads.is_empty() {
+        if self.locals.looked_for.reads.is_empty() {
             return;
         }
         let now = Instant::now();
-        let mut reads = std::mem::take(&mut self.locals.reads);
-        let mut asked = std::mem::take(&mut self.locals.asked);
-        let mut hits = std::mem::take(&mut self.locals.hits);
-        hits.resize(reads.len(), false);
-        self.driver.top_mut().read_memory(&reads, &mut hits);
-        for ((next, (wanted, buffer)), hit) in
-            asked.drain(..).zip(reads.drain(..)).zip(hits.drain(..))
-        {
+        let mut looked_for = std::mem::take(&mut self.locals.looked_for);
+        for (next, wanted, buffer, hit) in looked_for.look_up(&mut self.driver) {
             let payload = <Driver>::payload(&wanted, &buffer);
             if hit {
                 self.counters.found_in_memory(now.elapsed());
-                self.complete_local(
-                    next.index,
-                    &next.request,
-                    Ok(Some(payload)),
-                    next.arrived,
-                    true,
-                );
+                self.complete_local(&next, Ok(Some(payload)), true);
             } else {
                 self.submit_local(next, Some(buffer), Some(payload));
             }
         }
-        (self.locals.reads, self.locals.asked, self.locals.hits) = (reads, asked, hits);
+        self.locals.looked_for = looked_for;
     }
 
     fn submit_local(&mut self, next: Waiting, buffer: Option<Buffer>, payload: Option<Slice>) {
-        let Waiting { index, request, arrived: begun } = next;
-        let origin = Origin::Local { index, request, payload, begun };
-        self.submit_for(origin, request.wanted, buffer);
+        self.submit_for(Origin::Local { request: next, payload }, next.request.wanted, buffer);
     }
 
     /// Completes and counts a request of a local queue.
     pub(crate) fn complete_local(
         &mut self,
-        index: usize,
-        request: &LocalRequest,
+        Waiting { index, request, arrived }: &Waiting,
         result: Result<Option<Slice>, Fault>,
-        begun: Instant,
         hit: bool,
     ) {
-        let wanted = request.wanted;
-        self.note(&wanted, begun.elapsed(), result.is_ok(), hit);
+        self.note(&request.wanted, arrived.elapsed(), result.is_ok(), hit);
         self.locals.ended(request);
-        self.locals.queue(index).complete(request, result);
+        self.locals.queue(*index).complete(request, result);
     }
 }
 
@@ -485,10 +464,8 @@ pub(crate) enum Origin {
         begun: Instant,
     },
     Local {
-        index: usize,
-        request: LocalRequest,
+        request: Waiting,
         payload: Option<Slice>,
-        begun: Instant,
     },
     Command(Ticket),
 }
@@ -510,23 +487,46 @@ impl Origins {
     }
 }
 
-/// Reads of one client that arrived together and are looked up in the memory tier together.
-#[derive(Debug, Default)]
-pub(crate) struct LookedFor {
-    pub(crate) requests: Vec<Request>,
-    pub(crate) reads: Vec<(CacheRequest, Buffer)>,
+/// Reads of one client, or of the local queues, that are looked up in the memory tier together.
+#[derive(Debug)]
+pub(crate) struct LookedFor<R> {
+    requests: Vec<R>,
+    reads: Vec<(CacheRequest, Buffer)>,
     /// Results of the lookup, one for each read; empty at other times.
-    pub(crate) hits: Vec<bool>,
+    hits: Vec<bool>,
 }
 
-impl LookedFor {
-    pub(crate) fn push(&mut self, request: Request, wanted: CacheRequest, buffer: Buffer) {
+impl<R> Default for LookedFor<R> {
+    fn default() -> Self {
+        Self { requests: Vec::new(), reads: Vec::new(), hits: Vec::new() }
+    }
+}
+
+impl<R> LookedFor<R> {
+    fn push(&mut self, request: R, wanted: CacheRequest, buffer: Buffer) {
         self.requests.push(request);
         self.reads.push((wanted, buffer));
     }
 
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.reads.len() >= LOOKED_FOR_AT_ONCE
+    }
+
+    fn reserve(&mut self, reads: usize) {
+        self.requests.reserve(reads);
+        self.reads.reserve(reads);
+        self.hits.reserve(reads);
+    }
+
+    /// Looks up all reads. Removes and returns each, and whether memory had its data.
+    fn look_up<'a>(
+        &'a mut self,
+        driver: &mut Driver,
+    ) -> impl Iterator<Item = (R, CacheRequest, Buffer, bool)> + use<'a, R> {
+        self.hits.resize(self.reads.len(), false);
+        driver.top_mut().read_memory(&self.reads, &mut self.hits);
+        let found = self.requests.drain(..).zip(self.reads.drain(..)).zip(self.hits.drain(..));
+        found.map(|((request, (wanted, buffer)), hit)| (request, wanted, buffer, hit))
     }
 }
 
@@ -547,10 +547,7 @@ pub(crate) struct Locals {
     /// Limit of `used_bytes`, which only a single larger request may exceed.
     most_bytes: u64,
     /// Reads to look up in the memory tier; empty between turns.
-    pub(crate) reads: Vec<(CacheRequest, Buffer)>,
-    /// Requests to which `reads` belong.
-    pub(crate) asked: Vec<Waiting>,
-    pub(crate) hits: Vec<bool>,
+    looked_for: LookedFor<Waiting>,
 }
 
 /// A request that has not begun, the index of its queue, and its time of arrival.
@@ -574,9 +571,7 @@ impl Locals {
         let most = depth * self.queues.len();
         self.arrived.reserve(most);
         self.waiting.reserve(most);
-        self.reads.reserve(most);
-        self.asked.reserve(most);
-        self.hits.reserve(most);
+        self.looked_for.reserve(most);
     }
 
     /// Adds a request that has arrived.
@@ -629,13 +624,13 @@ impl Locals {
 
 #[cfg(test)]
 mod locals_tests {
-    use floe_block::Kind;
+    use floe_block::RequestKind;
 
     use super::*;
 
     fn arrive(locals: &mut Locals, requests: &[(u16, u64)]) {
         for &(tag, len) in requests {
-            let kind = if len == 0 { Kind::Flush } else { Kind::Read };
+            let kind = if len == 0 { RequestKind::Flush } else { RequestKind::Read };
             let wanted = CacheRequest { volume: VolumeId(0), kind, offset: 0, len };
             locals.push(7, LocalRequest { tag, wanted }, Instant::now());
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use floe_block::Bell;
+use floe_block::WakeUp;
 
 use crate::messages::{Asker, Done, Event, Mailbox, Message, Notice, Problem, Ticket, WorkerReply};
 use crate::setup::ServeError;
@@ -150,7 +150,7 @@ impl Workers {
         self.0.iter().for_each(|worker| worker.mailbox.post(message()));
     }
 
-    pub(crate) fn wake_ups(&self) -> Vec<Arc<Bell>> {
+    pub(crate) fn wake_ups(&self) -> Vec<Arc<WakeUp>> {
         self.0.iter().map(|worker| Arc::clone(worker.mailbox.wake_up())).collect()
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use floe_block::Kind;
+use floe_block::RequestKind;
 use floe_device::{Buffer, Extent, Pool, Slice};
 use floe_nbd::export::{Export, Exports};
 
@@ -136,13 +136,13 @@ impl Host {
             next /= 2;
             let (request, _) = self.open.remove(next as usize % self.open.len());
             match request.kind {
-                Kind::DirtyMap => {
+                RequestKind::DirtyMap => {
                     self.session.answer(&request, Ok(Answer::Extents(&[Extent::data(4096)])))
                 }
-                Kind::Read if request.compares && next % 4 < 2 => {
+                RequestKind::Read if request.compares && next % 4 < 2 => {
                     self.session.answer(&request, Ok(Answer::Differs));
                 }
-                Kind::Read if !request.compares => {
+                RequestKind::Read if !request.compares => {
                     let data = self
                         .pool
                         .allocate(request.length as usize)

@@ -190,7 +190,7 @@ impl Setup {
         let thread = std::thread::spawn(move || {
             let tier = |mode, cache_bytes, memory, source| {
                 let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
-                let gate = floe_block::Gate::default();
+                let gate = floe_block::AdmissionConfig::default();
                 let config = Config {
                     adapts_fetches: false,
                     sizes,
@@ -203,7 +203,7 @@ impl Setup {
                     kept: false,
                 };
                 let cache = Parts::volatile(BlockCache::parts(config, threads).unwrap());
-                Tier { name: String::new(), cache, source, cache_bytes }
+                Tier::new(String::new(), cache, source, cache_bytes)
             };
             let memory = config.memory.as_ref().map_or(Memory::None, MemoryTier::config);
             let mut tiers = vec![tier(mode, CACHE, memory, cache)];

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use floe_block::{Driver, Fault, Kind, Request, RequestId};
+use floe_block::{Driver, Fault, Request, RequestId, RequestKind};
 use floe_device::Buffer;
 
 use super::{Failure, UNITS_A_SECTOR, World, units_of};
@@ -29,17 +29,21 @@ impl World {
         let volume = request.volume.0 as usize;
         let (units, oldest) = (units_of(&request), self.oldest());
         let name = match request.kind {
-            Kind::Write { .. } => {
+            RequestKind::Write { .. } => {
                 self.versions += 1;
                 self.oracle.begin(volume, units.clone(), Content::Is(self.versions), oldest)
             }
-            Kind::Zero { .. } => self.oracle.begin(volume, units.clone(), Content::Is(0), oldest),
-            Kind::Trim => {
+            RequestKind::Zero { .. } => {
+                self.oracle.begin(volume, units.clone(), Content::Is(0), oldest)
+            }
+            RequestKind::Trim => {
                 self.oracle.begin(volume, self.trimmed(&request), Content::Anything, oldest)
             }
-            Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch | Kind::DirtyMap => {
-                self.oracle.tick()
-            }
+            RequestKind::Read
+            | RequestKind::Flush
+            | RequestKind::Drain
+            | RequestKind::Prefetch
+            | RequestKind::DirtyMap => self.oracle.tick(),
         };
         let version = self.versions;
         let Range { start: first, end } = units;
@@ -53,12 +57,12 @@ impl World {
         });
         self.survived.requests += 1;
         let buffer = (request.buffer_bytes() > 0).then(|| self.driver().buffer(&request));
-        if let (Kind::Write { .. }, Some(buffer)) = (request.kind, &buffer) {
+        if let (RequestKind::Write { .. }, Some(buffer)) = (request.kind, &buffer) {
             self.bytes.resize(request.len as usize, 0);
             fill(&mut self.bytes, volume, first, version);
             Driver::payload(&request, buffer).copy_from(&self.bytes);
         }
-        if let (Kind::Read, Some(buffer)) = (request.kind, &buffer) {
+        if let (RequestKind::Read, Some(buffer)) = (request.kind, &buffer) {
             let mut hit = [false];
             self.driver().top_mut().read_memory(&[(request, buffer.clone())], &mut hit);
             if hit == [true] {
@@ -90,7 +94,7 @@ impl World {
         let (volume, units) = (request.volume.0 as usize, units_of(&request));
         self.history.note(Event::Answered { name, ok: result.is_ok() });
         let refused = result == Err(Fault::Unsupported)
-            && matches!(request.kind, Kind::Zero { fast: true, .. });
+            && matches!(request.kind, RequestKind::Zero { fast: true, .. });
         if let Err(fault) = result
             && !refused
         {
@@ -106,15 +110,17 @@ impl World {
             Err(_) => Outcome::Failed,
         };
         match request.kind {
-            Kind::Write { durable } | Kind::Zero { durable, .. } => {
+            RequestKind::Write { durable } | RequestKind::Zero { durable, .. } => {
                 self.oracle.end(volume, units, name, outcome(durable));
             }
-            Kind::Trim => self.oracle.end(volume, self.trimmed(&request), name, outcome(false)),
-            Kind::Flush | Kind::Drain if result.is_ok() => {
+            RequestKind::Trim => {
+                self.oracle.end(volume, self.trimmed(&request), name, outcome(false))
+            }
+            RequestKind::Flush | RequestKind::Drain if result.is_ok() => {
                 let oldest = self.oldest();
                 self.oracle.flushed(volume, name, oldest);
             }
-            Kind::Read if result.is_ok() => {
+            RequestKind::Read if result.is_ok() => {
                 let buffer = buffer.expect("a read has a buffer");
                 self.bytes.resize(request.len as usize, 0);
                 Driver::payload(&request, &buffer).copy_to(&mut self.bytes);
@@ -125,7 +131,11 @@ impl World {
                     self.failure(format!("{name}: {violation}"), volume, unit..unit + 1)
                 });
             }
-            Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch | Kind::DirtyMap => {}
+            RequestKind::Read
+            | RequestKind::Flush
+            | RequestKind::Drain
+            | RequestKind::Prefetch
+            | RequestKind::DirtyMap => {}
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What clients ask for.
 
-use floe_block::{Kind, Request};
+use floe_block::{Request, RequestKind};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -37,7 +37,7 @@ impl World {
             let unit = self.oracle.open_unit(volume, rng.random_range(0..usize::MAX))?;
             let first = unit.saturating_sub(rng.random_range(0..8));
             let end = (unit + rng.random_range(1..24)).min(self.sizes[volume]);
-            Some(request(volume, Kind::Read, first..end))
+            Some(request(volume, RequestKind::Read, first..end))
         })
     }
 
@@ -46,21 +46,21 @@ impl World {
         let (asked, may_meet) = self.draw(|rng| {
             let volume = rng.random_range(0..self.sizes.len());
             let kind = if rng.random_bool(temper.flushes) {
-                if rng.random_ratio(1, 12) { Kind::Drain } else { Kind::Flush }
+                if rng.random_ratio(1, 12) { RequestKind::Drain } else { RequestKind::Flush }
             } else if rng.random_bool(temper.writes) {
                 match rng.random_range(0..20) {
-                    0 => Kind::Trim,
-                    1 | 2 => Kind::Zero {
+                    0 => RequestKind::Trim,
+                    1 | 2 => RequestKind::Zero {
                         durable: rng.random_bool(temper.durable),
                         may_unmap: rng.random(),
                         fast: rng.random_bool(0.3),
                     },
-                    _ => Kind::Write { durable: rng.random_bool(temper.durable) },
+                    _ => RequestKind::Write { durable: rng.random_bool(temper.durable) },
                 }
             } else if rng.random_bool(0.1) {
-                Kind::Prefetch
+                RequestKind::Prefetch
             } else {
-                Kind::Read
+                RequestKind::Read
             };
             let size = self.sizes[volume];
             let (mut first, mut len) = match rng.random_range(0..10) {
@@ -72,13 +72,16 @@ impl World {
                     (sector * UNITS_A_SECTOR, UNITS_A_SECTOR * rng.random_range(1..=4))
                 }
             };
-            if matches!(kind, Kind::Flush | Kind::Drain) {
+            if matches!(kind, RequestKind::Flush | RequestKind::Drain) {
                 (first, len) = (0, 0);
             }
             let units = first..(first + len).min(size);
             (request(volume, kind, units), rng.random_bool(0.2))
         });
-        let is_change = matches!(asked.kind, Kind::Write { .. } | Kind::Zero { .. } | Kind::Trim);
+        let is_change = matches!(
+            asked.kind,
+            RequestKind::Write { .. } | RequestKind::Zero { .. } | RequestKind::Trim
+        );
         let meets = |pending: &Pending| {
             let (own, other) = (units_of(&asked), units_of(&pending.request));
             pending.request.volume == asked.volume && own.start < other.end && other.start < own.end

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
 use floe_block::{
-    BlockCache, BlockSizes, BufferId, Config, DeviceId, Evict, Fault, Gate, Kind, Memory, Message,
-    OpId, Order, Paging, PartId, Request, RequestId, Span, VolumeId, WriteMode,
+    AdmissionConfig, BlockCache, BlockSizes, BufferId, Config, DeviceId, Evict, Fault, Memory,
+    Message, OpId, Order, Paging, PartId, Request, RequestId, RequestKind, Span, VolumeId,
+    WriteMode,
 };
 
 pub const SECTOR: u64 = 4096;
@@ -101,7 +102,7 @@ pub fn config(sizes: &str, cache_bytes: u64, mode: WriteMode) -> Config {
         cache_bytes,
         mode,
         shards: Some(1),
-        gate: Gate::default(),
+        gate: AdmissionConfig::default(),
         evict: Evict::default(),
         memory: Memory::None,
         kept: false,
@@ -109,15 +110,15 @@ pub fn config(sizes: &str, cache_bytes: u64, mode: WriteMode) -> Config {
 }
 
 pub fn read(offset: u64, len: u64) -> Request {
-    Request { volume: VolumeId(0), kind: Kind::Read, offset, len }
+    Request { volume: VolumeId(0), kind: RequestKind::Read, offset, len }
 }
 
 pub fn write(offset: u64, len: u64) -> Request {
-    Request { kind: Kind::Write { durable: false }, ..read(offset, len) }
+    Request { kind: RequestKind::Write { durable: false }, ..read(offset, len) }
 }
 
 pub fn flush() -> Request {
-    Request { kind: Kind::Flush, ..read(0, 0) }
+    Request { kind: RequestKind::Flush, ..read(0, 0) }
 }
 
 /// The device, offset and length of an operation on a device.
@@ -202,7 +203,7 @@ impl Bench {
             RequestId::new(PartId((name % parts) as u8), name / parts)
         });
         let mut buffer = vec![0; request.buffer_bytes() as usize];
-        if let Kind::Write { .. } = request.kind {
+        if let RequestKind::Write { .. } = request.kind {
             buffer[(request.offset % SECTOR) as usize..][..request.len as usize].fill(stamp);
         }
         self.tick();
@@ -220,7 +221,7 @@ impl Bench {
     fn found_in_memory(&self, request: &Request, part: PartId) -> Option<Vec<u8>> {
         let cache = if part.0 == 0 { &self.cache } else { &self.others[part.0 as usize - 1] };
         let end = request.offset.checked_add(request.len)?;
-        if request.kind != Kind::Read
+        if request.kind != RequestKind::Read
             || request.len == 0
             || cache.volume_bytes(request.volume)? < end
         {

@@ -45,12 +45,12 @@ impl Protocol for Asking {
         let length = u32::from(kib) << 10;
         let compares = kind == b'c';
         let kind = match kind {
-            b'r' => Kind::Read,
-            b'w' => Kind::Write { durable: false },
-            b'c' => Kind::Read,
+            b'r' => RequestKind::Read,
+            b'w' => RequestKind::Write { durable: false },
+            b'c' => RequestKind::Read,
             b'i' => {
                 (self.payload_bytes, self.follows) = (length as usize, Some(tag.into()));
-                Kind::Write { durable: false }
+                RequestKind::Write { durable: false }
             }
             b'd' => {
                 self.payload_bytes = length as usize;

@@ -1,8 +1,6 @@
 //! Tests of the advice on counts written by hand.
 
-use floe_block::{
-    Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode,
-};
+use floe_block::{Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId};
 
 use super::*;
 use crate::status::CacheFacts;
@@ -12,9 +10,7 @@ fn facts(policy: Option<&'static str>) -> Facts {
         volumes: Vec::new(),
         tiers: vec![CacheFacts {
             name: String::new(),
-            mode: WriteMode::Through,
-            admission: None,
-            evict: "lru".to_owned(),
+            config: std::sync::Arc::default(),
             session: None,
             opened: None,
             journal_lost: false,

@@ -4,15 +4,16 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::Value;
 
-const ALERTS: &str = include_str!("../../../../packaging/prometheus/floe.rules.yml");
-const DASHBOARD: &str = include_str!("../../../../packaging/grafana/floe.json");
+const ALERTS: &str = include_str!("../../../../../packaging/prometheus/floe.rules.yml");
+const DASHBOARD: &str = include_str!("../../../../../packaging/grafana/floe.json");
 
 /// Labels that Prometheus adds to each sample.
 const ADDED: [&str; 2] = ["instance", "job"];
 
 /// Returns the labels of each metric, from the list of published names.
 fn published() -> HashMap<&'static str, HashSet<&'static str>> {
-    let names = include_str!("published.txt").lines().filter_map(|it| it.strip_prefix("metric "));
+    let names =
+        include_str!("../published.txt").lines().filter_map(|it| it.strip_prefix("metric "));
     names
         .filter_map(|it| it.strip_suffix('}')?.split_once('{'))
         .map(|(name, labels)| (name, labels.split(',').collect()))
