@@ -14,17 +14,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use floe_block::RequestKind;
-use floe_device::{Pool, Ring, SocketCompletion, SocketOutcome, Sockets};
+use floe_device::{SocketCompletion, SocketOutcome};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::acceptor::admin::{AdminListener, AdminSession, Encryption, Undecipherable};
+use crate::acceptor::admin::{AdminClients, AdminListener, Encryption};
 use crate::acceptor::entrance::{AcceptorToken, Entrance};
 use crate::acceptor::questions::{Purpose, Question, Questions};
 use crate::acceptor::reporting::{Audience, Reporting};
-use crate::admin::{AdminCommand, Conversation, Heard, Reply, Trouble};
+use crate::admin::{AdminCommand, Reply, Trouble};
 use crate::control::board::{Board, Dirty};
 use crate::listener::Listener;
 use crate::messages::{
@@ -34,13 +34,8 @@ use crate::messages::{
 use crate::metrics;
 use crate::offer::{absent, present};
 use crate::setup::{ServeError, ServerSetup};
-use crate::slots::Slots;
 use crate::status::Report;
 use crate::worker::handle::Workers;
-
-/// Pause before the next attempt to accept clients after the system has refused one, for instance
-/// because descriptors ran out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Stages of the server's shutdown, as the acceptor sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,22 +66,12 @@ impl Change {
     }
 }
 
-/// The acceptor's ring, the buffer pool and sockets on that ring, and the descriptor that delivers
-/// signals.
-pub(crate) struct Io {
-    pub(crate) ring: Ring,
-    pub(crate) pool: Pool,
-    pub(crate) sockets: Sockets,
-    pub(crate) signal: Rc<OwnedFd>,
-}
-
 /// State of the acceptor thread.
 pub(crate) struct Acceptor {
     pub(crate) config: Arc<ServerSetup>,
-    pub(crate) io: Io,
+    pub(crate) admin: AdminClients,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) admin_listeners: Vec<AdminListener>,
-    pub(crate) admin_sessions: Slots<AdminSession>,
     pub(crate) inbox: Arc<Mailbox<Notice>>,
     pub(crate) workers: Workers,
     pub(crate) control: Sender<Event>,
@@ -118,13 +103,13 @@ impl Acceptor {
         for passed in self.config.nvme.hand_off.take() {
             self.to_idlest(Message::Adopt(passed));
         }
-        let signal = Rc::clone(&self.io.signal);
-        self.io.sockets.readable(AcceptorToken::Signal.encode(), &signal);
+        let signal = Rc::clone(&self.admin.io.signal);
+        self.admin.io.sockets.readable(AcceptorToken::Signal.encode(), &signal);
         let wake_up = self.inbox.wake_up().descriptor().map_err(ServeError::Wake)?;
-        self.io.sockets.readable(AcceptorToken::WakeUp.encode(), &wake_up);
+        self.admin.io.sockets.readable(AcceptorToken::WakeUp.encode(), &wake_up);
         let mut arrived = Vec::new();
-        while !(matches!(self.phase, Phase::Telling(_)) && self.admin_sessions.is_empty()) {
-            self.io.sockets.poll(&mut arrived);
+        while !(matches!(self.phase, Phase::Telling(_)) && self.admin.sessions.is_empty()) {
+            self.admin.io.sockets.poll(&mut arrived);
             let notices = self.inbox.take();
             let busy = !arrived.is_empty() || !notices.is_empty();
             arrived.drain(..).for_each(|completion| self.take_in(completion, &wake_up));
@@ -132,7 +117,7 @@ impl Acceptor {
                 self.take_notice(notice)?;
             }
             self.accept_what_was_refused();
-            self.hang_up_on_late_admins();
+            self.admin.hang_up_on_late();
             self.give_up_questions();
             self.sample_when_due();
             self.entrance.warnings.tell(Instant::now());
@@ -144,17 +129,14 @@ impl Acceptor {
     }
 
     fn wait(&mut self) -> Result<(), ServeError> {
-        let again = self.entrance.accept_again.as_ref().map(|(due, _)| *due);
-        let due = again
-            .into_iter()
-            .chain(self.io.sockets.next_due())
-            .chain(self.admin_due())
-            .chain(self.entrance.warnings.due())
+        let due = self.entrance.due().into_iter();
+        let due = due
+            .chain(self.admin.due())
             .chain(self.reporting.feed.due())
             .chain(self.questions.due(self.config.limits.reply_time))
             .min();
         let wake_up = self.inbox.wake_up();
-        let waited = wake_up.wait(&self.io.ring, due, || self.inbox.is_empty());
+        let waited = wake_up.wait(&self.admin.io.ring, due, || self.inbox.is_empty());
         waited.map(drop).map_err(ServeError::Wait)
     }
 
@@ -164,13 +146,17 @@ impl Acceptor {
             (AcceptorToken::Signal, result) => self.signalled(&result),
             (AcceptorToken::WakeUp, _) => {
                 self.inbox.wake_up().heard();
-                self.io.sockets.readable(AcceptorToken::WakeUp.encode(), wake_up);
+                self.admin.io.sockets.readable(AcceptorToken::WakeUp.encode(), wake_up);
             }
             (AcceptorToken::Accept(_) | AcceptorToken::AcceptAdmin(_), result) => {
                 self.accepted(token, result)
             }
-            (AcceptorToken::ReceiveAdmin(index), result) => self.heard_admin(index, result),
-            (AcceptorToken::SendAdmin(index), result) => self.sent_to_admin(index, &result),
+            (AcceptorToken::ReceiveAdmin(index), result) => {
+                if let Some(command) = self.admin.heard(index, result) {
+                    self.obey(index, command);
+                }
+            }
+            (AcceptorToken::SendAdmin(index), result) => self.admin.sent(index, &result),
         }
     }
 
@@ -183,7 +169,7 @@ impl Acceptor {
             }
             Notice::JobDone { admin, reply } => self.job_done(admin, &reply),
             Notice::Replace { admin } => {
-                let session = &mut self.admin_sessions[admin];
+                let session = &mut self.admin.sessions[admin];
                 (session.stopping, session.upgrading) = (true, true);
                 self.replaced = self.phase == Phase::Serving;
                 self.end();
@@ -211,14 +197,12 @@ impl Acceptor {
             AcceptorToken::AcceptAdmin(index) => &self.admin_listeners[index as usize].socket,
             _ => unreachable!("nothing else accepts"),
         };
-        self.io.sockets.accept(token.encode(), &Rc::clone(listener));
+        self.admin.io.sockets.accept(token.encode(), &Rc::clone(listener));
     }
 
     fn accept_what_was_refused(&mut self) {
-        let again = self.entrance.accept_again.take_if(|(due, _)| *due <= Instant::now());
-        if let Some((_, tokens)) = again {
-            tokens.into_iter().for_each(|token| self.accept(token));
-        }
+        let again = self.entrance.accept_again(Instant::now());
+        again.into_iter().for_each(|token| self.accept(token));
     }
 
     fn accepted(&mut self, token: AcceptorToken, result: std::io::Result<SocketOutcome>) {
@@ -233,7 +217,8 @@ impl Acceptor {
         }
         match (token, result) {
             (AcceptorToken::AcceptAdmin(listener), Ok(SocketOutcome::Accepted(socket))) => {
-                self.greet_admin(listener, socket)
+                let access = &self.admin_listeners[listener as usize].access;
+                self.admin.greet(Arc::clone(access), socket);
             }
             (AcceptorToken::Accept(listener), Ok(SocketOutcome::Accepted(socket))) => {
                 self.entrance.accepted();
@@ -241,11 +226,7 @@ impl Acceptor {
             }
             (_, Ok(_)) => {}
             (_, Err(error)) => {
-                let now = Instant::now();
-                self.entrance.not_accepted(&error, now);
-                let due = now + ACCEPT_PAUSE;
-                self.entrance.accept_again.get_or_insert((due, Vec::new())).1.push(token);
-                return;
+                return self.entrance.not_accepted(token, &error, Instant::now());
             }
         }
         self.accept(token);
@@ -275,10 +256,10 @@ impl Acceptor {
         // Read before it is acted on: a signal that comes meanwhile is one more.
         let mut bytes = [0; 16];
         if result.is_ok()
-            && rustix::io::read(&self.io.signal, &mut bytes).is_ok_and(|bytes| bytes > 0)
+            && rustix::io::read(&self.admin.io.signal, &mut bytes).is_ok_and(|bytes| bytes > 0)
         {
-            let signal = Rc::clone(&self.io.signal);
-            self.io.sockets.readable(AcceptorToken::Signal.encode(), &signal);
+            let signal = Rc::clone(&self.admin.io.signal);
+            self.admin.io.sockets.readable(AcceptorToken::Signal.encode(), &signal);
         } // else nobody is left to signal, and that would be readable for ever
         self.replaced = false; // it is to end for good
         if self.phase == Phase::Serving {
@@ -313,182 +294,6 @@ impl Acceptor {
         let _ = self.control.send(event); // it has said so if it could not go on
     }
 
-    pub(crate) fn greet_admin(&mut self, listener: u32, socket: OwnedFd) {
-        let access = Arc::clone(&self.admin_listeners[listener as usize].access);
-        let (is_remote, required) = (access.network.is_some(), access.encrypted_only());
-        let encryption = match is_remote {
-            true => Encryption::Undecided { tls: self.config.tls.clone(), required },
-            false => Encryption::None,
-        };
-        self.make_room_for_admin(is_remote);
-        let now = Instant::now();
-        let session = AdminSession {
-            socket: Rc::new(socket),
-            buffer: self.io.pool.allocate(RECEIVE_BYTES),
-            encryption,
-            conversation: Conversation::new(access),
-            listening: false,
-            sending: false,
-            outgoing: Vec::new(),
-            is_over: false,
-            watching: false,
-            stopping: false,
-            upgrading: false,
-            until: Some(now + self.config.limits.admin_time),
-            since: now,
-            is_remote,
-            is_dropped: false,
-        };
-        let index = self.admin_sessions.insert(session);
-        self.listen_to_admin(index);
-    }
-
-    /// Disconnects an admin client if the limit of connections of its kind (Unix or TCP) is
-    /// reached. The oldest client that has sent no request goes first, then one that does not read
-    /// its reply.
-    fn make_room_for_admin(&mut self, is_remote: bool) {
-        let sessions = self.admin_sessions.iter();
-        let alike: Vec<(u32, &AdminSession)> =
-            sessions.filter(|(_, it)| it.is_remote == is_remote && !it.is_dropped).collect();
-        if alike.len() < MOST_CONNECTIONS {
-            return;
-        }
-        let idle = alike.into_iter().filter(|(_, session)| session.is_idle());
-        let oldest = idle.min_by_key(|(_, session)| (!session.listening, session.since));
-        if let Some((oldest, _)) = oldest {
-            let session = &mut self.admin_sessions[oldest];
-            session.is_dropped = true;
-            let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
-        }
-    }
-
-    /// Returns whether the server accepts one more request that waits for workers, from clients
-    /// over TCP or over Unix sockets.
-    fn may_wait(&self, is_remote: bool) -> bool {
-        let waiting = |(_, session): &(u32, &AdminSession)| {
-            session.is_remote == is_remote && !session.is_dropped && session.is_waiting()
-        };
-        self.admin_sessions.iter().filter(waiting).count() < MOST_WAITING
-    }
-
-    /// Returns the earliest deadline of all admin clients.
-    pub(crate) fn admin_due(&self) -> Option<Instant> {
-        self.admin_sessions.iter().filter_map(|(_, session)| session.until).min()
-    }
-
-    /// Disconnects admin clients that missed their deadline, which ends the operations under way on
-    /// their sockets.
-    pub(crate) fn hang_up_on_late_admins(&mut self) {
-        let now = Instant::now();
-        for index in self.admin_sessions.indices() {
-            let session = &mut self.admin_sessions[index];
-            if session.until.take_if(|until| *until <= now).is_some() {
-                session.is_dropped = true;
-                let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
-            }
-        }
-    }
-
-    pub(crate) fn listen_to_admin(&mut self, index: u32) {
-        let session = &mut self.admin_sessions[index];
-        session.listening = true;
-        let (socket, into) = (Rc::clone(&session.socket), session.buffer.whole());
-        self.io.sockets.receive(AcceptorToken::ReceiveAdmin(index).encode(), &socket, into, false);
-    }
-
-    pub(crate) fn heard_admin(&mut self, index: u32, result: std::io::Result<SocketOutcome>) {
-        let session = &mut self.admin_sessions[index];
-        session.listening = false;
-        let received = match result {
-            Ok(SocketOutcome::Received(bytes)) if bytes > 0 => {
-                session.buffer.slice(0..bytes).to_vec()
-            }
-            _ => return self.leave_admin(index),
-        };
-        if session.watching {
-            return self.leave_admin(index); // it has nothing more to say
-        }
-        let text = session.encryption.decrypt(received);
-        session.outgoing.extend(session.encryption.take());
-        let heard = match text {
-            Ok(text) => session.conversation.hear(&text),
-            Err(Undecipherable::InTheClear) => {
-                let problem = "this address takes TLS only, as other machines can reach it or \
-                               clients must show certificates; ask by https";
-                Heard::Refusal(Reply::trouble(Trouble::Forbidden, problem))
-            }
-            Err(Undecipherable::Broken(error)) => {
-                tracing::debug!(%error, "admin client broke TLS");
-                return self.leave_admin(index); // an alert that says why is sent
-            }
-        };
-        match heard {
-            Heard::More => {
-                self.send_to_admin(index);
-                self.listen_to_admin(index);
-            }
-            Heard::Refusal(refusal) => self.tell_admin(index, &refusal),
-            Heard::Command(command) => {
-                let is_remote = self.admin_sessions[index].is_remote;
-                // The end is what may help if all others hang.
-                let is_urgent = matches!(command, AdminCommand::Health | AdminCommand::Stop);
-                if !is_urgent && !self.may_wait(is_remote) {
-                    let problem = "too many requests are under way; try again when some are done";
-                    return self.tell_admin(index, &Reply::trouble(Trouble::Busy, problem));
-                }
-                self.admin_sessions[index].until = None;
-                self.obey(index, command);
-            }
-        }
-    }
-
-    /// Handles the completion of a send to an admin client: sends the rest, or closes the
-    /// connection when it is over.
-    pub(crate) fn sent_to_admin(&mut self, index: u32, result: &std::io::Result<SocketOutcome>) {
-        let session = &mut self.admin_sessions[index];
-        session.sending = false;
-        if result.is_err() {
-            session.outgoing.clear();
-            let _ = shutdown(&session.socket, Shutdown::Both); // ends a receive that is under way
-        }
-        if session.watching && session.outgoing.is_empty() {
-            session.until = None; // until the next event
-        }
-        self.send_to_admin(index);
-    }
-
-    /// Closes a connection of the admin interface once all its bytes are sent.
-    fn leave_admin(&mut self, index: u32) {
-        self.admin_sessions[index].is_over = true;
-        self.send_to_admin(index);
-    }
-
-    /// Sends the pending bytes of an admin session, unless a send is under way. If none are pending
-    /// and the connection is over, the session is removed.
-    fn send_to_admin(&mut self, index: u32) {
-        let session = &mut self.admin_sessions[index];
-        if session.sending {
-            return;
-        }
-        if session.outgoing.is_empty() {
-            if session.is_over {
-                // The state of TLS cannot be handed on.
-                let is_kept = session.upgrading && matches!(session.encryption, Encryption::None);
-                if let (true, Ok(socket)) = (is_kept, session.socket.try_clone()) {
-                    admin::keep_upgrade_client(socket);
-                }
-                self.admin_sessions.remove(index);
-            }
-            return;
-        }
-        let bytes = std::mem::take(&mut session.outgoing);
-        let buffer = self.io.pool.allocate(bytes.len()).slice(0..bytes.len());
-        buffer.copy_from(&bytes);
-        session.sending = true;
-        let socket = Rc::clone(&session.socket);
-        self.io.sockets.send(AcceptorToken::SendAdmin(index).encode(), &socket, vec![buffer]);
-    }
-
     fn obey(&mut self, index: u32, command: AdminCommand) {
         let begun = match command {
             AdminCommand::Health if self.phase != Phase::Serving => {
@@ -496,7 +301,7 @@ impl Acceptor {
             }
             AdminCommand::Health => Err(self.health()),
             AdminCommand::Page => {
-                let access = self.admin_sessions[index].conversation.access();
+                let access = self.admin.sessions[index].conversation.access();
                 Err(Reply::Page(access.page_write()))
             }
             AdminCommand::Events => self.watch(index),
@@ -514,7 +319,7 @@ impl Acceptor {
                 Err(Reply::trouble(Trouble::Conflict, LACKS_HALF))
             }
             AdminCommand::Stop | AdminCommand::HandOver => {
-                self.admin_sessions[index].stopping = true;
+                self.admin.sessions[index].stopping = true;
                 self.end();
                 Ok(())
             }
@@ -524,7 +329,7 @@ impl Acceptor {
             AdminCommand::Upgrade => self.begin_job(index, Operation::Upgrade),
             AdminCommand::RestoreCache => self.begin_job(index, Operation::Restore),
             AdminCommand::AddVolume(addition) => {
-                let paths = self.admin_sessions[index].paths();
+                let paths = self.admin.sessions[index].paths();
                 self.begin_job(index, Operation::AddVolume { addition, paths })
             }
             AdminCommand::RemoveVolume { name, force } => {
@@ -537,7 +342,7 @@ impl Acceptor {
                 self.begin_job(index, Operation::SetAccess { name, state })
             }
             AdminCommand::AddTier(wanted) => {
-                let paths = self.admin_sessions[index].paths();
+                let paths = self.admin.sessions[index].paths();
                 self.begin_job(index, Operation::AttachTier { wanted, paths })
             }
             AdminCommand::RemoveTier { number } => {
@@ -545,7 +350,7 @@ impl Acceptor {
             }
         };
         if let Err(reply) = begun {
-            self.tell_admin(index, &reply);
+            self.admin.tell(index, &reply);
         }
     }
 
@@ -614,7 +419,7 @@ impl Acceptor {
             Purpose::Sample => return self.take_sample(replies),
             Purpose::LogDirty => return Dirty::of(&snapshots(replies)).log(),
         };
-        self.tell_admin(admin, &reply);
+        self.admin.tell(admin, &reply);
     }
 
     /// Reports to the client of a question that it could not be answered.
@@ -627,7 +432,7 @@ impl Acceptor {
             | Purpose::Metrics { admin }
             | Purpose::Volumes { admin }
             | Purpose::Tiers { admin }
-            | Purpose::Flushed { admin } => self.tell_admin(admin, &problem.into_reply()),
+            | Purpose::Flushed { admin } => self.admin.tell(admin, &problem.into_reply()),
             Purpose::Sample => self.reporting.feed.give_up(),
             Purpose::LogDirty => {}
         }
@@ -643,36 +448,18 @@ impl Acceptor {
     /// that have sent no request.
     pub(crate) fn tell_stopped(&mut self) {
         let Phase::Telling(reply) = self.phase.clone() else { return };
-        for index in self.admin_sessions.indices() {
-            let session = &mut self.admin_sessions[index];
+        for index in self.admin.sessions.indices() {
+            let session = &mut self.admin.sessions[index];
             if std::mem::take(&mut session.stopping) {
                 session.upgrading &= self.replaced && matches!(reply, Reply::Done(_));
                 let is_kept =
                     session.upgrading && !matches!(session.encryption, Encryption::Tls(_));
                 let word = Reply::Done(crate::admin::REPLACING);
-                self.tell_admin(index, if is_kept { &word } else { &reply });
+                self.admin.tell(index, if is_kept { &word } else { &reply });
             } else if session.listening {
                 let _ = shutdown(&session.socket, Shutdown::Both); // ends the receive
             }
         }
-    }
-
-    /// Sends a part of a reply that continues later, such as an event.
-    pub(crate) fn say_to_admin(&mut self, index: u32, text: &str) {
-        let session = &mut self.admin_sessions[index];
-        let bytes = session.encryption.encrypt(text.as_bytes());
-        session.outgoing.extend(bytes);
-        session.until = Some(Instant::now() + self.config.limits.admin_time);
-        self.send_to_admin(index);
-    }
-
-    /// Sends an admin client its reply and then closes the connection.
-    pub(crate) fn tell_admin(&mut self, index: u32, reply: &Reply) {
-        let session = &mut self.admin_sessions[index];
-        let answer = session.encryption.encrypt_last(reply.encode());
-        session.outgoing.extend(answer);
-        session.until = Some(Instant::now() + self.config.limits.admin_time);
-        self.leave_admin(index);
     }
 
     /// Passes a job to the control thread. Volumes and tiers change one at a time: while a change
@@ -710,7 +497,7 @@ impl Acceptor {
     /// Sends the result of a finished job to the admin client that asked for it.
     pub(crate) fn job_done(&mut self, admin: u32, reply: &Reply) {
         self.change.take_if(|(by, _)| *by == admin);
-        self.tell_admin(admin, reply);
+        self.admin.tell(admin, reply);
     }
 
     /// Requests a sample for the live page if one is due.
@@ -726,10 +513,10 @@ impl Acceptor {
     pub(crate) fn take_sample(&mut self, replies: Vec<Done>) {
         let mut report = self.report(Audience::LivePage, replies);
         let Some(update) = self.reporting.feed.take(&mut report) else { return };
-        for index in self.admin_sessions.indices() {
+        for index in self.admin.sessions.indices() {
             // A client that has not taken the last event misses this one.
-            if self.admin_sessions[index].is_ready_to_watch() {
-                self.say_to_admin(index, &update);
+            if self.admin.sessions[index].is_ready_to_watch() {
+                self.admin.say(index, &update);
             }
         }
     }
@@ -739,32 +526,20 @@ impl Acceptor {
     /// # Errors
     /// Too many clients watch already.
     pub(crate) fn watch(&mut self, index: u32) -> Result<(), Reply> {
-        let is_remote = self.admin_sessions[index].is_remote;
+        let is_remote = self.admin.sessions[index].is_remote;
         let alike =
-            self.admin_sessions.iter().filter(|(_, it)| it.watching && it.is_remote == is_remote);
+            self.admin.sessions.iter().filter(|(_, it)| it.watching && it.is_remote == is_remote);
         if alike.count() >= MOST_WATCHING {
             let problem = format!("{MOST_WATCHING} clients watch already; close a page");
             return Err(Reply::trouble(Trouble::Busy, problem));
         }
-        self.admin_sessions[index].watching = true;
+        self.admin.sessions[index].watching = true;
         let beginning = self.reporting.feed.beginning();
-        self.say_to_admin(index, &beginning);
-        self.listen_to_admin(index); // it ends when the client leaves
+        self.admin.say(index, &beginning);
+        self.admin.listen(index); // it ends when the client leaves
         Ok(())
     }
 }
-
-/// Size of an admin session's receive buffer, in bytes.
-const RECEIVE_BYTES: usize = 4096;
-
-/// Most admin connections over Unix sockets, and as many over TCP, so that neither crowds out the
-/// other. Beyond that the oldest idle one is disconnected. Each lasts
-/// [`admin_time`](crate::limits::Limits::admin_time) at most.
-const MOST_CONNECTIONS: usize = 32;
-
-/// Most admin sessions whose requests wait for workers. The other connections are reserved for
-/// requests that are answered at once, such as health checks.
-const MOST_WAITING: usize = 24;
 
 const NO_STANDBY: &str = "no standby has been seen lately that could take over; start one with \
                           standby = true, or end this server by floe stop";

@@ -34,11 +34,11 @@ use floe_nvme::target::access::Port;
 use floe_nvme::target::subsystem::Subsystem;
 use floe_ublk::UblkError;
 
-use crate::acceptor::admin::AdminListener;
+use crate::acceptor::admin::{AdminClients, AdminListener, Io};
 use crate::acceptor::entrance::Entrance;
 use crate::acceptor::questions::Questions;
 use crate::acceptor::reporting::Reporting;
-use crate::acceptor::{Acceptor, Io, Phase};
+use crate::acceptor::{Acceptor, Phase};
 use crate::admin::AdminAddress;
 use crate::control::board::Board;
 use crate::control::{Control, End, Inbox};
@@ -49,7 +49,6 @@ use crate::pair::{OwnNote, Turn, Waited, stand_by};
 use crate::persistent::{guarded, random_stack};
 use crate::protocol::subsystem_name;
 use crate::setup::{ServeError, ServerSetup};
-use crate::slots::Slots;
 use crate::standby::{Desk, Sockets};
 use crate::tier::{CachePart, Tier, TierKey, link};
 use crate::ublk::{Ending, LocalDevice, LocalDevices, LocalVolume, QueueOrder};
@@ -158,7 +157,7 @@ impl Server {
     /// When the kernel's driver is missing or refuses.
     pub fn attach(&mut self) -> Result<Vec<Attached>, ServeError> {
         let volumes: Vec<LocalVolume> = self.control.offer.all().iter().filter_map(local).collect();
-        let ending = Ending::new(&self.acceptor.io.signal);
+        let ending = Ending::new(&self.acceptor.admin.io.signal);
         let attached = volumes.iter().map_while(|it| self.attach_volume(it, &ending).transpose());
         attached.collect()
     }
@@ -357,7 +356,7 @@ impl Bound {
             tls: self.config.tls.clone(),
             patience: self.config.limits.admin_time,
         };
-        Desk::open(sockets, turn).map_err(ServeError::Standby)
+        Desk::open(sockets, turn)
     }
 
     /// Opens a server of these volumes, the first of which is the default one. `tiers` are the
@@ -439,15 +438,13 @@ impl Bound {
         let team = Team::begin(beginnings.collect(), workers.clone(), config.limits.reply_time)?;
         let board = Arc::new(Board::new(&offer, &tiers));
         let acceptor = Acceptor {
-            io: Io {
-                sockets: floe_device::Sockets::new(&ring),
-                ring,
-                pool: Pool::new(0),
-                signal: Rc::new(signal),
-            },
+            admin: AdminClients::new(
+                Io::new(ring, signal),
+                config.tls.clone(),
+                config.limits.admin_time,
+            ),
             listeners,
             admin_listeners,
-            admin_sessions: Slots::default(),
             inbox: Arc::clone(&inbox),
             workers: workers.clone(),
             control: sender.clone(),

@@ -3,28 +3,27 @@
 
 mod away;
 
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{Builder, JoinHandle};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use floe_device::{Ring, SocketCompletion};
 use rustix::net::accept;
 
-use crate::acceptor::admin::{Encryption, Undecipherable};
-use crate::admin::{Access, AdminCommand, Conversation, Heard, Reply, Trouble};
+use crate::acceptor::admin::{AdminClients, Io};
+use crate::acceptor::entrance::{AcceptorToken, Entrance};
+use crate::admin::{Access, AdminCommand, Reply, Trouble};
 use crate::pair::{Role, StandbyStatus, Turn};
+use crate::setup::ServeError;
 use crate::tls::TlsConfig;
+use crate::worker::RING_ENTRIES;
 
 pub use away::Away;
-
-/// Most admin clients at a time; further ones are disconnected.
-const MOST_CLIENTS: usize = 32;
 
 /// The sockets of a standby server, and the settings of its admin interface.
 pub(crate) struct Sockets {
@@ -39,50 +38,43 @@ pub(crate) struct Sockets {
 }
 
 /// The thread that answers admin clients while the server does not serve yet. Dropping this ends
-/// the thread.
+/// its accepts at once. The thread itself ends with the last client that it has accepted.
 #[derive(Debug)]
 pub struct Desk {
     stop: Option<UnixStream>,
-    thread: Option<JoinHandle<()>>,
+    /// The thread has begun, or could not; disconnected once it accepts no more clients.
+    opened: Receiver<Result<(), ServeError>>,
     ended: Receiver<()>,
-}
-
-/// State that the threads of all admin clients share.
-struct Shared {
-    turn: Arc<Turn>,
-    /// Sends the order to end the server.
-    end: Sender<()>,
-    tls: Option<TlsConfig>,
-    patience: Duration,
-    clients: AtomicUsize,
 }
 
 impl Desk {
     /// Starts the thread that answers admin clients.
     ///
     /// # Errors
-    /// When a socket or a thread cannot be created.
-    pub(crate) fn open(sockets: Sockets, turn: &Arc<Turn>) -> io::Result<Self> {
-        let (stop, stopped) = UnixStream::pair()?;
+    /// When a socket, a ring or a thread cannot be created.
+    pub(crate) fn open(sockets: Sockets, turn: &Arc<Turn>) -> Result<Self, ServeError> {
+        let (stop, stopped) = UnixStream::pair().map_err(ServeError::Standby)?;
         let (end, ended) = channel();
-        let shared = Shared {
-            turn: Arc::clone(turn),
-            end,
-            tls: sockets.tls.clone(),
-            patience: sockets.patience,
-            clients: AtomicUsize::new(0),
+        let (begun, opened) = channel();
+        let turn = Arc::clone(turn);
+        let serve = move || match Ring::new(RING_ENTRIES) {
+            Ok(ring) => {
+                let _ = begun.send(Ok(()));
+                StandbyAcceptor::new(sockets, stopped, ring, turn, end).run(begun);
+            }
+            Err(error) => drop(begun.send(Err(error.into()))),
         };
-        let serve = move || serve(&sockets, &stopped, &Arc::new(shared));
-        let thread = Builder::new().name("floe-standby".to_owned()).spawn(serve)?;
-        Ok(Self { stop: Some(stop), thread: Some(thread), ended })
+        let thread = Builder::new().name("floe-standby".to_owned()).spawn(serve);
+        thread.map_err(ServeError::Standby)?;
+        opened.recv().expect("it sends a result first")?;
+        Ok(Self { stop: Some(stop), opened, ended })
     }
 
     pub(crate) fn ended(&self) -> &Receiver<()> {
         &self.ended
     }
 
-    /// Waits for the order to end the server, for at most the time `within`. Returns whether the
-    /// order has come.
+    /// Waits until the server is told to end, for at most the time `within`. Returns whether it is.
     pub fn has_ended(&self, within: Duration) -> bool {
         self.ended.recv_timeout(within) != Err(RecvTimeoutError::Timeout)
     }
@@ -91,132 +83,145 @@ impl Desk {
 impl Drop for Desk {
     fn drop(&mut self) {
         self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic of it has been logged
-        }
+        let _ = self.opened.recv(); // also if the thread has panicked, which has been logged
     }
 }
 
-/// Accepts clients until `stopped` is closed.
-fn serve(sockets: &Sockets, stopped: &UnixStream, shared: &Arc<Shared>) {
-    let admin = sockets.admin.iter().map(|(socket, _)| socket.as_fd());
-    let all = [stopped.as_fd(), sockets.signal.as_fd()].into_iter().chain(admin);
-    let all = all.chain(sockets.data.iter().map(AsFd::as_fd)).collect::<Vec<_>>();
-    let mut signalled = false;
-    loop {
-        let waiting = |at: usize| !(signalled && at == 1);
-        let polled: Vec<usize> = (0..all.len()).filter(|&at| waiting(at)).collect();
-        let mut events: Vec<_> =
-            polled.iter().map(|&at| PollFd::new(&all[at], PollFlags::IN)).collect();
-        if poll(&mut events, None).is_err() {
-            continue; // a signal
+/// State of the thread that answers admin clients.
+struct StandbyAcceptor {
+    clients: AdminClients,
+    data: Vec<Rc<OwnedFd>>,
+    admin: Vec<(Rc<OwnedFd>, Arc<Access>)>,
+    stopped: Rc<OwnedFd>,
+    entrance: Entrance,
+    turn: Arc<Turn>,
+    /// Sends the order to end the server.
+    end: Sender<()>,
+}
+
+impl StandbyAcceptor {
+    fn new(
+        sockets: Sockets,
+        stopped: UnixStream,
+        ring: Ring,
+        turn: Arc<Turn>,
+        end: Sender<()>,
+    ) -> Self {
+        let Sockets { data, admin, signal, tls, patience } = sockets;
+        Self {
+            clients: AdminClients::new(Io::new(ring, signal), tls, patience),
+            data: data.into_iter().map(Rc::new).collect(),
+            admin: admin.into_iter().map(|(socket, access)| (Rc::new(socket), access)).collect(),
+            stopped: Rc::new(stopped.into()),
+            entrance: Entrance::default(),
+            turn,
+            end,
         }
-        let ready = events.iter().zip(&polled).filter(|(event, _)| !event.revents().is_empty());
-        let ready: Vec<usize> = ready.map(|(_, &at)| at).collect();
-        for at in ready {
-            match at {
-                0 => return,
-                1 => {
-                    signalled = true; // the next who looks is to find the signal, too
-                    let _ = shared.end.send(());
-                }
-                at => {
-                    let Ok(client) = accept(all[at]) else { continue };
-                    if let Some((_, access)) = sockets.admin.get(at - 2) {
-                        greet(client, access, shared);
+    }
+
+    /// Accepts and answers clients until the server serves, then answers the last ones. `accepting`
+    /// is dropped once no more clients are accepted.
+    fn run(mut self, accepting: Sender<Result<(), ServeError>>) {
+        let mut accepting = Some(accepting);
+        let (signal, stopped) = (Rc::clone(&self.clients.io.signal), Rc::clone(&self.stopped));
+        self.clients.io.sockets.readable(AcceptorToken::Signal.encode(), &signal);
+        self.clients.io.sockets.readable(AcceptorToken::WakeUp.encode(), &stopped);
+        (0..self.data.len() as u32).for_each(|it| self.listen(AcceptorToken::Accept(it)));
+        (0..self.admin.len() as u32).for_each(|it| self.listen(AcceptorToken::AcceptAdmin(it)));
+        let mut arrived = Vec::new();
+        while accepting.is_some() || !self.clients.sessions.is_empty() {
+            let due = self.clients.due().into_iter().chain(self.entrance.due()).min();
+            if let Err(error) = self.clients.io.ring.wait_until(due) {
+                tracing::error!(%error, "a standby cannot answer admin clients any more");
+                return;
+            }
+            self.clients.io.sockets.poll(&mut arrived);
+            for SocketCompletion { token, result } in arrived.drain(..) {
+                match AcceptorToken::decode(token) {
+                    AcceptorToken::WakeUp => accepting = None,
+                    AcceptorToken::Signal => drop(self.end.send(())),
+                    token @ (AcceptorToken::Accept(_) | AcceptorToken::AcceptAdmin(_)) => {
+                        if accepting.is_some() {
+                            self.accept(token);
+                        }
+                    }
+                    AcceptorToken::ReceiveAdmin(index) => {
+                        if let Some(command) = self.clients.heard(index, result) {
+                            let reply = self.obey(index, &command);
+                            self.clients.tell(index, &reply);
+                        }
+                    }
+                    AcceptorToken::SendAdmin(index) => {
+                        let is_stopping = self.clients.sessions[index].stopping;
+                        self.clients.sent(index, &result);
+                        if is_stopping && !self.clients.sessions.contains(index) {
+                            let _ = self.end.send(()); // after the reply, or it might not arrive
+                        }
                     }
                 }
             }
+            self.clients.hang_up_on_late();
+            let now = Instant::now();
+            self.entrance.warnings.tell(now);
+            let again = self.entrance.accept_again(now);
+            again.into_iter().filter(|_| accepting.is_some()).for_each(|it| self.listen(it));
         }
     }
-}
 
-/// Starts a thread that talks to an admin client, unless there are too many clients.
-fn greet(client: OwnedFd, access: &Arc<Access>, shared: &Arc<Shared>) {
-    if shared.clients.fetch_add(1, Ordering::Relaxed) >= MOST_CLIENTS {
-        shared.clients.fetch_sub(1, Ordering::Relaxed);
-        return;
-    }
-    let (access, of_client) = (Arc::clone(access), Arc::clone(shared));
-    let talk = move || {
-        if let Err(error) = talk(client, access, &of_client) {
-            tracing::debug!(%error, "an admin client broke off");
+    fn listener(&self, token: AcceptorToken) -> &Rc<OwnedFd> {
+        match token {
+            AcceptorToken::Accept(index) => &self.data[index as usize],
+            AcceptorToken::AcceptAdmin(index) => &self.admin[index as usize].0,
+            _ => unreachable!("nothing else accepts"),
         }
-        of_client.clients.fetch_sub(1, Ordering::Relaxed);
-    };
-    if Builder::new().name("floe-standby-admin".to_owned()).spawn(talk).is_err() {
-        shared.clients.fetch_sub(1, Ordering::Relaxed);
     }
-}
 
-fn talk(client: OwnedFd, access: Arc<Access>, shared: &Shared) -> io::Result<()> {
-    let until = Instant::now() + shared.patience;
-    // Receiving and sending are the same for all streams, those of Unix sockets among them.
-    let mut stream = TcpStream::from(client);
-    stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(shared.patience))?;
-    let mut encryption = match access.network.is_some() {
-        true => {
-            Encryption::Undecided { tls: shared.tls.clone(), required: access.encrypted_only() }
-        }
-        false => Encryption::None,
-    };
-    let mut conversation = Conversation::new(access);
-    let mut bytes = [0; 4096];
-    let reply = loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        let received = stream.read(&mut bytes)?;
-        if received == 0 {
-            return Ok(());
-        }
-        let text = encryption.decrypt(bytes[..received].to_vec());
-        stream.write_all(&encryption.take())?;
-        match text {
-            Ok(text) => match conversation.hear(&text) {
-                Heard::More => {}
-                Heard::Refusal(reply) => break reply,
-                Heard::Command(command) => break obey(&command, shared),
-            },
-            Err(Undecipherable::InTheClear) => {
-                let problem = "this address can be reached from other machines and takes TLS \
-                               only; ask by https";
-                break Reply::trouble(Trouble::Forbidden, problem);
+    /// Waits for a client without accepting it: the server that serves next may be faster.
+    fn listen(&mut self, token: AcceptorToken) {
+        let listener = Rc::clone(self.listener(token));
+        self.clients.io.sockets.readable(token.encode(), &listener);
+    }
+
+    /// Accepts a client: disconnects a data client, and listens to an admin client.
+    fn accept(&mut self, token: AcceptorToken) {
+        match accept(self.listener(token).as_fd()).map_err(io::Error::from) {
+            Ok(client) => {
+                self.entrance.accepted();
+                if let AcceptorToken::AcceptAdmin(index) = token {
+                    self.clients.greet(Arc::clone(&self.admin[index as usize].1), client);
+                }
+                self.listen(token);
             }
-            Err(Undecipherable::Broken(error)) => return Err(error),
+            Err(error) => self.entrance.not_accepted(token, &error, Instant::now()),
         }
-    };
-    stream.write_all(&encryption.encrypt_last(reply.encode()))
-}
+    }
 
-fn obey(command: &AdminCommand, shared: &Shared) -> Reply {
-    let pair = shared.turn.status();
-    match command {
-        AdminCommand::Status => Reply::json(&StandbyStatus { pair }),
-        AdminCommand::Health if pair.role == Role::Active => {
-            Reply::trouble(Trouble::Refusing, "waiting for a half of the mirror")
-        }
-        AdminCommand::Health => Reply::Done("standby"),
-        AdminCommand::Metrics => Reply::Metrics(crate::metrics::of_standby(&pair)),
-        AdminCommand::Stop => {
-            let _ = shared.end.send(()); // it may have ended
-            Reply::Done("stopped")
-        }
-        AdminCommand::TakeOver if pair.active.is_none() => {
-            let problem = "no active server is known that keeps a lease; see floe status";
-            Reply::trouble(Trouble::Conflict, problem)
-        }
-        AdminCommand::TakeOver => {
-            shared.turn.want();
-            Reply::Done("taking over")
-        }
-        _ => {
-            let active = pair.active.as_deref().unwrap_or("the active server");
-            let problem = format!("this server stands by and serves nothing; ask {active}");
-            Reply::trouble(Trouble::Conflict, problem)
+    fn obey(&mut self, index: u32, command: &AdminCommand) -> Reply {
+        let pair = self.turn.status();
+        match command {
+            AdminCommand::Status => Reply::json(&StandbyStatus { pair }),
+            AdminCommand::Health if pair.role == Role::Active => {
+                Reply::trouble(Trouble::Refusing, "waiting for a half of the mirror")
+            }
+            AdminCommand::Health => Reply::Done("standby"),
+            AdminCommand::Metrics => Reply::Metrics(crate::metrics::of_standby(&pair)),
+            AdminCommand::Stop => {
+                self.clients.sessions[index].stopping = true;
+                Reply::Done("stopped")
+            }
+            AdminCommand::TakeOver if pair.active.is_none() => {
+                let problem = "no active server is known that keeps a lease; see floe status";
+                Reply::trouble(Trouble::Conflict, problem)
+            }
+            AdminCommand::TakeOver => {
+                self.turn.want();
+                Reply::Done("taking over")
+            }
+            _ => {
+                let active = pair.active.as_deref().unwrap_or("the active server");
+                let problem = format!("this server stands by and serves nothing; ask {active}");
+                Reply::trouble(Trouble::Conflict, problem)
+            }
         }
     }
 }

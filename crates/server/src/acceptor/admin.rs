@@ -1,7 +1,6 @@
-//! The admin interface's listening sockets and connections, and the encryption of connections.
+//! The admin interface's listening sockets, and its connections with their encryption.
 
-use std::io;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +10,16 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use floe_device::{Buffer, patiently};
+use floe_device::{Buffer, Pool, Ring, SocketOutcome, Sockets, patiently};
+use rustix::net::{Shutdown, shutdown};
 
-use crate::admin::{Access, AdminAddress, AllowedPaths, Conversation, NetworkRules, name_in};
+use crate::acceptor::entrance::AcceptorToken;
+use crate::admin::{
+    Access, AdminAddress, AdminCommand, AllowedPaths, Conversation, Heard, NetworkRules, Reply,
+    Trouble, name_in,
+};
 use crate::setup::{AdminSetup, ServeError};
+use crate::slots::Slots;
 use crate::socket_file::{BACKLOG, Permitted, SocketFile, listen_on};
 use crate::tls::{Channel, TlsConfig};
 
@@ -70,6 +75,254 @@ impl AdminSession {
         self.conversation.access().paths.clone()
     }
 }
+
+/// A thread's ring, the buffer pool and sockets on that ring, and the descriptor that delivers
+/// signals.
+pub(crate) struct Io {
+    pub(crate) ring: Ring,
+    pub(crate) pool: Pool,
+    pub(crate) sockets: Sockets,
+    pub(crate) signal: Rc<OwnedFd>,
+}
+
+impl Io {
+    pub(crate) fn new(ring: Ring, signal: OwnedFd) -> Self {
+        let (sockets, signal) = (Sockets::new(&ring), Rc::new(signal));
+        Self { ring, pool: Pool::new(0), sockets, signal }
+    }
+}
+
+/// The connections of admin clients on a thread: their requests, replies, deadlines and encryption.
+///
+/// The acceptor of a server that serves has one, and so has a standby.
+pub(crate) struct AdminClients {
+    pub(crate) io: Io,
+    pub(crate) sessions: Slots<AdminSession>,
+    tls: Option<TlsConfig>,
+    /// Time limit for a client to send its request, and again to read the reply.
+    patience: Duration,
+}
+
+impl AdminClients {
+    pub(crate) fn new(io: Io, tls: Option<TlsConfig>, patience: Duration) -> Self {
+        Self { io, sessions: Slots::default(), tls, patience }
+    }
+
+    /// Begins a conversation with a client that has these rights.
+    pub(crate) fn greet(&mut self, access: Arc<Access>, socket: OwnedFd) {
+        let (is_remote, required) = (access.network.is_some(), access.encrypted_only());
+        let encryption = match is_remote {
+            true => Encryption::Undecided { tls: self.tls.clone(), required },
+            false => Encryption::None,
+        };
+        self.make_room(is_remote);
+        let now = Instant::now();
+        let session = AdminSession {
+            socket: Rc::new(socket),
+            buffer: self.io.pool.allocate(RECEIVE_BYTES),
+            encryption,
+            conversation: Conversation::new(access),
+            listening: false,
+            sending: false,
+            outgoing: Vec::new(),
+            is_over: false,
+            watching: false,
+            stopping: false,
+            upgrading: false,
+            until: Some(now + self.patience),
+            since: now,
+            is_remote,
+            is_dropped: false,
+        };
+        let index = self.sessions.insert(session);
+        self.listen(index);
+    }
+
+    /// Disconnects an admin client if the limit of connections of its kind (Unix or TCP) is
+    /// reached. The oldest client that has sent no request goes first, then one that does not read
+    /// its reply.
+    fn make_room(&mut self, is_remote: bool) {
+        let sessions = self.sessions.iter();
+        let alike: Vec<(u32, &AdminSession)> =
+            sessions.filter(|(_, it)| it.is_remote == is_remote && !it.is_dropped).collect();
+        if alike.len() < MOST_CONNECTIONS {
+            return;
+        }
+        let idle = alike.into_iter().filter(|(_, session)| session.is_idle());
+        let oldest = idle.min_by_key(|(_, session)| (!session.listening, session.since));
+        if let Some((oldest, _)) = oldest {
+            let session = &mut self.sessions[oldest];
+            session.is_dropped = true;
+            let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
+        }
+    }
+
+    /// Returns whether the server accepts one more request that waits for workers, from clients
+    /// over TCP or over Unix sockets.
+    fn may_wait(&self, is_remote: bool) -> bool {
+        let waiting = |(_, session): &(u32, &AdminSession)| {
+            session.is_remote == is_remote && !session.is_dropped && session.is_waiting()
+        };
+        self.sessions.iter().filter(waiting).count() < MOST_WAITING
+    }
+
+    /// Returns the earliest deadline of all admin clients, or now if the sockets have results.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let deadlines = self.sessions.iter().filter_map(|(_, session)| session.until);
+        deadlines.chain(self.io.sockets.next_due()).min()
+    }
+
+    /// Disconnects admin clients that missed their deadline, which ends the operations under way on
+    /// their sockets.
+    pub(crate) fn hang_up_on_late(&mut self) {
+        let now = Instant::now();
+        for index in self.sessions.indices() {
+            let session = &mut self.sessions[index];
+            if session.until.take_if(|until| *until <= now).is_some() {
+                session.is_dropped = true;
+                let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
+            }
+        }
+    }
+
+    pub(crate) fn listen(&mut self, index: u32) {
+        let session = &mut self.sessions[index];
+        session.listening = true;
+        let (socket, into) = (Rc::clone(&session.socket), session.buffer.whole());
+        self.io.sockets.receive(AcceptorToken::ReceiveAdmin(index).encode(), &socket, into, false);
+    }
+
+    /// Handles the completion of a receive from an admin client. Returns the client's command once
+    /// the request is complete. Refuses a request that is none, or one too many.
+    pub(crate) fn heard(
+        &mut self,
+        index: u32,
+        result: io::Result<SocketOutcome>,
+    ) -> Option<AdminCommand> {
+        let session = &mut self.sessions[index];
+        session.listening = false;
+        let received = match result {
+            Ok(SocketOutcome::Received(bytes)) if bytes > 0 && !session.watching => {
+                session.buffer.slice(0..bytes).to_vec()
+            }
+            _ => {
+                self.leave(index); // one that watches has nothing more to say
+                return None;
+            }
+        };
+        let text = session.encryption.decrypt(received);
+        session.outgoing.extend(session.encryption.take());
+        let heard = match text {
+            Ok(text) => session.conversation.hear(&text),
+            Err(Undecipherable::InTheClear) => {
+                let problem = "this address takes TLS only, as other machines can reach it or \
+                               clients must show certificates; ask by https";
+                Heard::Refusal(Reply::trouble(Trouble::Forbidden, problem))
+            }
+            Err(Undecipherable::Broken(error)) => {
+                tracing::debug!(%error, "admin client broke TLS");
+                self.leave(index); // an alert that says why is sent
+                return None;
+            }
+        };
+        match heard {
+            Heard::More => {
+                self.send(index);
+                self.listen(index);
+            }
+            Heard::Refusal(refusal) => self.tell(index, &refusal),
+            Heard::Command(command) => {
+                let is_remote = session.is_remote;
+                // The end is what may help if all others hang.
+                let is_urgent = matches!(command, AdminCommand::Health | AdminCommand::Stop);
+                if is_urgent || self.may_wait(is_remote) {
+                    self.sessions[index].until = None;
+                    return Some(command);
+                }
+                let problem = "too many requests are under way; try again when some are done";
+                self.tell(index, &Reply::trouble(Trouble::Busy, problem));
+            }
+        }
+        None
+    }
+
+    /// Handles the completion of a send to an admin client: sends the rest, or closes the
+    /// connection when it is over.
+    pub(crate) fn sent(&mut self, index: u32, result: &io::Result<SocketOutcome>) {
+        let session = &mut self.sessions[index];
+        session.sending = false;
+        if result.is_err() {
+            session.outgoing.clear();
+            let _ = shutdown(&session.socket, Shutdown::Both); // ends a receive that is under way
+        }
+        if session.watching && session.outgoing.is_empty() {
+            session.until = None; // until the next event
+        }
+        self.send(index);
+    }
+
+    /// Closes a connection of the admin interface once all its bytes are sent.
+    fn leave(&mut self, index: u32) {
+        self.sessions[index].is_over = true;
+        self.send(index);
+    }
+
+    /// Sends the pending bytes of an admin session, unless a send is under way. If none are pending
+    /// and the connection is over, the session is removed.
+    fn send(&mut self, index: u32) {
+        let session = &mut self.sessions[index];
+        if session.sending {
+            return;
+        }
+        if session.outgoing.is_empty() {
+            if session.is_over {
+                // The state of TLS cannot be handed on.
+                let is_kept = session.upgrading && matches!(session.encryption, Encryption::None);
+                if let (true, Ok(socket)) = (is_kept, session.socket.try_clone()) {
+                    keep_upgrade_client(socket);
+                }
+                self.sessions.remove(index);
+            }
+            return;
+        }
+        let bytes = std::mem::take(&mut session.outgoing);
+        let buffer = self.io.pool.allocate(bytes.len()).slice(0..bytes.len());
+        buffer.copy_from(&bytes);
+        session.sending = true;
+        let socket = Rc::clone(&session.socket);
+        self.io.sockets.send(AcceptorToken::SendAdmin(index).encode(), &socket, vec![buffer]);
+    }
+
+    /// Sends a part of a reply that continues later, such as an event.
+    pub(crate) fn say(&mut self, index: u32, text: &str) {
+        let session = &mut self.sessions[index];
+        let bytes = session.encryption.encrypt(text.as_bytes());
+        session.outgoing.extend(bytes);
+        session.until = Some(Instant::now() + self.patience);
+        self.send(index);
+    }
+
+    /// Sends an admin client its reply and then closes the connection.
+    pub(crate) fn tell(&mut self, index: u32, reply: &Reply) {
+        let session = &mut self.sessions[index];
+        let answer = session.encryption.encrypt_last(reply.encode());
+        session.outgoing.extend(answer);
+        session.until = Some(Instant::now() + self.patience);
+        self.leave(index);
+    }
+}
+
+/// Size of an admin session's receive buffer, in bytes.
+const RECEIVE_BYTES: usize = 4096;
+
+/// Most admin connections over Unix sockets, and as many over TCP, so that neither crowds out the
+/// other. Beyond that the oldest idle one is disconnected. Each lasts
+/// [`admin_time`](crate::limits::Limits::admin_time) at most.
+const MOST_CONNECTIONS: usize = 32;
+
+/// Most admin sessions whose requests wait for workers. The other connections are reserved for
+/// requests that are answered at once, such as health checks.
+const MOST_WAITING: usize = 24;
 
 /// The first byte of TLS: the type of a handshake record (RFC 8446, section 5.1).
 const HANDSHAKE_RECORD: u8 = 22;

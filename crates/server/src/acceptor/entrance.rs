@@ -1,15 +1,19 @@
 //! The acceptor's record of accepted and refused clients, and the tokens of its socket operations.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::status::ThreadCounters;
 use crate::warnings::{Complaint, Warnings};
+
+/// Pause before the next attempt to accept clients after the system has refused one, for instance
+/// because descriptors ran out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The acceptor's record of accepted and refused clients.
 #[derive(Default)]
 pub(crate) struct Entrance {
     /// Listening sockets on which `accept` failed, and the time of the retry.
-    pub(crate) accept_again: Option<(Instant, Vec<AcceptorToken>)>,
+    refused: Option<(Instant, Vec<AcceptorToken>)>,
     /// The last `accept` failed. Only the first failure in a row is logged.
     refusing: bool,
     /// The last client was refused because of the connection limit. Only the first refusal in a row
@@ -25,12 +29,29 @@ impl Entrance {
         self.refusing = false;
     }
 
-    /// Records that `accept` has failed, and logs the first failure in a row.
-    pub(crate) fn not_accepted(&mut self, error: &std::io::Error, now: Instant) {
+    /// Schedules the retry of an `accept` that has failed, and logs the first failure in a row.
+    pub(crate) fn not_accepted(
+        &mut self,
+        token: AcceptorToken,
+        error: &std::io::Error,
+        now: Instant,
+    ) {
+        self.refused.get_or_insert((now + ACCEPT_PAUSE, Vec::new())).1.push(token);
         let is_first = !std::mem::replace(&mut self.refusing, true);
         if is_first && self.warnings.count(Complaint::NotAccepted, now) {
             tracing::warn!(%error, "{}", Complaint::NotAccepted.text());
         }
+    }
+
+    /// Returns the listening sockets whose retry is due.
+    pub(crate) fn accept_again(&mut self, now: Instant) -> Vec<AcceptorToken> {
+        self.refused.take_if(|(due, _)| *due <= now).map_or(Vec::new(), |(_, tokens)| tokens)
+    }
+
+    /// Returns the time of the next retry or warning.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let retry = self.refused.as_ref().map(|(due, _)| *due);
+        retry.into_iter().chain(self.warnings.due()).min()
     }
 
     /// Records that a client is within the connection limit.
