@@ -29,7 +29,7 @@ pub(crate) use counters::{
     Answered, By, Found, Latencies, Operation, Percentiles, Snapshot, Spread, ThreadCounters,
     VolumeCounters,
 };
-pub(crate) use tiers::{CacheFacts, SheddingFacts};
+pub(crate) use tiers::CacheFacts;
 
 /// Latencies in microseconds; 0 without requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -210,7 +210,8 @@ pub(crate) struct Facts {
     pub(crate) started: SystemTime,
     pub(crate) uptime: Duration,
     pub(crate) memory: Option<MemoryFacts>,
-    pub(crate) shedding: Option<SheddingFacts>,
+    /// Status of the shed controller, without `shed_bytes`.
+    pub(crate) shedding: Option<SheddingStatus>,
     /// Service times on which advice is based.
     pub(crate) service: ServiceTimes,
     /// Number of log lines that were dropped.
@@ -311,7 +312,7 @@ impl Report {
         let Snapshot { counters, stats, .. } = &self.sum;
         let (facts, top, requests) = (&self.facts, self.facts.top(), &stats.requests);
         let tiers = facts.tiers.iter().zip(self.sum.tiers());
-        let shedding = |facts| SheddingStatus::of(facts, stats.counters.shed_bytes);
+        let shed_bytes = stats.counters.shed_bytes;
         Status {
             volumes: facts.volumes.iter().map(|facts| self.volume(facts)).collect(),
             threads: self.threads.iter().map(ThreadStatus::of).collect(),
@@ -347,7 +348,10 @@ impl Report {
             clients: Published(counters.clients),
             memory: facts.memory.as_ref().map(|memory| MemoryStatus::of(memory, stats)),
             admission: AdmissionStatus::of(&top.config, stats),
-            shedding: facts.shedding.as_ref().map(shedding),
+            shedding: facts
+                .shedding
+                .clone()
+                .map(|shedding| SheddingStatus { shed_bytes, ..shedding }),
             advice: self.advice.clone(),
             pair: facts.pair.clone(),
         }

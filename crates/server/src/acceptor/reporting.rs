@@ -73,7 +73,7 @@ impl Reporting {
                 usage: tier.usage(),
                 freezing: tier.freezing(),
             }),
-            shedding: self.shed_controller.as_ref().map(|shed_controller| shed_controller.facts()),
+            shedding: self.shed_controller.as_ref().map(|it| it.status()),
             service: self.service.clone(),
             log_lines_dropped: (config.log_lines_dropped)(),
             pair: config.turn.as_ref().map(|turn| turn.status()),

@@ -8,13 +8,14 @@ use std::time::SystemTime;
 
 use floe_block::{
     AdmissionConfig, AdmissionStats, Config, Counters, FreezeStats, MemoryUse, MemoryWrite,
-    Requests, SheddingDecision, Stats, VolumeId, WriteMode,
+    Requests, Stats, VolumeId, WriteMode,
 };
 
 use super::*;
 use crate::protocol::ProtocolName;
 use crate::status::{
-    CacheFacts, Facts, Lately, MemoryFacts, ServiceTimes, SheddingFacts, Snapshot,
+    CacheFacts, Facts, Lately, MemoryFacts, ServiceTimes, SheddingDecisionStatus, SheddingStatus,
+    Snapshot,
 };
 
 /// A page parsed as strictly as Prometheus does: families with help and type first, each name once,
@@ -126,10 +127,11 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
             },
             freezing: Some(FreezeStats::default()),
         }),
-        shedding: Some(SheddingFacts {
+        shedding: Some(SheddingStatus {
             most: 0.5,
             share: 0.1,
             share_now: 0.15,
+            shed_bytes: 0,
             decisions: Vec::new(),
         }),
         service: ServiceTimes::of(None),
@@ -277,8 +279,8 @@ fn full_report() -> Report {
         thread.counters.answered(VolumeId(0), operation, 4096, latency, true);
     }
     let mut report = report(&["floe"], vec![thread]);
-    let (at, reason) = (Duration::from_secs(1), "it paid".to_owned());
-    let decision = SheddingDecision { at, share: 0.1, difference: None, reason };
+    let decision =
+        SheddingDecisionStatus { seconds: 1.0, share: 0.1, reason: "it paid".to_owned() };
     report.facts.shedding.as_mut().expect("there is one").decisions = vec![decision];
     report.advise(&mut Lately::default(), Duration::from_millis(1));
     report

@@ -400,29 +400,10 @@ pub struct SheddingDecisionStatus {
     pub reason: String,
 }
 
-/// State of the shed controller, from which [`SheddingStatus`] is made.
-#[derive(Debug, Clone)]
-pub(crate) struct SheddingFacts {
-    pub(crate) most: f64,
-    pub(crate) share: f64,
-    pub(crate) share_now: f64,
-    pub(crate) decisions: Vec<SheddingDecision>,
-}
-
-impl SheddingStatus {
-    pub(super) fn of(facts: &SheddingFacts, shed_bytes: u64) -> Self {
-        let decision = |decision: &SheddingDecision| SheddingDecisionStatus {
-            seconds: decision.at.as_secs_f64(),
-            share: decision.share,
-            reason: decision.reason.clone(),
-        };
-        Self {
-            most: facts.most,
-            share: facts.share,
-            share_now: facts.share_now,
-            shed_bytes,
-            decisions: facts.decisions.iter().map(decision).collect(),
-        }
+impl SheddingDecisionStatus {
+    pub(crate) fn of(decision: &SheddingDecision) -> Self {
+        let SheddingDecision { at, share, reason, .. } = decision;
+        Self { seconds: at.as_secs_f64(), share: *share, reason: reason.clone() }
     }
 }
 

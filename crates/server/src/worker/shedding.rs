@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use floe_block::{Shedder, shedding_options};
 
-use crate::status::SheddingFacts;
+use crate::status::{SheddingDecisionStatus, SheddingStatus};
 
 /// Number and total time of the requests that a worker has answered since the start.
 #[derive(Debug, Default)]
@@ -76,15 +76,16 @@ impl ShedController {
         f64::from_bits(self.share.load(Ordering::Relaxed))
     }
 
-    /// Returns the controller's state for the status.
-    pub(crate) fn facts(&self) -> SheddingFacts {
+    /// Returns the controller's status, without the bytes that workers have counted.
+    pub(crate) fn status(&self) -> SheddingStatus {
         // whole at any time
         let shedder = self.shedder.lock().unwrap_or_else(PoisonError::into_inner);
-        SheddingFacts {
+        SheddingStatus {
             most: self.most,
             share: shedder.share(),
             share_now: shedder.share_now(),
-            decisions: shedder.decisions().iter().cloned().collect(),
+            shed_bytes: 0,
+            decisions: shedder.decisions().iter().map(SheddingDecisionStatus::of).collect(),
         }
     }
 }
@@ -133,7 +134,7 @@ mod tests {
                 served[worker].1 += Duration::from_secs_f64(0.1 * (1.0 + change * shares[worker]));
             }
         }
-        let facts = shed_controller.facts();
+        let facts = shed_controller.status();
         assert_eq!((facts.most, facts.share), (0.25, 0.25), "{facts:?}");
         assert!(facts.decisions.iter().any(|decision| decision.share == 0.25));
     }
