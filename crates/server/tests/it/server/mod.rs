@@ -9,6 +9,7 @@ mod memory;
 mod mood;
 mod restack;
 mod shedding;
+mod standby;
 mod tiers;
 mod volumes;
 
