@@ -15,6 +15,7 @@ use crate::cache::Cache;
 use crate::guard::Ref;
 use crate::loader::{Asked, Borrowed, LoadError, Loader, Lookup, Sharing, failed, plain, polled};
 use crate::options::InsertOptions;
+use crate::sync::Arc;
 
 /// A key whose value is looked up, and made if it is absent, as [`Cache::entry`] and
 /// [`Loads::entry_ref`](crate::Loads::entry_ref) return it. `A` is the owned or borrowed key.
@@ -226,6 +227,49 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         Loader::of(self.cache).load_async(Borrowed::new(key), load, Sharing::none()).await
+    }
+
+    /// Loads as [`get`](Self::get) does, but callers that wait for a failing load get its error, too;
+    /// see [`Cache::try_get_with`].
+    ///
+    /// # Errors
+    /// The error of the caller's own `load`, or of the load for which the caller waited.
+    ///
+    /// # Panics
+    /// As `get_or_insert_with`.
+    pub fn try_get<Q, E>(
+        self,
+        key: &Q,
+        load: impl FnOnce() -> Result<(V, InsertOptions), E>,
+    ) -> Result<Ref<'a, V>, Arc<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+    {
+        let load = || load().map_err(Arc::new);
+        Loader::of(self.cache).load(Borrowed::new(key), load, &Sharing::all())
+    }
+
+    /// Loads as [`try_get`](Self::try_get) does, with a load that is a future.
+    ///
+    /// # Errors
+    /// The error of the caller's own `load`, or of the load for which the caller waited.
+    ///
+    /// # Panics
+    /// As `get_or_insert_async`.
+    pub async fn try_get_async<Q, E>(
+        self,
+        key: &Q,
+        load: impl Future<Output = Result<(V, InsertOptions), E>>,
+    ) -> Result<Ref<'a, V>, Arc<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+    {
+        let load = async { load.await.map_err(Arc::new) };
+        Loader::of(self.cache).load_async(Borrowed::new(key), load, Sharing::all()).await
     }
 
     /// Loads as [`get`](Self::get) does, but waits for the load of another caller no longer than a

@@ -1,0 +1,230 @@
+//! [`Builder`]: the settings of a hybrid cache before it is opened.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::codec::{Key, Value};
+use crate::flash::{FileFlash, FlashOptions};
+use crate::format::{MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, PAGE_BYTES};
+use crate::hybrid::Hybrid;
+use crate::log::SEGMENTS_IN_MEMORY;
+use crate::recovery::{self, OpenFailure, StoreOptions};
+
+/// What happens where objects leave memory faster than the drive takes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum OnFull {
+    /// Insertions wait for the drive.
+    #[default]
+    Wait,
+    /// Objects are dropped and counted.
+    Decline,
+}
+
+/// Builds a hybrid cache. [`Hybrid::builder`] makes one.
+#[must_use = "nothing is opened before `open`"]
+pub struct Builder<K, V> {
+    memory: u64,
+    flash: Option<(PathBuf, Option<u64>)>,
+    on_full: OnFull,
+    time_to_live: Option<Duration>,
+    object_bytes: u64,
+    keep_share: f64,
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+/// Settings that the open cache needs.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// Limit of objects in memory in bytes.
+    pub(crate) objects_bytes: u64,
+    pub(crate) on_full: OnFull,
+    pub(crate) time_to_live: Option<Duration>,
+}
+
+/// The reason why a hybrid cache could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The file could not be opened or created.
+    #[error(transparent)]
+    File(#[from] crate::flash::OpenError),
+    /// A read or write failed.
+    #[error("{path}: {source}", path = path.display())]
+    Io {
+        /// Path of the file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The file holds something else.
+    #[error(
+        "{path} holds something other than a hybrid cache; use another path, or remove it",
+        path = path.display()
+    )]
+    Foreign {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// Both superblocks are damaged.
+    #[error(
+        "{path}: both superblocks are damaged; remove the file to begin anew",
+        path = path.display()
+    )]
+    Damaged {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// A later version of Floe wrote the file.
+    #[error("{path} has format {version}, which this version of Floe does not read", path = path.display())]
+    Version {
+        /// Path of the file.
+        path: PathBuf,
+        /// Version of the format.
+        version: u32,
+    },
+    /// The file is shorter than the cache in it.
+    #[error(
+        "{path} has {actual} bytes, and the cache in it {expected}: it was cut short",
+        path = path.display()
+    )]
+    Short {
+        /// Path of the file.
+        path: PathBuf,
+        /// Bytes of the cache.
+        expected: u64,
+        /// Bytes of the file.
+        actual: u64,
+    },
+    /// A setting is missing or too small.
+    #[error("{0}")]
+    Setting(String),
+}
+
+impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
+    /// Returns a [`Builder`], which needs [`memory`](Builder::memory) and
+    /// [`flash`](Builder::flash).
+    pub fn builder() -> Builder<K, V> {
+        Builder {
+            memory: 0,
+            flash: None,
+            on_full: OnFull::default(),
+            time_to_live: None,
+            object_bytes: 16 << 10,
+            keep_share: 0.25,
+            types: PhantomData,
+        }
+    }
+}
+
+impl<K, V> fmt::Debug for Builder<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("memory", &self.memory)
+            .field("flash", &self.flash)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
+    /// Sets the limit of memory in bytes: objects in memory, and the segments that are filled and
+    /// written. The [index](crate::FlashStats::index_bytes) comes on top of it: about 9 bytes for
+    /// each object on flash.
+    pub fn memory(self, bytes: u64) -> Self {
+        Self { memory: bytes, ..self }
+    }
+
+    /// Sets the file or block device, and the bytes of it that are used. A file that does not exist
+    /// is created. One that exists keeps its size, and so `bytes` must be that.
+    pub fn flash(self, path: impl AsRef<Path>, bytes: u64) -> Self {
+        let bytes = bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+        Self { flash: Some((path.as_ref().to_owned(), Some(bytes))), ..self }
+    }
+
+    /// Sets what happens where producers are faster than the drive. They wait unless this is set.
+    pub fn on_full(self, on_full: OnFull) -> Self {
+        Self { on_full, ..self }
+    }
+
+    /// Sets the time after its insertion at which an object expires.
+    pub fn time_to_live(self, time: Duration) -> Self {
+        Self { time_to_live: Some(time), ..self }
+    }
+
+    /// Sets the mean size of objects, key and value, in bytes, as far as known. The index has room
+    /// for as many from the start, and need not grow.
+    pub fn object_bytes(self, bytes: u64) -> Self {
+        Self { object_bytes: bytes.max(1), ..self }
+    }
+
+    /// Opens the cache, or creates it.
+    ///
+    /// # Errors
+    /// Names the path and the reason. What a file held stays.
+    pub fn open(self) -> Result<Hybrid<K, V>, OpenError> {
+        let Some((path, bytes)) = self.flash else {
+            return Err(OpenError::Setting("a hybrid cache needs a path for its flash".to_owned()));
+        };
+        let max_segment_bytes = segment_bytes(self.memory);
+        let buffers = SEGMENTS_IN_MEMORY as u64 * max_segment_bytes;
+        let Some(objects_bytes) = self.memory.checked_sub(buffers).filter(|left| *left > 0) else {
+            return Err(OpenError::Setting(format!(
+                "{} bytes of memory are too few: a hybrid cache needs at least {}",
+                self.memory,
+                (SEGMENTS_IN_MEMORY + 1) * MIN_SEGMENT_BYTES
+            )));
+        };
+        let options = FlashOptions { size: bytes, ..FlashOptions::default() };
+        let flash = FileFlash::open(&path, &options)?;
+        let options = StoreOptions {
+            expected_objects: bytes.unwrap_or(0) / self.object_bytes,
+            max_segment_bytes,
+            keep_share: self.keep_share,
+            random: (random(), random()),
+        };
+        let opened = recovery::open(Arc::new(flash), &options);
+        let (store, superblock, opened) = opened.map_err(|failure| failure.at(&path))?;
+        let settings = Settings {
+            objects_bytes,
+            on_full: self.on_full,
+            time_to_live: self.time_to_live,
+        };
+        Hybrid::assemble(store, superblock, opened, &settings)
+            .map_err(|source| OpenError::Io { path, source })
+    }
+}
+
+/// Returns a random number.
+fn random() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+/// Returns the largest segment of which enough fit into a quarter of the memory.
+fn segment_bytes(memory: u64) -> u64 {
+    let most = memory / 4 / SEGMENTS_IN_MEMORY as u64;
+    let largest = if most == 0 { 0 } else { 1 << most.ilog2() };
+    largest.clamp(MIN_SEGMENT_BYTES as u64, MAX_SEGMENT_BYTES as u64)
+}
+
+impl OpenFailure {
+    fn at(self, path: &Path) -> OpenError {
+        let path = path.to_owned();
+        match self {
+            Self::Io(source) => OpenError::Io { path, source },
+            Self::Foreign => OpenError::Foreign { path },
+            Self::Damaged => OpenError::Damaged { path },
+            Self::Version(version) => OpenError::Version { path, version },
+            Self::Short { expected, actual } => OpenError::Short { path, expected, actual },
+            Self::Small => OpenError::Setting(format!(
+                "{}: too small for a hybrid cache, which has at least 8 segments of {} bytes",
+                path.display(),
+                MIN_SEGMENT_BYTES
+            )),
+        }
+    }
+}

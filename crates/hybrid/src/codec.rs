@@ -1,0 +1,196 @@
+//! [`Key`] and [`Value`]: what can be stored on flash.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// A key that can be written to flash.
+///
+/// A borrowed form, such as `str` for `String`, encodes to the same bytes as the owned one. Keys
+/// are equal exactly where their bytes are.
+pub trait Key: Hash + Eq {
+    /// Calls `with` with the bytes of the key, at most 65,535.
+    fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R;
+}
+
+/// A value that can be written to flash and read again.
+///
+/// Clones are made for every hit: a large value is best shared, such as [`Bytes`] or an `Arc`.
+///
+/// ```
+/// use floe_hybrid::Value;
+///
+/// #[derive(Clone)]
+/// struct Tile {
+///     zoom: u8,
+///     pixels: bytes::Bytes,
+/// }
+///
+/// impl Value for Tile {
+///     fn encode<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+///         let mut bytes = vec![self.zoom];
+///         bytes.extend_from_slice(&self.pixels);
+///         with(&bytes)
+///     }
+///
+///     fn decode(bytes: &[u8]) -> Option<Self> {
+///         let (zoom, pixels) = bytes.split_first()?;
+///         Some(Self { zoom: *zoom, pixels: bytes::Bytes::copy_from_slice(pixels) })
+///     }
+///
+///     fn bytes(&self) -> usize {
+///         1 + self.pixels.len()
+///     }
+/// }
+/// ```
+pub trait Value: Clone + Send + Sync + 'static {
+    /// Calls `with` with the bytes of the value.
+    fn encode<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R;
+
+    /// Makes a value from its bytes. `None` counts as a miss: the bytes may be those of another
+    /// version of the program.
+    fn decode(bytes: &[u8]) -> Option<Self>;
+
+    /// Returns the bytes of memory that the value takes, for the cache's limit.
+    fn bytes(&self) -> usize;
+}
+
+macro_rules! integers {
+    ($($integer:ty),*) => {$(
+        impl Key for $integer {
+            fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+                with(&self.to_le_bytes())
+            }
+        }
+
+        impl Value for $integer {
+            fn encode<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+                with(&self.to_le_bytes())
+            }
+
+            fn decode(bytes: &[u8]) -> Option<Self> {
+                Some(Self::from_le_bytes(bytes.try_into().ok()?))
+            }
+
+            fn bytes(&self) -> usize {
+                size_of::<Self>()
+            }
+        }
+    )*};
+}
+
+integers!(u8, u16, u32, u64, u128, i8, i16, i32, i64, i128);
+
+macro_rules! keys_of_bytes {
+    ($($key:ty),*) => {$(
+        impl Key for $key {
+            fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+                with(self.as_ref())
+            }
+        }
+    )*};
+}
+
+keys_of_bytes!(Vec<u8>, [u8], Box<[u8]>, Arc<[u8]>, Bytes);
+
+macro_rules! keys_of_text {
+    ($($key:ty),*) => {$(
+        impl Key for $key {
+            fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+                with(self.as_bytes())
+            }
+        }
+    )*};
+}
+
+keys_of_text!(String, str, Box<str>, Arc<str>);
+
+impl<const N: usize> Key for [u8; N] {
+    fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+        with(self)
+    }
+}
+
+/// The first key's bytes, their number as 2 bytes in front, and the second key's bytes.
+impl<A: Key, B: Key> Key for (A, B) {
+    fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+        let mut bytes = Vec::new();
+        self.0.encode_key(|first| {
+            bytes.extend_from_slice(&(first.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(first);
+        });
+        self.1.encode_key(|second| bytes.extend_from_slice(second));
+        with(&bytes)
+    }
+}
+
+macro_rules! values_of_bytes {
+    ($($value:ty),*) => {$(
+        impl Value for $value {
+            fn encode<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+                with(self.as_ref())
+            }
+
+            fn decode(bytes: &[u8]) -> Option<Self> {
+                Some(Self::from(bytes.to_vec()))
+            }
+
+            fn bytes(&self) -> usize {
+                self.len()
+            }
+        }
+    )*};
+}
+
+values_of_bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>, Bytes);
+
+macro_rules! values_of_text {
+    ($($value:ty),*) => {$(
+        impl Value for $value {
+            fn encode<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+                with(self.as_bytes())
+            }
+
+            fn decode(bytes: &[u8]) -> Option<Self> {
+                Some(Self::from(std::str::from_utf8(bytes).ok()?))
+            }
+
+            fn bytes(&self) -> usize {
+                self.len()
+            }
+        }
+    )*};
+}
+
+values_of_text!(String, Box<str>, Arc<str>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip<V: Value + PartialEq + std::fmt::Debug>(value: V) {
+        assert_eq!(value.encode(V::decode), Some(value));
+    }
+
+    #[test]
+    fn values_are_read_as_they_were_written() {
+        round_trip(7u8);
+        round_trip(-7i128);
+        round_trip("text".to_owned());
+        round_trip(Arc::<str>::from("text"));
+        round_trip(vec![1u8, 2]);
+        round_trip(Bytes::from_static(b"bytes"));
+        round_trip(Arc::<[u8]>::from([1, 2, 3]));
+        assert_eq!(u32::decode(&[1, 2, 3]), None);
+        assert_eq!(String::decode(&[0xff]), None);
+    }
+
+    #[test]
+    fn keys_of_two_parts_differ_where_the_parts_do() {
+        let bytes = |key: &(String, String)| key.encode_key(<[u8]>::to_vec);
+        let (one, other) = (("a".to_owned(), "bc".to_owned()), ("ab".to_owned(), "c".to_owned()));
+        assert_ne!(bytes(&one), bytes(&other));
+        assert_eq!("key".encode_key(<[u8]>::to_vec), "key".to_owned().encode_key(<[u8]>::to_vec));
+    }
+}

@@ -1,0 +1,508 @@
+//! The bytes on flash: superblock, segments, records, footers. docs/format.md draws them.
+//!
+//! The file holds two superblocks and then segments of equal size. The log is written to the
+//! segments in turn; segment number `n` (from 1 on) stands in place `n mod segments`. A segment
+//! begins with a header, has records after it, and ends with a footer that lists the records. All
+//! integers are little-endian. Checksums are CRC-32C.
+
+use crc_fast::{CrcAlgorithm, Digest, checksum};
+
+/// Unit of reads and writes in bytes.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Unit of addresses in bytes; records begin at multiples of it.
+pub(crate) const UNIT_BYTES: usize = 16;
+/// Offset of the first segment in bytes, after the superblocks and a reserve.
+pub(crate) const SEGMENTS_START: u64 = 64 << 10;
+/// Bytes at the start of a segment before its first record.
+pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
+/// Bytes of a record before its key.
+pub(crate) const RECORD_HEADER_BYTES: usize = 16;
+/// Bytes of a footer's entry.
+pub(crate) const ENTRY_BYTES: usize = 12;
+/// Bytes at the end of a segment after the footer's entries.
+pub(crate) const TRAILER_BYTES: usize = 32;
+/// Longest key in bytes.
+pub(crate) const MAX_KEY_BYTES: usize = u16::MAX as usize;
+/// Largest segment in bytes: a footer's entry has 20 bits for an offset in units.
+pub(crate) const MAX_SEGMENT_BYTES: usize = UNIT_BYTES << 20;
+/// Smallest segment in bytes.
+pub(crate) const MIN_SEGMENT_BYTES: usize = 64 << 10;
+
+const VERSION: u32 = 1;
+const SUPERBLOCK_MAGIC: &[u8; 8] = b"FloeHyb\n";
+const SEGMENT_MAGIC: &[u8; 8] = b"FloeSeg\n";
+const TRAILER_MAGIC: u32 = 0x746f_6f46; // "Foot"
+
+pub(crate) fn crc(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// The sizes of a cache on flash, fixed when it is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Bytes of a segment, a power of two.
+    pub(crate) segment_bytes: u64,
+    /// Number of segments.
+    pub(crate) segments: u64,
+}
+
+impl Geometry {
+    /// Divides `bytes` of flash into segments of at most `max_segment_bytes`. Returns `None` if it has
+    /// no room for 8 of them.
+    pub(crate) fn of(bytes: u64, max_segment_bytes: u64) -> Option<Self> {
+        let room = bytes.checked_sub(SEGMENTS_START)?;
+        let mut segment_bytes = MAX_SEGMENT_BYTES as u64;
+        while segment_bytes > max_segment_bytes && segment_bytes > MIN_SEGMENT_BYTES as u64 {
+            segment_bytes /= 2;
+        }
+        while room / segment_bytes < 64 && segment_bytes > MIN_SEGMENT_BYTES as u64 {
+            segment_bytes /= 2;
+        }
+        let segments = room / segment_bytes;
+        (segments >= 8).then_some(Self { segment_bytes, segments })
+    }
+
+    /// Returns the bytes of the file up to the end of the last segment.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        SEGMENTS_START + self.segments * self.segment_bytes
+    }
+
+    /// Returns the offset in the file of the segment with this number.
+    pub(crate) fn segment_start(&self, number: u64) -> u64 {
+        SEGMENTS_START + number % self.segments * self.segment_bytes
+    }
+
+    /// Returns the address, in units from the first segment on, of an offset in a segment.
+    pub(crate) fn address(&self, number: u64, offset: usize) -> u64 {
+        (number % self.segments * self.segment_bytes + offset as u64) / UNIT_BYTES as u64
+    }
+
+    /// Returns the place of the segment that holds an address, and the offset in it.
+    pub(crate) fn locate(&self, address: u64) -> (u64, usize) {
+        let bytes = address * UNIT_BYTES as u64;
+        (bytes / self.segment_bytes, (bytes % self.segment_bytes) as usize)
+    }
+
+    /// Returns the bytes that the longest record may have.
+    pub(crate) fn max_record_bytes(&self) -> usize {
+        self.segment_bytes as usize - SEGMENT_HEADER_BYTES - footer_bytes(1)
+    }
+}
+
+/// Returns the bytes at a segment's end that a footer of so many entries takes.
+pub(crate) fn footer_bytes(entries: usize) -> usize {
+    entries * ENTRY_BYTES + TRAILER_BYTES
+}
+
+/// The page that identifies a file as a hybrid cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    /// Number of times it was written; odd ones are copy B.
+    pub(crate) generation: u64,
+    /// Random, never used for two caches.
+    pub(crate) id: u64,
+    pub(crate) geometry: Geometry,
+    /// Number of times the cache was opened.
+    pub(crate) session: u64,
+    /// Number of the first segment whose records count; older ones were cleared.
+    pub(crate) first_segment: u64,
+    /// Seed of the hash of keys.
+    pub(crate) hash_seed: u64,
+    /// True if the last session ended in order.
+    pub(crate) clean: bool,
+    /// Segment number at which the index was saved, and the number of its bytes; 0 if it was not.
+    pub(crate) saved_at: u64,
+    pub(crate) saved_bytes: u64,
+    /// Checksum of the saved index.
+    pub(crate) saved_crc: u64,
+}
+
+/// The reason why a page is no superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BadSuperblock {
+    /// The page holds something else.
+    Foreign,
+    /// A superblock whose checksum does not match.
+    Damaged,
+    /// Written by a later version of Floe.
+    Version(u32),
+}
+
+impl Superblock {
+    pub(crate) fn encode(&self, page: &mut [u8]) {
+        page.fill(0);
+        page[8..16].copy_from_slice(SUPERBLOCK_MAGIC);
+        page[16..20].copy_from_slice(&VERSION.to_le_bytes());
+        page[20..24].copy_from_slice(&u32::from(self.clean).to_le_bytes());
+        let numbers = [
+            self.generation,
+            self.id,
+            self.geometry.segment_bytes,
+            self.geometry.segments,
+            self.session,
+            self.first_segment,
+            self.hash_seed,
+            self.saved_at,
+            self.saved_bytes,
+            self.saved_crc,
+        ];
+        for (at, number) in numbers.into_iter().enumerate() {
+            page[24 + at * 8..32 + at * 8].copy_from_slice(&number.to_le_bytes());
+        }
+        let sum = crc(&page[4..PAGE_BYTES]);
+        page[..4].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    pub(crate) fn decode(page: &[u8]) -> Result<Self, BadSuperblock> {
+        if page[8..16] != SUPERBLOCK_MAGIC[..] {
+            return Err(BadSuperblock::Foreign);
+        }
+        if u32_at(page, 0) != crc(&page[4..PAGE_BYTES]) {
+            return Err(BadSuperblock::Damaged);
+        }
+        match u32_at(page, 16) {
+            VERSION => {}
+            later => return Err(BadSuperblock::Version(later)),
+        }
+        let number = |at: usize| u64_at(page, 24 + at * 8);
+        Ok(Self {
+            generation: number(0),
+            id: number(1),
+            geometry: Geometry { segment_bytes: number(2), segments: number(3) },
+            session: number(4),
+            first_segment: number(5),
+            hash_seed: number(6),
+            clean: u32_at(page, 20) & 1 != 0,
+            saved_at: number(7),
+            saved_bytes: number(8),
+            saved_crc: number(9),
+        })
+    }
+}
+
+/// Identity of a segment's content: its number in the log and the session that wrote it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentId {
+    pub(crate) cache: u64,
+    pub(crate) number: u64,
+    pub(crate) session: u64,
+}
+
+impl SegmentId {
+    /// Returns a number that is combined with the checksums in the segment, so that bytes of its
+    /// predecessors in the same place do not pass.
+    pub(crate) fn salt(&self) -> u32 {
+        let mut mixed = self.cache ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^= self.session.rotate_left(32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^= mixed >> 29;
+        mixed = mixed.wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed >> 32) as u32
+    }
+
+    pub(crate) fn encode(&self, header: &mut [u8]) {
+        header[..SEGMENT_HEADER_BYTES].fill(0);
+        header[8..16].copy_from_slice(SEGMENT_MAGIC);
+        header[16..24].copy_from_slice(&self.cache.to_le_bytes());
+        header[24..32].copy_from_slice(&self.number.to_le_bytes());
+        header[32..40].copy_from_slice(&self.session.to_le_bytes());
+        let sum = crc(&header[4..SEGMENT_HEADER_BYTES]);
+        header[..4].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    pub(crate) fn decode(header: &[u8]) -> Option<Self> {
+        let intact = header[8..16] == SEGMENT_MAGIC[..]
+            && u32_at(header, 0) == crc(&header[4..SEGMENT_HEADER_BYTES]);
+        let id =
+            Self { cache: u64_at(header, 16), number: u64_at(header, 24), session: u64_at(header, 32) };
+        intact.then_some(id)
+    }
+}
+
+/// The meaning of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RecordKind {
+    /// A key and its value.
+    Object,
+    /// All older records of the key are invalid. The record holds the key's hash, no key.
+    Removal,
+}
+
+/// The header of a record, without its checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RecordHeader {
+    pub(crate) kind: RecordKind,
+    pub(crate) key_bytes: usize,
+    pub(crate) value_bytes: usize,
+    /// Second since 1970 from which on the object is expired; 0 for never.
+    pub(crate) expires: u32,
+}
+
+impl RecordHeader {
+    /// Returns the bytes of header, key and value.
+    pub(crate) fn record_bytes(&self) -> usize {
+        RECORD_HEADER_BYTES + self.key_bytes + self.value_bytes
+    }
+
+    /// Returns the bytes of the log that the record takes.
+    pub(crate) fn log_bytes(&self) -> usize {
+        self.record_bytes().next_multiple_of(UNIT_BYTES)
+    }
+
+    /// Encodes the header with a checksum of header, key and value, yet without the salt.
+    pub(crate) fn encode(&self, key: &[u8], value: &[u8]) -> [u8; RECORD_HEADER_BYTES] {
+        debug_assert_eq!((key.len(), value.len()), (self.key_bytes, self.value_bytes));
+        let mut header = [0; RECORD_HEADER_BYTES];
+        header[4..8].copy_from_slice(&(self.value_bytes as u32).to_le_bytes());
+        header[8..10].copy_from_slice(&(self.key_bytes as u16).to_le_bytes());
+        header[10] = match self.kind {
+            RecordKind::Object => 1,
+            RecordKind::Removal => 2,
+        };
+        header[12..16].copy_from_slice(&self.expires.to_le_bytes());
+        let mut sum = Digest::new(CrcAlgorithm::Crc32Iscsi);
+        sum.update(&header[4..]);
+        sum.update(key);
+        sum.update(value);
+        header[..4].copy_from_slice(&(sum.finalize() as u32).to_le_bytes());
+        header
+    }
+}
+
+/// Adds a segment's salt to the checksum of an encoded record, or removes it.
+pub(crate) fn salt_record(record: &mut [u8], salt: u32) {
+    let sum = u32_at(record, 0) ^ salt;
+    record[..4].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// A record in a buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record<'a> {
+    pub(crate) header: RecordHeader,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// Reads the record that begins the buffer. Returns `None` if it is not whole, its checksum
+    /// does not match, or another segment's content stands there.
+    pub(crate) fn decode(bytes: &'a [u8], salt: u32) -> Option<Self> {
+        if bytes.len() < RECORD_HEADER_BYTES {
+            return None;
+        }
+        let kind = match bytes[10] {
+            1 => RecordKind::Object,
+            2 => RecordKind::Removal,
+            _ => return None,
+        };
+        let header = RecordHeader {
+            kind,
+            key_bytes: usize::from(u16::from_le_bytes([bytes[8], bytes[9]])),
+            value_bytes: u32_at(bytes, 4) as usize,
+            expires: u32_at(bytes, 12),
+        };
+        let end = header.record_bytes();
+        if end > bytes.len() || crc(&bytes[4..end]) ^ salt != u32_at(bytes, 0) {
+            return None;
+        }
+        let (key, value) = bytes[RECORD_HEADER_BYTES..end].split_at(header.key_bytes);
+        Some(Self { header, key, value })
+    }
+}
+
+/// The length of a record on flash as the index keeps it: 6 bits, rounded up by at most a quarter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LengthCode(pub(crate) u8);
+
+/// Units that each code stands for.
+const LENGTHS: [u32; 64] = {
+    let mut lengths = [0; 64];
+    let mut units = 0u32;
+    let mut code = 0;
+    while code < 64 {
+        let longer = units + 1 + units * 234 / 1000;
+        units = if longer > 1 << 20 { 1 << 20 } else { longer };
+        lengths[code] = units;
+        code += 1;
+    }
+    assert!(units == 1 << 20);
+    lengths
+};
+
+impl LengthCode {
+    /// Returns the smallest code for a record of so many bytes, at most those of a segment.
+    pub(crate) fn of(bytes: usize) -> Self {
+        let units = bytes.div_ceil(UNIT_BYTES) as u32;
+        Self(LENGTHS.partition_point(|&length| length < units) as u8)
+    }
+
+    /// Returns the bytes that hold the record.
+    pub(crate) fn bytes(self) -> usize {
+        LENGTHS[usize::from(self.0)] as usize * UNIT_BYTES
+    }
+}
+
+/// A footer's note of one record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FooterEntry {
+    pub(crate) hash: u64,
+    pub(crate) offset: usize,
+    pub(crate) length: LengthCode,
+    pub(crate) kind: RecordKind,
+}
+
+impl FooterEntry {
+    pub(crate) fn encode(&self) -> [u8; ENTRY_BYTES] {
+        let mut bytes = [0; ENTRY_BYTES];
+        let removal = u32::from(self.kind == RecordKind::Removal);
+        let units = (self.offset / UNIT_BYTES) as u32;
+        let word = units | u32::from(self.length.0) << 20 | removal << 26;
+        bytes[..8].copy_from_slice(&self.hash.to_le_bytes());
+        bytes[8..].copy_from_slice(&word.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Self {
+        let word = u32_at(bytes, 8);
+        Self {
+            hash: u64_at(bytes, 0),
+            offset: (word & 0xf_ffff) as usize * UNIT_BYTES,
+            length: LengthCode((word >> 20 & 63) as u8),
+            kind: if word >> 26 & 1 == 1 { RecordKind::Removal } else { RecordKind::Object },
+        }
+    }
+}
+
+/// The end of a closed segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trailer {
+    pub(crate) id: SegmentId,
+    pub(crate) entries: usize,
+}
+
+impl Trailer {
+    /// Encodes the trailer of a footer whose entries have this checksum.
+    pub(crate) fn encode(&self, entries_crc: u32) -> [u8; TRAILER_BYTES] {
+        let mut bytes = [0; TRAILER_BYTES];
+        bytes[4..8].copy_from_slice(&TRAILER_MAGIC.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.id.number.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.id.session.to_le_bytes());
+        bytes[24..28].copy_from_slice(&(self.entries as u32).to_le_bytes());
+        bytes[28..32].copy_from_slice(&entries_crc.to_le_bytes());
+        let sum = crc(&bytes[4..]) ^ self.id.salt();
+        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the trailer of a segment of this cache. Returns it with the checksum of the entries,
+    /// or `None` if the segment was not closed.
+    pub(crate) fn decode(bytes: &[u8], cache: u64) -> Option<(Self, u32)> {
+        let id = SegmentId { cache, number: u64_at(bytes, 8), session: u64_at(bytes, 16) };
+        let intact = u32_at(bytes, 4) == TRAILER_MAGIC
+            && crc(&bytes[4..TRAILER_BYTES]) ^ id.salt() == u32_at(bytes, 0);
+        intact.then(|| (Self { id, entries: u32_at(bytes, 24) as usize }, u32_at(bytes, 28)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ID: SegmentId = SegmentId { cache: 7, number: 3, session: 2 };
+
+    #[test]
+    fn lengths_are_rounded_up_by_a_quarter_at_most() {
+        for bytes in (1..200_000).chain([MAX_SEGMENT_BYTES - 1, MAX_SEGMENT_BYTES]) {
+            let rounded = LengthCode::of(bytes).bytes();
+            assert!(rounded >= bytes, "{bytes} became {rounded}");
+            let units = bytes.div_ceil(UNIT_BYTES) * UNIT_BYTES;
+            assert!(rounded <= units + units / 4 + UNIT_BYTES, "{bytes} became {rounded}");
+        }
+    }
+
+    #[test]
+    fn a_superblock_is_read_as_it_was_written_and_told_from_others() {
+        let block = Superblock {
+            generation: 5,
+            id: 6,
+            geometry: Geometry::of(1 << 30, 1 << 24).unwrap(),
+            session: 8,
+            first_segment: 9,
+            hash_seed: 10,
+            clean: true,
+            saved_at: 11,
+            saved_bytes: 12,
+            saved_crc: 13,
+        };
+        let mut page = vec![0xff; PAGE_BYTES];
+        assert_eq!(Superblock::decode(&page), Err(BadSuperblock::Foreign));
+        block.encode(&mut page);
+        assert_eq!(Superblock::decode(&page), Ok(block));
+        page[100] ^= 1;
+        assert_eq!(Superblock::decode(&page), Err(BadSuperblock::Damaged));
+        page[16] = 2;
+        let sum = crc(&page[4..]);
+        page[..4].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(Superblock::decode(&page), Err(BadSuperblock::Version(2)));
+    }
+
+    #[test]
+    fn flash_is_divided_into_segments() {
+        assert_eq!(Geometry::of(100_000, 1 << 24), None);
+        let small = Geometry::of(1 << 20, 1 << 24).unwrap();
+        assert_eq!((small.segment_bytes, small.segments), (64 << 10, 15));
+        let large = Geometry::of(200 << 30, 1 << 24).unwrap();
+        assert_eq!((large.segment_bytes, large.segments), (16 << 20, 12799));
+        assert!(large.total_bytes() <= 200 << 30);
+        let address = large.address(12_800, 4096);
+        assert_eq!(large.locate(address), (1, 4096));
+    }
+
+    #[test]
+    fn a_trailer_belongs_to_its_cache() {
+        let trailer = Trailer { id: ID, entries: 4 };
+        let bytes = trailer.encode(99);
+        assert_eq!(Trailer::decode(&bytes, 7), Some((trailer, 99)));
+        assert_eq!(Trailer::decode(&bytes, 8), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_passes_in_its_own_segment_only(
+            key in proptest::collection::vec(any::<u8>(), 0..40),
+            value in proptest::collection::vec(any::<u8>(), 0..300),
+            expires: u32,
+            flipped: proptest::sample::Index,
+        ) {
+            let header = RecordHeader {
+                kind: RecordKind::Object, key_bytes: key.len(), value_bytes: value.len(), expires,
+            };
+            let mut bytes = header.encode(&key, &value).to_vec();
+            bytes.extend_from_slice(&key);
+            bytes.extend_from_slice(&value);
+            salt_record(&mut bytes, ID.salt());
+            let record = Record::decode(&bytes, ID.salt()).unwrap();
+            prop_assert_eq!((record.header, record.key, record.value), (header, &key[..], &value[..]));
+            let next = SegmentId { number: 4, ..ID };
+            prop_assert!(Record::decode(&bytes, next.salt()).is_none());
+            let bit = flipped.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Record::decode(&bytes, ID.salt()).is_none());
+        }
+
+        #[test]
+        fn footer_entries_are_read_as_written(hash: u64, units in 0usize..1 << 20, code in 0u8..64, removal: bool) {
+            let kind = if removal { RecordKind::Removal } else { RecordKind::Object };
+            let entry = FooterEntry { hash, offset: units * UNIT_BYTES, length: LengthCode(code), kind };
+            prop_assert_eq!(FooterEntry::decode(&entry.encode()), entry);
+        }
+    }
+}

@@ -1,0 +1,724 @@
+//! [`Hybrid`]: the cache in memory and on flash.
+
+use std::borrow::Borrow;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use floe_memory::{Cache, Cause, InsertOptions};
+
+use crate::builder::{OnFull, Settings};
+use crate::codec::{Key, Value};
+use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind};
+use crate::log::Refused;
+use crate::order::Change;
+use crate::recovery::{self, Opened, SuperblockWriter};
+use crate::stats::{FlashStats, Stats};
+use crate::store::{Evictor, Store, count, hash_key, seconds_now};
+
+/// Bytes of memory that an entry takes beside its key and value.
+const ENTRY_OVERHEAD: usize = 96;
+
+thread_local! {
+    /// Time of the stripes at which this thread's call began that may make objects leave memory.
+    static CALL_BEGAN: Cell<u64> = const { Cell::new(0) };
+    /// Hash of the key that this thread's call changes; 0 for none.
+    static CHANGING: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A value in memory.
+#[derive(Debug)]
+struct Held<V> {
+    value: V,
+    weight: u32,
+    /// Second since 1970 from which on the object is expired; 0 for never.
+    expires: u32,
+    /// True if flash has the object, too, unless it evicted it since.
+    on_flash: bool,
+    /// Set by the first hit.
+    used: AtomicBool,
+}
+
+impl<V> Held<V> {
+    fn note_use(&self) {
+        // Later hits write nothing. Relaxed: a hint for admission.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// An encoded object on its way from memory to flash.
+pub(crate) struct Departing {
+    header: RecordHeader,
+    encoded: [u8; RECORD_HEADER_BYTES],
+    /// Key and value.
+    body: Vec<u8>,
+}
+
+impl Departing {
+    fn key_and_value(&self) -> (&[u8], &[u8]) {
+        self.body.split_at(self.header.key_bytes)
+    }
+}
+
+impl fmt::Debug for Departing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Departing").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+/// What is said of an inserted object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Inserted {
+    /// The object is in memory. It goes to flash when it leaves memory, if admission agrees.
+    InMemory,
+    /// The object is too large for memory, and on its way to flash.
+    ToFlash,
+    /// The object is in neither, and an older one of its key is gone.
+    Declined(Declined),
+}
+
+/// The reason why an object is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Declined {
+    /// Key and value are larger than a segment of flash, or the key has more than 65,535 bytes.
+    TooLarge,
+    /// The drive is slower than the producers, and [`OnFull::Decline`] is set.
+    Behind,
+    /// The flash has failed.
+    Failed,
+}
+
+/// The result of a removal.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Removed {
+    /// No restart brings the object back.
+    Durable,
+    /// The object is gone, but it may be back after a restart: the flash has failed.
+    NotDurable(io::Error),
+}
+
+/// Counts of objects between memory and flash.
+#[derive(Debug, Default)]
+struct FlowCounters {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    superseded: AtomicU64,
+    behind: AtomicU64,
+    too_large: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The way from memory to flash. The memory's listener has it, too.
+#[derive(Debug)]
+struct Flow {
+    store: Arc<Store<Departing>>,
+    on_full: OnFull,
+    /// Hashes of objects that found no room in the log yet.
+    waiting: Mutex<VecDeque<u64>>,
+    /// True where `waiting` may have something.
+    waits: AtomicBool,
+    counters: FlowCounters,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Flow {
+    /// Takes an object that left memory.
+    fn depart<K: Key, V: Value>(&self, key: &K, held: &Held<V>, cause: Cause) {
+        if held.on_flash || !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed) {
+            return;
+        }
+        if held.expires != 0 && u64::from(held.expires) <= seconds_now() {
+            return;
+        }
+        let since = CALL_BEGAN.get();
+        key.encode_key(|key| held.value.encode(|value| self.send(key, value, held.expires, since)));
+    }
+
+    /// Appends an object to the log, or has it wait for room.
+    fn send(&self, key: &[u8], value: &[u8], expires: u32, since: u64) {
+        let kind = RecordKind::Object;
+        let header =
+            RecordHeader { kind, key_bytes: key.len(), value_bytes: value.len(), expires };
+        if !self.fits(&header) {
+            return count(&self.counters.too_large);
+        }
+        let encoded = header.encode(key, value);
+        let hash = hash_key(self.store.hash_seed, key);
+        let mut stripe = self.store.stripes.of(hash);
+        // Memory may decline the very object that this call inserts.
+        let own = usize::from(CHANGING.get() == hash);
+        if stripe.changed_since(hash, since, own) {
+            return count(&self.counters.superseded);
+        }
+        match self.store.append_object(hash, &header, &encoded, key, value) {
+            Ok(()) => {}
+            Err(Refused::Ended) => count(&self.counters.failed),
+            Err(Refused::Full) if self.on_full == OnFull::Decline => {
+                count(&self.counters.behind);
+            }
+            Err(Refused::Full) => {
+                let body = [key, value].concat();
+                stripe.depart(hash, Departing { header, encoded, body });
+                drop(stripe);
+                lock(&self.waiting).push_back(hash);
+                self.waits.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    fn fits(&self, header: &RecordHeader) -> bool {
+        header.key_bytes <= MAX_KEY_BYTES
+            && header.log_bytes() <= self.store.log.geometry.max_record_bytes()
+    }
+
+    /// Appends waiting objects while there is room. Returns the bytes that the next one needs.
+    fn drain(&self) -> Option<usize> {
+        // Acquire: pairs with the store after the push.
+        if !self.waits.load(Ordering::Acquire) {
+            return None;
+        }
+        loop {
+            let mut waiting = lock(&self.waiting);
+            let Some(hash) = waiting.pop_front() else {
+                self.waits.store(false, Ordering::Release);
+                return None;
+            };
+            drop(waiting);
+            let mut stripe = self.store.stripes.of(hash);
+            let Some(object) = stripe.departing(hash) else { continue }; // superseded
+            let (key, value) = object.key_and_value();
+            match self.store.append_object(hash, &object.header, &object.encoded, key, value) {
+                Ok(()) => drop(stripe.take_departing(hash)),
+                Err(Refused::Ended) => {
+                    count(&self.counters.failed);
+                    drop(stripe.take_departing(hash));
+                }
+                Err(Refused::Full) => {
+                    let needed = object.header.log_bytes();
+                    drop(stripe);
+                    lock(&self.waiting).push_front(hash);
+                    return Some(needed);
+                }
+            }
+        }
+    }
+
+    /// Appends all waiting objects, and waits for the drive where it must.
+    fn drain_fully(&self) {
+        while let Some(needed) = self.drain() {
+            self.store.log.wait_for_room(needed);
+        }
+    }
+}
+
+/// A miss, as the load of a key finds it.
+#[derive(Debug)]
+struct Miss;
+
+struct Shared<K: Key + Send + Sync + 'static, V: Value> {
+    memory: Cache<K, Held<V>>,
+    flow: Arc<Flow>,
+    superblock: SuperblockWriter,
+    opened: Opened,
+    time_to_live: Option<Duration>,
+    largest_in_memory: usize,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A cache in memory and on flash. Clones share it.
+///
+/// Objects are inserted into memory, and go to flash when they leave it. A hit on flash brings the
+/// object to memory. Flash is one log: objects are appended, and the oldest ones leave, but for
+/// those that were used since they were written.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("cache");
+/// use floe_hybrid::Hybrid;
+///
+/// let cache: Hybrid<String, Vec<u8>> = Hybrid::builder().memory(8 << 20).flash(path, 64 << 20).open()?;
+/// cache.insert("key".to_string(), b"value".to_vec());
+/// assert_eq!(cache.get_blocking("key"), Some(b"value".to_vec()));
+/// cache.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Hybrid<K: Key + Send + Sync + 'static, V: Value> {
+    shared: Arc<Shared<K, V>>,
+}
+
+impl<K: Key + Send + Sync + 'static, V: Value> Clone for Hybrid<K, V> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<K: Key + Send + Sync + 'static, V: Value> fmt::Debug for Hybrid<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hybrid").field("stats", &self.stats()).finish()
+    }
+}
+
+impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
+    /// Makes the cache of an open store. `memory_bytes` is the limit of objects in memory.
+    pub(crate) fn assemble(
+        store: Store<Departing>,
+        superblock: SuperblockWriter,
+        opened: Opened,
+        settings: &Settings,
+    ) -> io::Result<Self> {
+        let store = Arc::new(store);
+        let mut evictor = Evictor(Arc::clone(&store));
+        let log = Arc::clone(&store);
+        let writer = std::thread::Builder::new()
+            .name("floe-hybrid".to_owned())
+            .spawn(move || log.log.run(&mut evictor))?;
+        let flow = Arc::new(Flow {
+            store,
+            on_full: settings.on_full,
+            waiting: Mutex::default(),
+            waits: AtomicBool::new(false),
+            counters: FlowCounters::default(),
+        });
+        let listener = Arc::clone(&flow);
+        let memory = Cache::builder()
+            .weight_capacity(settings.objects_bytes)
+            .weigher(|_: &K, held: &Held<V>| held.weight)
+            .listener(move |key: &K, held: &Held<V>, cause| listener.depart(key, held, cause))
+            .build();
+        Ok(Self {
+            shared: Arc::new(Shared {
+                memory,
+                flow,
+                superblock,
+                opened,
+                time_to_live: settings.time_to_live,
+                largest_in_memory: (settings.objects_bytes / 8) as usize,
+                writer: Mutex::new(Some(writer)),
+            }),
+        })
+    }
+
+    fn store(&self) -> &Store<Departing> {
+        &self.shared.flow.store
+    }
+
+    fn hash<Q: Key + ?Sized>(&self, key: &Q) -> u64 {
+        key.encode_key(|key| hash_key(self.store().hash_seed, key))
+    }
+
+    /// Notes that objects which leave memory from now on do so by this thread's call, which changes
+    /// the key with this hash; 0 for none.
+    fn enter(&self, changing: u64) {
+        CALL_BEGAN.set(self.store().stripes.now());
+        CHANGING.set(changing);
+    }
+
+    /// Returns how the cache was found when it was opened.
+    pub fn opened(&self) -> Opened {
+        self.shared.opened
+    }
+
+    /// Begins a change of a key: flash forgets what it has of it.
+    fn begin_change(&self, hash: u64) -> Change<'_, Departing> {
+        let store = self.store();
+        loop {
+            let begun = store.stripes.begin_change(hash, || match store.forget(hash) {
+                // A failed flash is not read any more.
+                Ok(_) | Err(Refused::Ended) => Ok(()),
+                Err(Refused::Full) => Err(Refused::Full),
+            });
+            match begun {
+                Ok((change, _)) => return change,
+                Err(_) => store.log.wait_for_room(RECORD_HEADER_BYTES * 2),
+            }
+        }
+    }
+
+    /// Inserts an object, or replaces the one of its key.
+    ///
+    /// The call may wait for the drive where producers are faster; see
+    /// [`on_full`](crate::Builder::on_full).
+    pub fn insert(&self, key: K, value: V) -> Inserted {
+        self.insert_with_lifetime(key, value, self.shared.time_to_live)
+    }
+
+    /// Inserts an object that expires after a time; `None` for never.
+    pub fn insert_with_lifetime(
+        &self,
+        key: K,
+        value: V,
+        time_to_live: Option<Duration>,
+    ) -> Inserted {
+        let hash = self.hash(&key);
+        let change = self.begin_change(hash);
+        let (held, options) = self.hold(&key, value, time_to_live);
+        self.enter(hash);
+        let inserted = if held.weight as usize > self.shared.largest_in_memory {
+            self.shared.memory.remove(&key);
+            self.shared.flow.depart(&key, &held, Cause::Rejected);
+            Inserted::ToFlash
+        } else {
+            self.shared.memory.insert_with(key, held, options);
+            Inserted::InMemory
+        };
+        CHANGING.set(0);
+        drop(change);
+        self.shared.flow.drain_fully();
+        inserted
+    }
+
+    fn hold(&self, key: &K, value: V, time_to_live: Option<Duration>) -> (Held<V>, InsertOptions) {
+        let key_bytes = key.encode_key(<[u8]>::len);
+        let weight = (key_bytes + value.bytes() + ENTRY_OVERHEAD).min(u32::MAX as usize) as u32;
+        let expires = time_to_live.map_or(0, |time| {
+            u32::try_from(seconds_now().saturating_add(time.as_secs().max(1))).unwrap_or(0)
+        });
+        let options = time_to_live
+            .map_or_else(InsertOptions::new, |time| InsertOptions::new().time_to_live(time));
+        let used = AtomicBool::new(false);
+        (Held { value, weight, expires, on_flash: false, used }, options)
+    }
+
+    /// Makes an entry for memory of an object that was read from flash.
+    fn brought(&self, key_bytes: usize, value: V, expires: u32) -> (Held<V>, InsertOptions) {
+        let weight = (key_bytes + value.bytes() + ENTRY_OVERHEAD).min(u32::MAX as usize) as u32;
+        let options = match expires {
+            0 => InsertOptions::new(),
+            at => {
+                let left = u64::from(at).saturating_sub(seconds_now());
+                InsertOptions::new().time_to_live(Duration::from_secs(left))
+            }
+        };
+        let used = AtomicBool::new(false);
+        (Held { value, weight, expires, on_flash: true, used }, options)
+    }
+
+    fn in_memory<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Key + ?Sized,
+    {
+        self.shared.memory.read(key, |held| {
+            held.note_use();
+            held.value.clone()
+        })
+    }
+
+    /// Returns the object of a key that is on its way from memory to flash.
+    fn departing(&self, hash: u64, key: &[u8]) -> Option<V> {
+        let flow = &self.shared.flow;
+        if !flow.waits.load(Ordering::Acquire) {
+            return None;
+        }
+        let stripe = flow.store.stripes.of(hash);
+        let (of, value) = stripe.departing(hash)?.key_and_value();
+        (of == key).then(|| V::decode(value)).flatten()
+    }
+
+    /// Returns the value of a key, from memory or from flash.
+    pub async fn get<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Key + ToOwned<Owned = K> + ?Sized,
+    {
+        if let Some(value) = self.in_memory(key) {
+            return Some(value);
+        }
+        let found = self.get_from_flash(key).await;
+        self.count_flash(found.is_some());
+        found
+    }
+
+    fn count_flash(&self, is_hit: bool) {
+        let counters = &self.shared.flow.counters;
+        count(if is_hit { &counters.hits } else { &counters.misses });
+    }
+
+    async fn get_from_flash<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Key + ToOwned<Owned = K> + ?Sized,
+    {
+        let hash = self.hash(key);
+        if let Some(value) = key.encode_key(|key| self.departing(hash, key)) {
+            return Some(value);
+        }
+        // Most misses end here, without a load.
+        self.store().index.peek(hash)?;
+        let load = self.load_from_flash(hash, key);
+        let value = {
+            let loaded = self.shared.memory.loads().get_async(key, load).await;
+            loaded.ok().map(|held| held.value.clone())
+        };
+        self.shared.flow.drain();
+        value
+    }
+
+    async fn load_from_flash<Q>(&self, hash: u64, key: &Q) -> Result<(Held<V>, InsertOptions), Miss>
+    where
+        Q: Key + ?Sized,
+    {
+        let bytes = key.encode_key(<[u8]>::to_vec);
+        let place = self.store().index.look_up(hash).ok_or(Miss)?;
+        let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
+        let found = self.store().read(hash, place, &bytes, read).await;
+        let (value, expires) = found.ok().flatten().flatten().ok_or(Miss)?;
+        self.enter(0);
+        Ok(self.brought(bytes.len(), value, expires))
+    }
+
+    /// Returns the value of a key, from memory or from flash. The thread waits for the drive.
+    pub fn get_blocking<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Key + ToOwned<Owned = K> + ?Sized,
+    {
+        if let Some(value) = self.in_memory(key) {
+            return Some(value);
+        }
+        let found = self.get_from_flash_blocking(key);
+        self.count_flash(found.is_some());
+        found
+    }
+
+    fn get_from_flash_blocking<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Key + ToOwned<Owned = K> + ?Sized,
+    {
+        let hash = self.hash(key);
+        if let Some(value) = key.encode_key(|key| self.departing(hash, key)) {
+            return Some(value);
+        }
+        self.store().index.peek(hash)?;
+        let loaded = self.shared.memory.loads().get(key, || {
+            let place = self.store().index.look_up(hash).ok_or(Miss)?;
+            let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
+            let found = key.encode_key(|key| self.store().read_blocking(hash, place, key, read));
+            let (value, expires) = found.ok().flatten().flatten().ok_or(Miss)?;
+            self.enter(0);
+            Ok::<_, Miss>(self.brought(key.encode_key(<[u8]>::len), value, expires))
+        });
+        let value = loaded.ok().map(|held| held.value.clone());
+        self.shared.flow.drain();
+        value
+    }
+
+    /// Returns the value of a key; where neither memory nor flash has it, awaits `fetch` and
+    /// inserts what it brings. Callers that ask for the key meanwhile wait for the same fetch.
+    ///
+    /// # Errors
+    /// The error of `fetch`, for all who waited for it.
+    pub async fn get_or_fetch<Q, E>(
+        &self,
+        key: &Q,
+        fetch: impl Future<Output = Result<V, E>>,
+    ) -> Result<V, Arc<E>>
+    where
+        K: Borrow<Q>,
+        Q: Key + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+    {
+        if let Some(value) = self.in_memory(key) {
+            return Ok(value);
+        }
+        let hash = self.hash(key);
+        if let Some(value) = key.encode_key(|key| self.departing(hash, key)) {
+            self.count_flash(true);
+            return Ok(value);
+        }
+        // Ends once memory has the value.
+        let change = Mutex::new(None);
+        let load = async {
+            let found = self.load_from_flash(hash, key).await;
+            self.count_flash(found.is_ok());
+            if let Ok(found) = found {
+                return Ok(found);
+            }
+            let value = fetch.await?;
+            *lock(&change) = Some(self.begin_change(hash));
+            let key: K = key.to_owned();
+            let held = self.hold(&key, value, self.shared.time_to_live);
+            self.enter(hash);
+            Ok(held)
+        };
+        let result = {
+            let loaded = self.shared.memory.loads().try_get_async(key, load).await;
+            loaded.map(|held| held.value.clone())
+        };
+        CHANGING.set(0);
+        drop(change);
+        self.shared.flow.drain();
+        result
+    }
+
+    /// Returns whether memory or flash has an object of the key. Of flash the answer is wrong for
+    /// one absent key in some thousands, since the index knows keys by a part of their hash.
+    pub fn contains<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Key + ?Sized,
+    {
+        let hash = self.hash(key);
+        self.shared.memory.contains_key(key)
+            || self.store().stripes.of(hash).departing(hash).is_some()
+            || self.store().index.peek(hash).is_some()
+    }
+
+    /// Removes the object of a key. A restart may bring it back until [`sync`](Self::sync) has
+    /// returned; [`remove_durably`](Self::remove_durably) waits for that.
+    pub fn remove<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Key + ?Sized,
+    {
+        let change = self.begin_change(self.hash(key));
+        self.shared.memory.remove(key);
+        drop(change);
+    }
+
+    /// Removes the object of a key, and waits until no restart can bring it back.
+    pub fn remove_durably<Q>(&self, key: &Q) -> Removed
+    where
+        K: Borrow<Q>,
+        Q: Key + ?Sized,
+    {
+        self.remove(key);
+        match self.store().log.sync_until(self.store().log.end()) {
+            Ok(()) => Removed::Durable,
+            Err(error) => Removed::NotDurable(error),
+        }
+    }
+
+    /// Removes all objects, in a time that does not depend on their number.
+    ///
+    /// # Errors
+    /// When the flash fails; a restart may then bring objects back.
+    pub fn clear(&self) -> io::Result<()> {
+        let store = self.store();
+        let first = loop {
+            let mut stripes = store.stripes.all();
+            match store.clear() {
+                Ok(first) => {
+                    stripes.iter_mut().for_each(|stripe| drop(stripe.take_all_departing()));
+                    break first;
+                }
+                Err(Refused::Full) => {
+                    drop(stripes);
+                    store.log.wait_for_room(store.log.geometry.max_record_bytes());
+                }
+                Err(Refused::Ended) => {
+                    return Err(io::Error::other(
+                        store.log.failure().unwrap_or_else(|| "the cache is closed".to_owned()),
+                    ));
+                }
+            }
+        };
+        self.shared.memory.clear();
+        let flash = &*store.log.flash;
+        self.shared.superblock.write(flash, |block| block.first_segment = first)
+    }
+
+    /// Makes all that was removed and replaced until now durable, and all that has gone to flash.
+    /// Objects that are in memory only stay there.
+    ///
+    /// # Errors
+    /// When the flash fails.
+    pub fn sync(&self) -> io::Result<()> {
+        self.shared.flow.drain_fully();
+        self.store().log.sync_until(self.store().log.end())
+    }
+
+    /// Writes what is in memory to flash, and ends the cache: its other handles find only what is
+    /// in memory. The next start finds all objects within a second.
+    ///
+    /// # Errors
+    /// When the flash fails; the next start then recovers what it can.
+    pub fn close(&self) -> io::Result<()> {
+        self.shared.close()
+    }
+
+    /// Returns the statistics.
+    pub fn stats(&self) -> Stats {
+        let (flow, store) = (&self.shared.flow, self.store());
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            memory: self.shared.memory.stats(),
+            flash: FlashStats {
+                hits: load(&flow.counters.hits),
+                misses: load(&flow.counters.misses),
+                objects: store.index.len(),
+                inserted: load(&store.counters.inserted),
+                evicted: load(&store.counters.evicted),
+                kept: load(&store.counters.kept),
+                dropped_used: load(&store.counters.dropped_used),
+                collided: load(&store.counters.collided),
+                mistaken: load(&store.counters.mistaken),
+                damaged: load(&store.counters.damaged),
+                failed_reads: load(&store.counters.failed_reads),
+                superseded: load(&flow.counters.superseded),
+                declined_behind: load(&flow.counters.behind),
+                declined_too_large: load(&flow.counters.too_large),
+                declined_failed: load(&flow.counters.failed),
+                appended_bytes: load(&store.log.counters.appended_bytes),
+                kept_bytes: load(&store.log.counters.kept_bytes),
+                written_bytes: load(&store.log.counters.written_bytes),
+                capacity_bytes: store.log.geometry.segments * store.log.geometry.segment_bytes,
+                index_bytes: store.index.memory_bytes(),
+                failure: store.log.failure(),
+            },
+        }
+    }
+}
+
+impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
+    fn close(&self) -> io::Result<()> {
+        let Some(writer) = lock(&self.writer).take() else { return Ok(()) };
+        let store = &self.flow.store;
+        self.flow.drain_fully();
+        // Memory's objects are appended as if they had left it.
+        let since = store.stripes.now();
+        for item in self.memory.iter() {
+            let (key, held) = (item.key(), item.value());
+            let is_there = held.on_flash && {
+                let hash = key.encode_key(|key| hash_key(store.hash_seed, key));
+                store.index.peek(hash).is_some()
+            };
+            if !is_there && (held.expires == 0 || u64::from(held.expires) > seconds_now()) {
+                let send = |key: &[u8], value: &[u8]| {
+                    self.flow.send(key, value, held.expires, since);
+                };
+                key.encode_key(|key| held.value.encode(|value| send(key, value)));
+                self.flow.drain_fully();
+            }
+        }
+        store.log.end_soon();
+        if writer.join().is_err() {
+            return Err(io::Error::other("the writer thread has panicked"));
+        }
+        match store.log.failure() {
+            Some(failure) => Err(io::Error::other(failure)),
+            None => recovery::save(store, &self.superblock),
+        }
+    }
+}
+
+impl<K: Key + Send + Sync + 'static, V: Value> Drop for Shared<K, V> {
+    fn drop(&mut self) {
+        let _ = self.close(); // `Hybrid::close` tells of errors
+    }
+}

@@ -1,0 +1,518 @@
+//! The index in memory: where the record of a key is on flash, in 8 bytes an object.
+//!
+//! A cuckoo hash table of buckets of 64 bytes with 8 slots each. A slot holds a tag of the key's
+//! hash, the record's address, its [length](LengthCode), and 2 bits that count its uses. The other
+//! bucket of a slot follows from its bucket and its tag, so that slots move without the hash
+//! (partial-key cuckoo hashing, Fan et al. 2014).
+//!
+//! Two keys whose tags and buckets are equal share a slot, and the newer record has it. The older
+//! one is lost to the cache, which [`Index::insert`] reports. With 16-bit tags that happens to
+//! about one insertion in 4,000, with the 22-bit tags of 200 GB of flash to one in 260,000.
+//!
+//! The table is divided into shards with a lock each. A shard grows by a part at a time: the parts
+//! of a shard are tables of equal size, and the tag tells the part. So no growth needs the hash,
+//! and at most an eighth of a large table is unused.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::format::LengthCode;
+
+const SLOTS: usize = 8;
+/// The largest share of used slots before a shard grows, in percent.
+const FULL_PERCENT: usize = 95;
+/// Slots that may move to make room for one.
+const MOST_MOVES: usize = 400;
+/// Buckets of a part, as a power of two.
+const PART_BITS: u32 = 7;
+const PART_BUCKETS: usize = 1 << PART_BITS;
+/// Uses that a slot can count.
+pub(crate) const MOST_USES: u8 = 3;
+
+/// The place of a record on flash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Address in units of 16 bytes.
+    pub(crate) address: u64,
+    pub(crate) length: LengthCode,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(align(64))]
+struct Bucket([u64; SLOTS]);
+
+/// How a slot's 64 bits are divided: from above 2 of uses, 6 of length, the tag, the address.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    address_bits: u32,
+}
+
+impl Layout {
+    fn tag_bits(self) -> u32 {
+        56 - self.address_bits
+    }
+
+    fn slot(self, tag: u64, place: Place, uses: u8) -> u64 {
+        debug_assert!(place.address > 0 && place.address >> self.address_bits == 0);
+        u64::from(uses) << 62
+            | u64::from(place.length.0) << 56
+            | tag << self.address_bits
+            | place.address
+    }
+
+    fn tag(self, slot: u64) -> u64 {
+        slot >> self.address_bits & ((1 << self.tag_bits()) - 1)
+    }
+
+    fn place(self, slot: u64) -> Place {
+        let address = slot & ((1 << self.address_bits) - 1);
+        Place { address, length: LengthCode((slot >> 56 & 63) as u8) }
+    }
+}
+
+fn uses(slot: u64) -> u8 {
+    (slot >> 62) as u8
+}
+
+/// One of the tables: its parts, one behind the other.
+#[derive(Debug, Default)]
+struct Shard {
+    buckets: Vec<Bucket>,
+    used: usize,
+    /// State of the generator that picks slots to move.
+    random: u64,
+}
+
+/// The part of a key's hash that a shard sees.
+#[derive(Debug, Clone, Copy)]
+struct Key {
+    /// One of the two buckets within a part.
+    bucket: usize,
+    tag: u64,
+}
+
+impl Shard {
+    fn new(parts: usize) -> Self {
+        Self { buckets: vec![Bucket::default(); parts * PART_BUCKETS], used: 0, random: 1 }
+    }
+
+    fn parts(&self) -> usize {
+        self.buckets.len() / PART_BUCKETS
+    }
+
+    fn is_full(&self) -> bool {
+        self.used * 100 >= self.buckets.len() * SLOTS * FULL_PERCENT
+    }
+
+    /// Returns both buckets of a key.
+    fn buckets_of(&self, layout: Layout, key: Key) -> [usize; 2] {
+        let part = (key.tag * self.parts() as u64 >> layout.tag_bits()) as usize;
+        let base = part * PART_BUCKETS;
+        [base + key.bucket, base + (key.bucket ^ distance(key.tag))]
+    }
+
+    fn find(&self, layout: Layout, key: Key) -> Option<(usize, usize)> {
+        let buckets = self.buckets_of(layout, key);
+        buckets.into_iter().find_map(|bucket| {
+            let slots = &self.buckets[bucket].0;
+            let at = slots.iter().position(|&slot| slot != 0 && layout.tag(slot) == key.tag)?;
+            Some((bucket, at))
+        })
+    }
+
+    /// Puts a slot into one of its buckets, if need be by moving others. Returns the slot that
+    /// found no room, which may be another one.
+    fn place(&mut self, layout: Layout, key: Key, slot: u64) -> Result<(), (Key, u64)> {
+        let (mut key, mut slot) = (key, slot);
+        for _ in 0..MOST_MOVES {
+            let buckets = self.buckets_of(layout, key);
+            for bucket in buckets {
+                let slots = &mut self.buckets[bucket].0;
+                if let Some(free) = slots.iter_mut().find(|slot| **slot == 0) {
+                    *free = slot;
+                    return Ok(());
+                }
+            }
+            self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let choice = (self.random >> 40) as usize;
+            let bucket = buckets[choice & 1];
+            let moved = std::mem::replace(&mut self.buckets[bucket].0[choice >> 1 & 7], slot);
+            let tag = layout.tag(moved);
+            key = Key { bucket: bucket % PART_BUCKETS, tag };
+            slot = moved;
+        }
+        Err((key, slot))
+    }
+
+    fn insert(&mut self, layout: Layout, key: Key, slot: u64) {
+        if self.is_full() {
+            self.grow(layout);
+        }
+        let mut left = self.place(layout, key, slot);
+        while let Err((key, slot)) = left {
+            self.grow(layout);
+            left = self.place(layout, key, slot);
+        }
+        self.used += 1;
+    }
+
+    /// Gives the shard an eighth more parts, at least one.
+    fn grow(&mut self, layout: Layout) {
+        let mut parts = self.parts() + (self.parts() / 8).max(1);
+        'larger: loop {
+            let mut larger = Self::new(parts);
+            for (at, bucket) in self.buckets.iter().enumerate() {
+                for &slot in bucket.0.iter().filter(|slot| **slot != 0) {
+                    let key = Key { bucket: at % PART_BUCKETS, tag: layout.tag(slot) };
+                    if larger.place(layout, key, slot).is_err() {
+                        parts += 1;
+                        continue 'larger;
+                    }
+                }
+            }
+            self.buckets = larger.buckets;
+            return;
+        }
+    }
+}
+
+/// Returns the exclusive or between the two buckets of a tag, never 0.
+fn distance(tag: u64) -> usize {
+    (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PART_BITS)) as usize | 1
+}
+
+/// The index of all records that may be served.
+#[derive(Debug)]
+pub(crate) struct Index {
+    layout: Layout,
+    shards: Box<[Mutex<Shard>]>,
+}
+
+/// The result of an insertion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inserted {
+    /// No record of the key was known.
+    New,
+    /// The slot held this place: an older record of the key, or of a key with an equal tag.
+    Replaced(Place),
+}
+
+impl Index {
+    /// Creates an index for `address_units` units of flash, with room for about `objects`. It grows
+    /// where that was too few.
+    pub(crate) fn new(address_units: u64, objects: u64) -> Self {
+        let address_bits = (64 - address_units.leading_zeros()).clamp(24, 40);
+        assert!(address_units <= 1 << 40, "flash beyond 16 TiB");
+        let buckets = objects * 100 / (FULL_PERCENT * SLOTS) as u64;
+        let parts = buckets.div_ceil(PART_BUCKETS as u64).max(1);
+        let shards = (parts / 8).clamp(64, 4096);
+        let parts = (parts / shards).max(1) as usize;
+        let shards = (0..shards).map(|_| Mutex::new(Shard::new(parts))).collect();
+        Self { layout: Layout { address_bits }, shards }
+    }
+
+    fn shard(&self, hash: u64) -> (MutexGuard<'_, Shard>, Key) {
+        let at = (hash >> 32) * self.shards.len() as u64 >> 32;
+        let shard = &self.shards[at as usize];
+        let tag = hash >> PART_BITS & ((1 << self.layout.tag_bits()) - 1);
+        let key = Key { bucket: hash as usize % PART_BUCKETS, tag };
+        (shard.lock().unwrap_or_else(PoisonError::into_inner), key)
+    }
+
+    /// Returns where the record of a key is, and counts a use.
+    pub(crate) fn look_up(&self, hash: u64) -> Option<Place> {
+        let (mut shard, key) = self.shard(hash);
+        let (bucket, at) = shard.find(self.layout, key)?;
+        let slot = &mut shard.buckets[bucket].0[at];
+        if uses(*slot) < MOST_USES {
+            *slot += 1 << 62;
+        }
+        Some(self.layout.place(*slot))
+    }
+
+    /// Returns where the record of a key is, without counting a use.
+    pub(crate) fn peek(&self, hash: u64) -> Option<Place> {
+        let (shard, key) = self.shard(hash);
+        let (bucket, at) = shard.find(self.layout, key)?;
+        Some(self.layout.place(shard.buckets[bucket].0[at]))
+    }
+
+    /// Notes the newest record of a key, with no uses.
+    pub(crate) fn insert(&self, hash: u64, place: Place) -> Inserted {
+        let (mut shard, key) = self.shard(hash);
+        let slot = self.layout.slot(key.tag, place, 0);
+        match shard.find(self.layout, key) {
+            Some((bucket, at)) => {
+                let old = std::mem::replace(&mut shard.buckets[bucket].0[at], slot);
+                Inserted::Replaced(self.layout.place(old))
+            }
+            None => {
+                shard.insert(self.layout, key, slot);
+                Inserted::New
+            }
+        }
+    }
+
+    /// Forgets a key. Returns where its record is.
+    pub(crate) fn remove(&self, hash: u64) -> Option<Place> {
+        self.remove_where(hash, |_| true).map(|(place, _)| place)
+    }
+
+    /// Forgets a key if its newest record is at this address. Returns the number of its uses.
+    pub(crate) fn remove_at(&self, hash: u64, address: u64) -> Option<u8> {
+        self.remove_where(hash, |place| place.address == address).map(|(_, uses)| uses)
+    }
+
+    fn remove_where(&self, hash: u64, is: impl FnOnce(Place) -> bool) -> Option<(Place, u8)> {
+        let (mut shard, key) = self.shard(hash);
+        let (bucket, at) = shard.find(self.layout, key)?;
+        let slot = shard.buckets[bucket].0[at];
+        let place = self.layout.place(slot);
+        if !is(place) {
+            return None;
+        }
+        shard.buckets[bucket].0[at] = 0;
+        shard.used -= 1;
+        Some((place, uses(slot)))
+    }
+
+    /// Returns the number of uses of a key if its newest record is at this address.
+    pub(crate) fn uses_at(&self, hash: u64, address: u64) -> Option<u8> {
+        let (shard, key) = self.shard(hash);
+        let (bucket, at) = shard.find(self.layout, key)?;
+        let slot = shard.buckets[bucket].0[at];
+        (self.layout.place(slot).address == address).then(|| uses(slot))
+    }
+
+    /// Changes the address of a record that was copied, and the number of its uses. Returns false
+    /// if the key has a newer record or none.
+    pub(crate) fn relocate(&self, hash: u64, from: u64, to: Place, uses: u8) -> bool {
+        let (mut shard, key) = self.shard(hash);
+        let Some((bucket, at)) = shard.find(self.layout, key) else { return false };
+        let slot = &mut shard.buckets[bucket].0[at];
+        let is_same = self.layout.place(*slot).address == from;
+        if is_same {
+            *slot = self.layout.slot(key.tag, to, uses);
+        }
+        is_same
+    }
+
+    /// Forgets all keys whose records are at these addresses. Reads the whole table. Returns their
+    /// number.
+    pub(crate) fn remove_range(&self, addresses: Range<u64>) -> u64 {
+        let mut removed = 0;
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = shard.used;
+            let mut used = 0;
+            for slot in shard.buckets.iter_mut().flat_map(|bucket| &mut bucket.0) {
+                if addresses.contains(&self.layout.place(*slot).address) {
+                    *slot = 0;
+                }
+                used += usize::from(*slot != 0);
+            }
+            shard.used = used;
+            removed += (before - used) as u64;
+        }
+        removed
+    }
+
+    /// Forgets all keys, one shard after the other.
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let parts = shard.parts();
+            *shard = Shard::new(parts);
+        }
+    }
+
+    /// Returns the number of keys.
+    pub(crate) fn len(&self) -> u64 {
+        let used = |shard: &Mutex<Shard>| shard.lock().unwrap_or_else(PoisonError::into_inner).used;
+        self.shards.iter().map(|shard| used(shard) as u64).sum()
+    }
+
+    /// Returns the bytes of memory of the tables.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let buckets = |shard: &Mutex<Shard>| {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).buckets.capacity()
+        };
+        self.shards.iter().map(|shard| (buckets(shard) * size_of::<Bucket>()) as u64).sum()
+    }
+
+    /// Returns the numbers that [`Index::load`] needs to read the tables again.
+    pub(crate) fn shape(&self) -> Vec<u32> {
+        let parts = |shard: &Mutex<Shard>| {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).parts() as u32
+        };
+        self.shards.iter().map(parts).collect()
+    }
+
+    /// Passes the slots of all tables to `write`, a part at a time.
+    pub(crate) fn save<E>(&self, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let mut bytes = Vec::with_capacity(PART_BUCKETS * size_of::<Bucket>());
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for part in shard.buckets.chunks(PART_BUCKETS) {
+                bytes.clear();
+                bytes.extend(part.iter().flat_map(|bucket| bucket.0).flat_map(u64::to_le_bytes));
+                write(&bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates an index of a saved shape from the bytes that `read` fills in, a part at a time.
+    pub(crate) fn load<E>(
+        address_units: u64,
+        shape: &[u32],
+        mut read: impl FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut bytes = vec![0; PART_BUCKETS * size_of::<Bucket>()];
+        let mut shards = Vec::with_capacity(shape.len());
+        for &parts in shape {
+            let mut shard = Shard::new(parts as usize);
+            for part in shard.buckets.chunks_mut(PART_BUCKETS) {
+                read(&mut bytes)?;
+                let (words, _) = bytes.as_chunks::<8>();
+                for (slot, word) in part.iter_mut().flat_map(|bucket| &mut bucket.0).zip(words) {
+                    *slot = u64::from_le_bytes(*word);
+                    shard.used += usize::from(*slot != 0);
+                }
+            }
+            shards.push(Mutex::new(shard));
+        }
+        let layout = Self::new(address_units, 0).layout;
+        Ok(Self { layout, shards: shards.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::convert::Infallible;
+
+    use proptest::prelude::*;
+    use rand::{Rng, SeedableRng, rngs::SmallRng};
+
+    use super::*;
+
+    fn place(address: u64) -> Place {
+        Place { address, length: LengthCode((address % 64) as u8) }
+    }
+
+    /// A fingerprint of a hash: keys that share it share a slot.
+    fn fingerprint(index: &Index, hash: u64) -> (u64, u64, u64) {
+        let shard = (hash >> 32) * index.shards.len() as u64 >> 32;
+        let tag = hash >> PART_BITS & ((1 << index.layout.tag_bits()) - 1);
+        let bucket = hash % PART_BUCKETS as u64;
+        (shard, tag, bucket.min(bucket ^ distance(tag) as u64))
+    }
+
+    #[test]
+    fn a_table_that_grows_keeps_every_key_and_takes_little() {
+        let index = Index::new(1 << 34, 0);
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut model = HashMap::new();
+        for address in 4..1_000_004 {
+            let hash = random.random();
+            let replaced = index.insert(hash, place(address));
+            let old = model.insert(fingerprint(&index, hash), (hash, address));
+            let expected = old.map_or(Inserted::New, |(_, old)| Inserted::Replaced(place(old)));
+            assert_eq!(replaced, expected);
+            if model.len() % 100_000 == 99_999 {
+                let bytes = index.memory_bytes() as f64 / model.len() as f64;
+                assert!(bytes <= 10.0, "{bytes} bytes an object with {}", model.len());
+            }
+        }
+        assert!(model.len() > 999_500, "{} keys lost their slot", 1_000_000 - model.len());
+        assert_eq!(index.len(), model.len() as u64);
+        for (hash, address) in model.values() {
+            assert_eq!(index.peek(*hash), Some(place(*address)));
+        }
+    }
+
+    #[test]
+    fn a_table_made_large_enough_does_not_grow() {
+        let index = Index::new(1 << 34, 1_000_000);
+        let before = index.memory_bytes();
+        let mut random = SmallRng::seed_from_u64(2);
+        (4..1_000_004).for_each(|address| { index.insert(random.random(), place(address)); });
+        let after = index.memory_bytes();
+        assert!(after <= before + before / 8, "{before} bytes became {after}");
+        assert!(after <= 9_700_000, "{after} bytes for a million");
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_as_a_map_of_fingerprints(
+            operations in proptest::collection::vec((0u8..6, 0u64..60), 1..600),
+            seed: u64,
+        ) {
+            let index = Index::new(1 << 38, 0);
+            // Few shards, buckets and tags, so that slots are shared and the table grows.
+            let mut random = SmallRng::seed_from_u64(seed);
+            let hashes: Vec<u64> = (0..60)
+                .map(|_| random.random::<u64>() & 0x0300_0000_0000_0fff)
+                .collect();
+            let mut model: HashMap<_, (u64, u8)> = HashMap::new();
+            for (at, (operation, key)) in operations.into_iter().enumerate() {
+                let (hash, address) = (hashes[key as usize], at as u64 + 4);
+                let print = fingerprint(&index, hash);
+                let known = model.get(&print).copied();
+                match operation {
+                    0 | 1 => {
+                        let expected = known.map_or(Inserted::New, |(old, _)| Inserted::Replaced(place(old)));
+                        prop_assert_eq!(index.insert(hash, place(address)), expected);
+                        model.insert(print, (address, 0));
+                    }
+                    2 => {
+                        prop_assert_eq!(index.look_up(hash), known.map(|(address, _)| place(address)));
+                        if let Some((_, uses)) = model.get_mut(&print) {
+                            *uses = (*uses + 1).min(MOST_USES);
+                        }
+                    }
+                    3 => {
+                        prop_assert_eq!(index.remove(hash), known.map(|(address, _)| place(address)));
+                        model.remove(&print);
+                    }
+                    4 => {
+                        let at = known.map_or(4, |(address, _)| address);
+                        prop_assert_eq!(index.remove_at(hash, at + 1), None);
+                        prop_assert_eq!(index.remove_at(hash, at), known.map(|(_, uses)| uses));
+                        model.remove(&print);
+                    }
+                    _ => {
+                        let from = known.map_or(4, |(address, _)| address);
+                        prop_assert!(!index.relocate(hash, from + 1, place(address), 1));
+                        prop_assert_eq!(index.relocate(hash, from, place(address), 1), known.is_some());
+                        prop_assert_eq!(index.uses_at(hash, address), known.map(|_| 1));
+                        if let Some(known) = model.get_mut(&print) {
+                            *known = (address, 1);
+                        }
+                    }
+                }
+                prop_assert_eq!(index.len(), model.len() as u64);
+            }
+            let (mut saved, shape) = (Vec::new(), index.shape());
+            let _ = index.save(|bytes| { saved.extend_from_slice(bytes); Ok::<_, Infallible>(()) });
+            let mut rest = &saved[..];
+            let loaded = Index::load(1 << 38, &shape, |bytes| {
+                let (these, others) = rest.split_at(bytes.len());
+                bytes.copy_from_slice(these);
+                rest = others;
+                Ok::<_, Infallible>(())
+            });
+            let Ok(loaded) = loaded;
+            prop_assert_eq!(loaded.len(), model.len() as u64);
+            for hash in hashes {
+                prop_assert_eq!(loaded.peek(hash), index.peek(hash));
+            }
+            let first = model.values().filter(|(address, _)| (4..200).contains(address)).count();
+            prop_assert_eq!(index.remove_range(4..200), first as u64);
+            prop_assert_eq!(index.len(), (model.len() - first) as u64);
+            index.clear();
+            prop_assert_eq!(index.len(), 0);
+        }
+    }
+}

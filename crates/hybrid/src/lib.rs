@@ -1,0 +1,25 @@
+#![doc = include_str!("../README.md")]
+
+mod builder;
+mod codec;
+mod flash;
+mod format;
+mod hybrid;
+mod index;
+mod log;
+mod order;
+mod recovery;
+mod stats;
+mod store;
+
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod store_tests;
+
+pub use builder::{Builder, OnFull, OpenError};
+pub use codec::{Key, Value};
+pub use flash::OpenError as FileError;
+pub use hybrid::{Declined, Hybrid, Inserted, Removed};
+pub use recovery::Opened;
+pub use stats::{FlashStats, Stats};

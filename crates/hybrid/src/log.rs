@@ -1,0 +1,542 @@
+//! The log: where records are appended, and the thread that writes them to flash.
+//!
+//! Producers append to the open segment, which is in memory. The writer thread writes it in chunks,
+//! one at a time, since the bytes in flight decide the tail of the reads beside them. A segment
+//! stays in memory until all of it is on flash, and is read from there until then. Producers wait
+//! when the segments in memory are full, or when the writer has not yet evicted the content of the
+//! next one.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+
+use crate::flash::Flash;
+use crate::format::{
+    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, PAGE_BYTES, RecordHeader, RecordKind,
+    SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, crc, footer_bytes, salt_record,
+};
+use crate::index::Place;
+
+/// Bytes that are written at a time.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Segments in memory that producers may fill; the writer may fill one more with records that it
+/// keeps.
+const PRODUCER_SEGMENTS: usize = 2;
+/// Segments beyond the open one that are empty before the writer rests.
+pub(crate) const EMPTY_AHEAD: u64 = 2;
+/// Most segments in memory.
+pub(crate) const SEGMENTS_IN_MEMORY: usize = PRODUCER_SEGMENTS + 1;
+
+/// The reason why a record was not appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The segments in memory are full; [`Log::wait_for_room`] waits for the drive.
+    Full,
+    /// The flash has failed, or the log is closed.
+    Ended,
+}
+
+/// A segment in memory.
+#[derive(Debug)]
+struct Segment {
+    id: SegmentId,
+    bytes: RwLock<Vec<u8>>,
+}
+
+/// A segment that is filled or written.
+#[derive(Debug)]
+struct Filling {
+    segment: Arc<Segment>,
+    /// Bytes of header and records.
+    filled: usize,
+    /// Bytes that are on flash, a multiple of pages unless all are.
+    written: usize,
+    /// Encoded entries of the footer.
+    entries: Vec<u8>,
+    /// Offset of the footer's first page once the segment is closed.
+    footer: Option<usize>,
+}
+
+impl Filling {
+    /// Returns whether a record has room before the footer.
+    fn has_room(&self, segment_bytes: usize, log_bytes: usize) -> bool {
+        let entries = self.entries.len() / ENTRY_BYTES + 1;
+        // The footer has pages of its own: they are written last.
+        let footer = footer_bytes(entries).next_multiple_of(PAGE_BYTES);
+        self.filled + log_bytes + footer <= segment_bytes
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    /// Segments in memory, oldest first; the last one is open.
+    fillings: VecDeque<Filling>,
+    /// Number of the first segment whose place is not empty yet.
+    empty_until: u64,
+    /// Position up to which a caller wants everything to be durable.
+    wanted: u64,
+    /// Position up to which everything is durable.
+    durable: u64,
+    /// Set when the writer shall end.
+    ending: bool,
+    /// Description of the failure that ended the log.
+    failed: Option<String>,
+    /// Buffers of segments for reuse.
+    spare: Vec<Vec<u8>>,
+}
+
+/// Bytes written to flash, by what they are.
+#[derive(Debug, Default)]
+pub(crate) struct LogCounters {
+    /// Bytes written, headers, padding and footers included.
+    pub(crate) written_bytes: AtomicU64,
+    /// Bytes of records that producers appended.
+    pub(crate) appended_bytes: AtomicU64,
+    /// Bytes of records that were kept when their segment was evicted.
+    pub(crate) kept_bytes: AtomicU64,
+}
+
+/// The log of a cache on flash.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) flash: Arc<dyn Flash>,
+    pub(crate) geometry: Geometry,
+    cache_id: u64,
+    session: u64,
+    state: Mutex<State>,
+    /// Wakes the writer.
+    work: Condvar,
+    /// Wakes producers and callers of [`Log::sync`].
+    progress: Condvar,
+    /// The segments in memory, for readers.
+    resident: RwLock<Vec<Arc<Segment>>>,
+    /// Number of the segment in each place, and the session that wrote it.
+    places: Vec<(AtomicU64, AtomicU64)>,
+    pub(crate) counters: LogCounters,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Work that the writer thread finds.
+enum Work {
+    /// Evict the content of the place that this segment is to have.
+    Evict(u64),
+    /// Write these bytes of a segment.
+    Write { segment: Arc<Segment>, from: usize, until: usize, written: Written },
+    /// Make what was written durable up to this position.
+    Sync(u64),
+    End,
+}
+
+/// What is on flash once a write is done.
+#[derive(Debug, Clone, Copy)]
+enum Written {
+    /// The records up to this offset.
+    Records(usize),
+    /// All of the segment.
+    Whole,
+}
+
+/// Empties the place of a segment before the log gets there.
+pub(crate) trait Evict {
+    /// Forgets, or appends anew, what the place of segment `number` holds.
+    ///
+    /// # Errors
+    /// When the flash fails; the log then ends.
+    fn evict(&mut self, number: u64) -> io::Result<()>;
+}
+
+impl Log {
+    /// Creates a log that goes on with segment `next`. `known` are numbers and sessions of the
+    /// segments on flash that count.
+    pub(crate) fn new(
+        flash: Arc<dyn Flash>,
+        geometry: Geometry,
+        (cache_id, session): (u64, u64),
+        next: u64,
+        known: &[(u64, u64)],
+    ) -> Self {
+        let places: Vec<_> = (0..geometry.segments).map(|_| Default::default()).collect();
+        let log = Self {
+            flash,
+            geometry,
+            cache_id,
+            session,
+            state: Mutex::new(State {
+                fillings: VecDeque::new(),
+                // Places behind the log that hold nothing need no eviction.
+                empty_until: next,
+                wanted: 0,
+                durable: next * geometry.segment_bytes,
+                ending: false,
+                failed: None,
+                spare: Vec::new(),
+            }),
+            work: Condvar::new(),
+            progress: Condvar::new(),
+            resident: RwLock::default(),
+            places,
+            counters: LogCounters::default(),
+        };
+        for &(number, session) in known {
+            log.set_place(number, session);
+        }
+        let mut state = lock(&log.state);
+        // The next place is emptied by the caller.
+        state.empty_until = next + 1;
+        log.open_segment(&mut state, next);
+        drop(state);
+        log
+    }
+
+    fn set_place(&self, number: u64, session: u64) {
+        let (numbers, sessions) = &self.places[(number % self.geometry.segments) as usize];
+        // Relaxed: a reader with a number of the past finds that the record's checksum differs.
+        numbers.store(number, Ordering::Relaxed);
+        sessions.store(session, Ordering::Relaxed);
+    }
+
+    /// Notes that the place of a segment holds nothing.
+    pub(crate) fn empty_place(&self, number: u64) {
+        let (numbers, sessions) = &self.places[(number % self.geometry.segments) as usize];
+        numbers.store(0, Ordering::Relaxed);
+        sessions.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns the identity of the content in a place.
+    pub(crate) fn segment_in(&self, place: u64) -> SegmentId {
+        let (number, session) = &self.places[place as usize];
+        SegmentId {
+            cache: self.cache_id,
+            number: number.load(Ordering::Relaxed),
+            session: session.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Opens the next segment in memory.
+    fn open_segment(&self, state: &mut State, number: u64) {
+        debug_assert!(number < state.empty_until);
+        let size = self.geometry.segment_bytes as usize;
+        let id = SegmentId { cache: self.cache_id, number, session: self.session };
+        let mut bytes = state.spare.pop().unwrap_or_else(|| vec![0; size]);
+        id.encode(&mut bytes);
+        self.set_place(number, self.session);
+        let segment = Arc::new(Segment { id, bytes: RwLock::new(bytes) });
+        self.resident.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&segment));
+        state.fillings.push_back(Filling {
+            segment,
+            filled: SEGMENT_HEADER_BYTES,
+            written: 0,
+            entries: Vec::new(),
+            footer: None,
+        });
+    }
+
+    /// Closes the open segment: its footer is written into the buffer.
+    fn close_segment(&self, filling: &mut Filling) {
+        let size = self.geometry.segment_bytes as usize;
+        let entries = filling.entries.len() / ENTRY_BYTES;
+        let trailer = Trailer { id: filling.segment.id, entries }.encode(crc(&filling.entries));
+        let mut bytes = filling.segment.bytes.write().unwrap_or_else(PoisonError::into_inner);
+        let start = size - footer_bytes(entries);
+        bytes[start..size - TRAILER_BYTES].copy_from_slice(&filling.entries);
+        bytes[size - TRAILER_BYTES..].copy_from_slice(&trailer);
+        filling.footer = Some(start / PAGE_BYTES * PAGE_BYTES);
+        filling.entries = Vec::new();
+    }
+
+    /// Appends a record, if there is room for it. `header` is encoded without a salt. Returns the
+    /// record's place, and the position after it, for [`Log::sync_until`].
+    pub(crate) fn append(
+        &self,
+        hash: u64,
+        header: &RecordHeader,
+        encoded: &[u8],
+        (key, value): (&[u8], &[u8]),
+        keeps: bool,
+    ) -> Result<(Place, u64), Refused> {
+        let (size, log_bytes) = (self.geometry.segment_bytes as usize, header.log_bytes());
+        let mut state = lock(&self.state);
+        if state.failed.is_some() || state.ending {
+            return Err(Refused::Ended);
+        }
+        let open = state.fillings.back_mut().expect("a segment is open");
+        if !open.has_room(size, log_bytes) {
+            let next = open.segment.id.number + 1;
+            // Removals and records that are kept may use the last reserve: others make room for
+            // them.
+            let reserve = keeps || header.kind == RecordKind::Removal;
+            let most = PRODUCER_SEGMENTS + usize::from(reserve);
+            let empty = if reserve { 0 } else { 1 };
+            if state.fillings.len() >= most || next + empty >= state.empty_until {
+                self.work.notify_one();
+                return Err(Refused::Full);
+            }
+            let open = state.fillings.back_mut().expect("a segment is open");
+            self.close_segment(open);
+            self.open_segment(&mut state, next);
+            self.work.notify_one();
+        }
+        let open = state.fillings.back_mut().expect("a segment is open");
+        let (id, offset) = (open.segment.id, open.filled);
+        {
+            let mut bytes = open.segment.bytes.write().unwrap_or_else(PoisonError::into_inner);
+            let record = &mut bytes[offset..offset + log_bytes];
+            let (head, body) = record.split_at_mut(encoded.len());
+            head.copy_from_slice(encoded);
+            salt_record(head, id.salt());
+            body[..key.len()].copy_from_slice(key);
+            body[key.len()..][..value.len()].copy_from_slice(value);
+            body[key.len() + value.len()..].fill(0);
+        }
+        let length = LengthCode::of(header.record_bytes());
+        let entry = FooterEntry { hash, offset, length, kind: header.kind };
+        open.entries.extend_from_slice(&entry.encode());
+        open.filled += log_bytes;
+        let (filled, written) = (open.filled, open.written);
+        if written / CHUNK_BYTES != filled / CHUNK_BYTES {
+            self.work.notify_one();
+        }
+        let count = if keeps { &self.counters.kept_bytes } else { &self.counters.appended_bytes };
+        count.fetch_add(log_bytes as u64, Ordering::Relaxed);
+        let place = Place { address: self.geometry.address(id.number, offset), length };
+        Ok((place, id.number * self.geometry.segment_bytes + filled as u64))
+    }
+
+    /// Waits until producers may append so many bytes, or the log has ended.
+    pub(crate) fn wait_for_room(&self, log_bytes: usize) {
+        let size = self.geometry.segment_bytes as usize;
+        let mut state = lock(&self.state);
+        while state.failed.is_none() && !state.ending {
+            let open = state.fillings.back().expect("a segment is open");
+            let next = open.segment.id.number + 1;
+            let may_open = state.fillings.len() < PRODUCER_SEGMENTS && next + 1 < state.empty_until;
+            if may_open || open.has_room(size, log_bytes) {
+                return;
+            }
+            state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Passes the bytes at an address to `read`, if their segment is in memory.
+    pub(crate) fn read_resident<R>(
+        &self,
+        place: Place,
+        read: impl FnOnce(&[u8], u32) -> R,
+    ) -> Option<R> {
+        let (at, offset) = self.geometry.locate(place.address);
+        let resident = self.resident.read().unwrap_or_else(PoisonError::into_inner);
+        let segment =
+            resident.iter().rev().find(|it| it.id.number % self.geometry.segments == at)?;
+        let segment = Arc::clone(segment);
+        drop(resident);
+        let bytes = segment.bytes.read().unwrap_or_else(PoisonError::into_inner);
+        let until = (offset + place.length.bytes()).min(bytes.len());
+        Some(read(&bytes[offset..until], segment.id.salt()))
+    }
+
+    /// Returns the pages of the file that hold a record, and the record's offset in them.
+    pub(crate) fn pages(&self, place: Place) -> (u64, usize, usize) {
+        let (at, offset) = self.geometry.locate(place.address);
+        let until = (offset + place.length.bytes()).min(self.geometry.segment_bytes as usize);
+        let first = offset / PAGE_BYTES * PAGE_BYTES;
+        let len = until.next_multiple_of(PAGE_BYTES) - first;
+        (self.geometry.segment_start(at) + first as u64, len, offset - first)
+    }
+
+    /// Returns the position of the log's end.
+    pub(crate) fn end(&self) -> u64 {
+        let state = lock(&self.state);
+        let open = state.fillings.back().expect("a segment is open");
+        open.segment.id.number * self.geometry.segment_bytes + open.filled as u64
+    }
+
+    /// Waits until the log is durable up to a position.
+    ///
+    /// # Errors
+    /// When the flash fails.
+    pub(crate) fn sync_until(&self, position: u64) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.durable >= position {
+                return Ok(());
+            }
+            if let Some(failure) = &state.failed {
+                return Err(io::Error::other(failure.clone()));
+            }
+            if state.ending && state.wanted < position {
+                return Err(io::Error::other("the cache is closed"));
+            }
+            if state.wanted < position {
+                state.wanted = position;
+                self.work.notify_one();
+            }
+            state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Returns the number of the open segment, and starts another one, so that all records until
+    /// now are in older segments.
+    ///
+    /// # Errors
+    /// When no segment is empty yet: [`Log::wait_for_room`] waits.
+    pub(crate) fn turn(&self) -> Result<u64, Refused> {
+        let mut state = lock(&self.state);
+        if state.failed.is_some() || state.ending {
+            return Err(Refused::Ended);
+        }
+        let open = state.fillings.back_mut().expect("a segment is open");
+        let next = open.segment.id.number + 1;
+        if open.filled == SEGMENT_HEADER_BYTES {
+            return Ok(next - 1);
+        }
+        if state.fillings.len() > PRODUCER_SEGMENTS || next >= state.empty_until {
+            self.work.notify_one();
+            return Err(Refused::Full);
+        }
+        self.close_segment(state.fillings.back_mut().expect("a segment is open"));
+        self.open_segment(&mut state, next);
+        self.work.notify_one();
+        Ok(next)
+    }
+
+    /// Ends the log: nothing is appended any more, and the writer ends once all is durable.
+    pub(crate) fn end_soon(&self) {
+        let mut state = lock(&self.state);
+        let open = state.fillings.back().expect("a segment is open");
+        state.wanted =
+            open.segment.id.number * self.geometry.segment_bytes + open.filled as u64;
+        state.ending = true;
+        self.work.notify_all();
+        self.progress.notify_all();
+    }
+
+    /// Ends the log after a failure of the flash.
+    pub(crate) fn fail(&self, error: &io::Error) {
+        let mut state = lock(&self.state);
+        state.failed.get_or_insert_with(|| error.to_string());
+        self.work.notify_all();
+        self.progress.notify_all();
+    }
+
+    /// Returns why the log has failed, if it has.
+    pub(crate) fn failure(&self) -> Option<String> {
+        lock(&self.state).failed.clone()
+    }
+
+    /// Writes what producers append until the log ends. `evict` empties places ahead.
+    pub(crate) fn run(&self, evict: &mut impl Evict) {
+        let mut chunk = self.flash.buffers().take(CHUNK_BYTES.min(self.geometry.segment_bytes as usize));
+        loop {
+            let result = match self.next_work() {
+                Work::Evict(number) => evict.evict(number).map(|()| {
+                    lock(&self.state).empty_until = number + 1;
+                    self.progress.notify_all();
+                }),
+                Work::Write { segment, from, until, written } => {
+                    self.write(&mut chunk, segment, from, until, written)
+                }
+                Work::Sync(position) => self.flash.sync().map(|()| {
+                    let mut state = lock(&self.state);
+                    state.durable = state.durable.max(position);
+                    self.progress.notify_all();
+                }),
+                Work::End => return,
+            };
+            if let Err(error) = result {
+                self.fail(&error);
+                return;
+            }
+        }
+    }
+
+    /// Waits for something to do.
+    fn next_work(&self) -> Work {
+        let mut state = lock(&self.state);
+        loop {
+            if state.failed.is_some() {
+                return Work::End;
+            }
+            let open = state.fillings.back().expect("a segment is open").segment.id.number;
+            let first = state.fillings.front().expect("a segment is open");
+            let start = first.segment.id.number * self.geometry.segment_bytes;
+            let position = start + first.written as u64;
+            if state.wanted > state.durable && position >= state.wanted {
+                return Work::Sync(position);
+            }
+            // Records that are kept need a segment that producers cannot take.
+            let may_evict = state.fillings.len() <= PRODUCER_SEGMENTS;
+            if may_evict && state.empty_until <= open + 1 && !state.ending {
+                return Work::Evict(state.empty_until);
+            }
+            // Bytes are written at once where somebody waits for them, else in whole chunks.
+            let at_once = first.footer.is_some() || state.wanted > position;
+            let ready = if at_once { first.filled } else { first.filled / CHUNK_BYTES * CHUNK_BYTES };
+            let segment = Arc::clone(&first.segment);
+            if first.written < ready {
+                let from = first.written / PAGE_BYTES * PAGE_BYTES;
+                let until = ready.next_multiple_of(PAGE_BYTES).min(from + CHUNK_BYTES);
+                let written = Written::Records(until.min(ready));
+                return Work::Write { segment, from, until, written };
+            }
+            if let Some(from) = first.footer {
+                let until = self.geometry.segment_bytes as usize;
+                return Work::Write { segment, from, until, written: Written::Whole };
+            }
+            if state.ending {
+                return Work::End;
+            }
+            if may_evict && state.empty_until <= open + EMPTY_AHEAD {
+                return Work::Evict(state.empty_until);
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Writes bytes of a segment, in chunks.
+    fn write(
+        &self,
+        chunk: &mut [u8],
+        segment: Arc<Segment>,
+        from: usize,
+        until: usize,
+        written: Written,
+    ) -> io::Result<()> {
+        let start = self.geometry.segment_start(segment.id.number);
+        let mut at = from;
+        while at < until {
+            let len = (until - at).min(chunk.len());
+            {
+                let bytes = segment.bytes.read().unwrap_or_else(PoisonError::into_inner);
+                chunk[..len].copy_from_slice(&bytes[at..at + len]);
+            }
+            self.flash.write(&chunk[..len], start + at as u64)?;
+            self.counters.written_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            at += len;
+        }
+        let id = segment.id;
+        drop(segment);
+        let mut state = lock(&self.state);
+        let first = state.fillings.front_mut().expect("a segment is open");
+        debug_assert_eq!(first.segment.id, id);
+        match written {
+            Written::Records(offset) => first.written = offset,
+            Written::Whole => {
+                let done = state.fillings.pop_front();
+                let mut resident = self.resident.write().unwrap_or_else(PoisonError::into_inner);
+                resident.retain(|it| it.id != id);
+                drop(resident);
+                // A reader may still hold the segment, which is then not used again.
+                if let Some(Ok(segment)) = done.map(|done| Arc::try_unwrap(done.segment)) {
+                    let bytes = segment.bytes.into_inner().unwrap_or_else(PoisonError::into_inner);
+                    state.spare.push(bytes);
+                }
+                self.progress.notify_all();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! The order of changes to a key across memory and flash.
+//!
+//! An object leaves memory before it reaches flash. Between the two, its key may be inserted anew,
+//! or removed, and the object must not reach flash then. Each change of a key is noted in the
+//! key's stripe: [`Stripes::begin_change`] before memory is changed, and the end of the
+//! [`Change`] after it. An object that leaves memory is superseded if its key was changed since the
+//! call began that made it leave.
+//!
+//! Keys whose hashes cannot be told apart by the [index](crate::index) have the same stripe, so the
+//! log has their records in the order in which the index saw them.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Number of stripes, a power of two. The bits of the hash that choose one are bits of every tag.
+const STRIPES: usize = 1 << 14;
+const STRIPE_SHIFT: u32 = 7;
+
+/// The state of the keys of a stripe.
+#[derive(Debug)]
+pub(crate) struct Stripe<T> {
+    /// The last changes: hashes and times.
+    recent: [(u64, u64); 2],
+    /// Hashes of the keys that are being changed in memory.
+    changing: Vec<u64>,
+    /// Objects that have left memory and are not on flash yet, by their hashes.
+    departing: Vec<(u64, T)>,
+}
+
+impl<T> Stripe<T> {
+    /// Returns whether the key was changed at or after a time, or may have been. `own` changes of
+    /// it that are under way are the caller's.
+    pub(crate) fn changed_since(&self, hash: u64, time: u64, own: usize) -> bool {
+        let oldest = self.recent.iter().map(|(_, at)| *at).min().unwrap_or(0);
+        let noted = self.recent.iter().any(|&(changed, at)| changed == hash && at >= time);
+        let changing = self.changing.iter().filter(|changing| **changing == hash).count();
+        noted || oldest >= time || changing > own
+    }
+
+    /// Returns the object of a key that is on its way from memory to flash.
+    pub(crate) fn departing(&self, hash: u64) -> Option<&T> {
+        self.departing.iter().find(|(departing, _)| *departing == hash).map(|(_, object)| object)
+    }
+
+    /// Takes the object of a key off its way to flash.
+    pub(crate) fn take_departing(&mut self, hash: u64) -> Option<T> {
+        let at = self.departing.iter().position(|(departing, _)| *departing == hash)?;
+        Some(self.departing.swap_remove(at).1)
+    }
+
+    /// Sends an object on its way to flash.
+    pub(crate) fn depart(&mut self, hash: u64, object: T) {
+        self.take_departing(hash);
+        self.departing.push((hash, object));
+    }
+
+    /// Removes all objects that are on their way to flash.
+    pub(crate) fn take_all_departing(&mut self) -> Vec<(u64, T)> {
+        std::mem::take(&mut self.departing)
+    }
+}
+
+/// The stripes of a cache.
+#[derive(Debug)]
+pub(crate) struct Stripes<T> {
+    stripes: Box<[Mutex<Stripe<T>>]>,
+    start: Instant,
+}
+
+impl<T> Stripes<T> {
+    pub(crate) fn new() -> Self {
+        let stripe = || Stripe { recent: [(0, 0); 2], changing: Vec::new(), departing: Vec::new() };
+        Self {
+            stripes: (0..STRIPES).map(|_| Mutex::new(stripe())).collect(),
+            start: Instant::now(),
+        }
+    }
+
+    /// Returns the time of the order of changes, in nanoseconds, never 0.
+    pub(crate) fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64 + 1
+    }
+
+    /// Locks the stripe of a key.
+    pub(crate) fn of(&self, hash: u64) -> MutexGuard<'_, Stripe<T>> {
+        let stripe = &self.stripes[(hash >> STRIPE_SHIFT) as usize % STRIPES];
+        stripe.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks all stripes, in order.
+    pub(crate) fn all(&self) -> Vec<MutexGuard<'_, Stripe<T>>> {
+        self.stripes.iter().map(|it| it.lock().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
+
+    /// Notes that a key is about to change in memory. `forget` runs under the stripe's lock, and
+    /// takes what flash has of the key; while it fails, nothing is noted.
+    pub(crate) fn begin_change<E>(
+        &self,
+        hash: u64,
+        forget: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(Change<'_, T>, Option<T>), E> {
+        let mut stripe = self.of(hash);
+        forget()?;
+        let departing = stripe.take_departing(hash);
+        self.note(&mut stripe, hash);
+        stripe.changing.push(hash);
+        Ok((Change { stripes: self, hash }, departing))
+    }
+
+    fn note(&self, stripe: &mut Stripe<T>, hash: u64) {
+        let now = self.now();
+        let known = stripe.recent.iter().position(|(changed, _)| *changed == hash);
+        let oldest = usize::from(stripe.recent[1].1 < stripe.recent[0].1);
+        stripe.recent[known.unwrap_or(oldest)] = (hash, now);
+    }
+}
+
+/// A change of a key in memory that is under way. It ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Change<'a, T> {
+    stripes: &'a Stripes<T>,
+    hash: u64,
+}
+
+impl<T> Drop for Change<'_, T> {
+    fn drop(&mut self) {
+        let mut stripe = self.stripes.of(self.hash);
+        let at = stripe.changing.iter().position(|changing| *changing == self.hash);
+        stripe.changing.swap_remove(at.expect("a change is noted until its end"));
+        self.stripes.note(&mut stripe, self.hash);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    type Text = &'static str;
+
+    fn begin(stripes: &Stripes<Text>, hash: u64) -> Change<'_, Text> {
+        let Ok((change, _)) = stripes.begin_change(hash, || Ok::<_, Infallible>(()));
+        change
+    }
+
+    #[test]
+    fn a_change_is_known_until_its_end_and_after() {
+        let stripes = Stripes::new();
+        let before = stripes.now();
+        drop(begin(&stripes, 7));
+        assert!(stripes.of(7).changed_since(7, before, 0));
+        assert!(!stripes.of(7).changed_since(7, stripes.now(), 0));
+        stripes.of(7).depart(7, "object");
+        assert_eq!(stripes.of(7).departing(7), Some(&"object"));
+        let change = begin(&stripes, 7);
+        assert_eq!(stripes.of(7).departing(7), None);
+        assert!(stripes.of(7).changed_since(7, stripes.now(), 0));
+        assert!(!stripes.of(7).changed_since(7, stripes.now(), 1));
+        drop(change);
+        assert!(!stripes.of(7).changed_since(7, stripes.now(), 0));
+    }
+
+    #[test]
+    fn changes_of_other_keys_matter_only_when_too_many_were_noted() {
+        let stripes = Stripes::new();
+        let other = |n: u64| 7 + (n << 40); // of the same stripe
+        let before = stripes.now();
+        drop(begin(&stripes, other(1)));
+        assert!(!stripes.of(7).changed_since(7, before, 0));
+        drop(begin(&stripes, other(2)));
+        assert!(stripes.of(7).changed_since(7, before, 0));
+    }
+
+    #[test]
+    fn nothing_is_noted_where_flash_refused() {
+        let stripes: Stripes<&str> = Stripes::new();
+        let before = stripes.now();
+        assert!(stripes.begin_change(7, || Err(())).is_err());
+        assert!(!stripes.of(7).changed_since(7, before, 0));
+    }
+}

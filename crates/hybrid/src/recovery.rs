@@ -1,0 +1,494 @@
+//! Opening and closing a store: superblocks, the saved index, and what a crash left.
+//!
+//! A store that was closed in order has saved its index behind the log's end, and reads it again.
+//! After a crash the index is built from the footers of the segments, and from the records of those
+//! that were not closed, in the order of the log. The oldest segments are left out then: they may
+//! have been evicted before the crash, and the log need not hold the removals of what they had.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::flash::Flash;
+use crate::format::{
+    BadSuperblock, FooterEntry, Geometry, PAGE_BYTES, RecordKind, SEGMENTS_START, SegmentId,
+    Superblock, TRAILER_BYTES, Trailer, UNIT_BYTES, crc,
+};
+use crate::index::{Index, Place};
+use crate::log::{EMPTY_AHEAD, Evict, Log, SEGMENTS_IN_MEMORY};
+use crate::order::Stripes;
+use crate::store::{Evictor, Store, StoreCounters, read_entries};
+
+/// Threads that read footers after a crash: they wait for the drive.
+const READERS: usize = 8;
+/// Bytes of the saved index that are read or written at a time.
+const SAVE_BYTES: usize = 1 << 20;
+
+/// The reason why a store could not be opened.
+#[derive(Debug)]
+pub(crate) enum OpenFailure {
+    /// A read or write failed.
+    Io(io::Error),
+    /// The file holds something else.
+    Foreign,
+    /// Both superblocks are damaged.
+    Damaged,
+    /// A later version of Floe wrote the file.
+    Version(u32),
+    /// The file is shorter than the cache that it holds.
+    Short {
+        /// Bytes that the cache has.
+        expected: u64,
+        /// Bytes that the file has.
+        actual: u64,
+    },
+    /// The flash has no room for 8 segments.
+    Small,
+}
+
+impl From<io::Error> for OpenFailure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// How a store was found when it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opened {
+    /// The cache was created.
+    New,
+    /// The cache had been closed in order.
+    Clean,
+    /// The last process ended without closing the cache; what it had written was recovered.
+    Recovered,
+}
+
+/// Settings of a store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StoreOptions {
+    /// Objects that the index has room for from the start.
+    pub(crate) expected_objects: u64,
+    /// Largest segment in bytes.
+    pub(crate) max_segment_bytes: u64,
+    /// Largest share of a segment that is kept when it is evicted.
+    pub(crate) keep_share: f64,
+    /// Random numbers for a new cache: its identity and its hash seed.
+    pub(crate) random: (u64, u64),
+}
+
+/// The superblock of an open store.
+#[derive(Debug)]
+pub(crate) struct SuperblockWriter {
+    block: Mutex<Superblock>,
+}
+
+impl SuperblockWriter {
+    /// Changes the superblock durably.
+    pub(crate) fn write(
+        &self,
+        flash: &dyn Flash,
+        change: impl FnOnce(&mut Superblock),
+    ) -> io::Result<()> {
+        let mut block = self.block.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = *block;
+        change(&mut next);
+        next.generation += 1;
+        let mut page = flash.buffers().take(PAGE_BYTES);
+        next.encode(&mut page);
+        flash.write(&page, next.generation % 2 * PAGE_BYTES as u64)?;
+        flash.sync()?;
+        *block = next;
+        Ok(())
+    }
+
+    pub(crate) fn get(&self) -> Superblock {
+        *self.block.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads the newer of both superblocks; `None` if both pages are zero.
+fn read_superblock(flash: &dyn Flash) -> Result<Option<Superblock>, OpenFailure> {
+    if flash.size_bytes() < SEGMENTS_START {
+        return Err(OpenFailure::Small);
+    }
+    let mut pages = flash.buffers().take(2 * PAGE_BYTES);
+    flash.read(&mut pages, 0)?;
+    let copies = [0, 1].map(|at| Superblock::decode(&pages[at * PAGE_BYTES..][..PAGE_BYTES]));
+    if let Some(newest) = copies.iter().flatten().max_by_key(|block| block.generation) {
+        return Ok(Some(*newest));
+    }
+    if pages.iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    let version = copies.iter().find_map(|copy| match copy {
+        Err(BadSuperblock::Version(version)) => Some(OpenFailure::Version(*version)),
+        _ => None,
+    });
+    let damaged = copies.contains(&Err(BadSuperblock::Damaged));
+    Err(version.unwrap_or(if damaged { OpenFailure::Damaged } else { OpenFailure::Foreign }))
+}
+
+/// What a segment's place holds after a crash.
+#[derive(Debug, Clone, Copy)]
+struct PlaceFound {
+    place: u64,
+    id: SegmentId,
+}
+
+/// Opens the store on `flash`, or creates one. The caller runs the log.
+pub(crate) fn open<T>(
+    flash: Arc<dyn Flash>,
+    options: &StoreOptions,
+) -> Result<(Store<T>, SuperblockWriter, Opened), OpenFailure> {
+    let found = read_superblock(&*flash)?;
+    let block = match found {
+        Some(block) => block,
+        None => {
+            let geometry = Geometry::of(flash.size_bytes(), options.max_segment_bytes)
+                .ok_or(OpenFailure::Small)?;
+            let (id, hash_seed) = options.random;
+            Superblock {
+                generation: 0,
+                id,
+                geometry,
+                session: 0,
+                first_segment: 1,
+                hash_seed,
+                clean: true,
+                saved_at: 0,
+                saved_bytes: 0,
+                saved_crc: 0,
+            }
+        }
+    };
+    let geometry = block.geometry;
+    let (expected, actual) = (geometry.total_bytes(), flash.size_bytes());
+    if expected > actual {
+        return Err(OpenFailure::Short { expected, actual });
+    }
+    let units = geometry.segments * geometry.segment_bytes / UNIT_BYTES as u64;
+    let saved = match (found, block.clean && block.saved_at > 0) {
+        (Some(_), true) => load_index(&*flash, &block, units)?,
+        _ => None,
+    };
+    let (opened, index, next, known) = match (found, saved) {
+        (None, _) => (Opened::New, Index::new(units, options.expected_objects), 1, Vec::new()),
+        (Some(_), Some((index, known))) => (Opened::Clean, index, block.saved_at, known),
+        (Some(_), None) => {
+            let (index, next, known) = rebuild(&*flash, &block, options.expected_objects, units)?;
+            (Opened::Recovered, index, next, known)
+        }
+    };
+    let writer = SuperblockWriter { block: Mutex::new(block) };
+    writer.write(&*flash, |block| {
+        block.session += 1;
+        block.clean = false;
+        block.saved_at = 0;
+        block.saved_bytes = 0;
+    })?;
+    let session = writer.get().session;
+    let store = Store {
+        log: Log::new(flash, geometry, (block.id, session), next, &known),
+        index,
+        stripes: Stripes::new(),
+        counters: StoreCounters::default(),
+        hash_seed: block.hash_seed,
+        keep_share: options.keep_share,
+    };
+    Ok((store, writer, opened))
+}
+
+/// Builds the index from what is on flash. Returns it with the number of the segment at which the
+/// log goes on, and numbers and sessions of the segments that count.
+#[expect(clippy::type_complexity, reason = "three results of one step")]
+fn rebuild(
+    flash: &dyn Flash,
+    block: &Superblock,
+    expected_objects: u64,
+    units: u64,
+) -> Result<(Index, u64, Vec<(u64, u64)>), OpenFailure> {
+    let geometry = block.geometry;
+    let mut found = in_parallel(geometry.segments as usize, |place| {
+        look_at_place(flash, block, place as u64)
+    })?;
+    found.retain(|found| found.is_some());
+    let mut found: Vec<PlaceFound> = found.into_iter().flatten().collect();
+    found.sort_by_key(|found| found.id.number);
+    let newest = found.last().map_or(block.first_segment - 1, |found| found.id.number);
+    // Segments that may have been evicted: the log may have been ahead of its newest segment here.
+    let ahead = EMPTY_AHEAD + 1 + SEGMENTS_IN_MEMORY as u64;
+    let oldest = (newest + ahead + 1).saturating_sub(geometry.segments).max(block.first_segment);
+    found.retain(|found| found.id.number >= oldest);
+
+    let index = Index::new(units, expected_objects);
+    let known = found.iter().map(|found| (found.id.number, found.id.session)).collect();
+    let seed = block.hash_seed;
+    // Footers are read side by side, some at a time, and applied in order.
+    for group in found.chunks(READERS * 4) {
+        let read = |at: usize| {
+            let PlaceFound { place, id } = group[at];
+            read_entries(flash, (geometry, seed), place, id)
+        };
+        for (entries, found) in in_parallel(group.len(), read)?.into_iter().zip(group) {
+            entries.iter().for_each(|entry| apply(&index, geometry, found.place, entry));
+        }
+    }
+    Ok((index, newest + 1, known))
+}
+
+fn apply(index: &Index, geometry: Geometry, place: u64, entry: &FooterEntry) {
+    match entry.kind {
+        RecordKind::Object => {
+            let address = geometry.address(place, entry.offset);
+            index.insert(entry.hash, Place { address, length: entry.length });
+        }
+        RecordKind::Removal => drop(index.remove(entry.hash)),
+    }
+}
+
+/// Returns the newest segment of this cache in a place: its header may be newer than its trailer.
+fn look_at_place(
+    flash: &dyn Flash,
+    block: &Superblock,
+    place: u64,
+) -> io::Result<Option<PlaceFound>> {
+    let geometry = block.geometry;
+    let start = geometry.segment_start(place);
+    let mut page = flash.buffers().take(PAGE_BYTES);
+    let is_here = |id: &SegmentId| {
+        id.cache == block.id && id.number % geometry.segments == place && id.number > 0
+    };
+    // An unreadable page is a segment without content.
+    let mut read = |offset: u64| flash.read(&mut page, offset).map(|()| page.to_vec());
+    let header = read(start).ok().and_then(|page| SegmentId::decode(&page)).filter(is_here);
+    let last = read(start + geometry.segment_bytes - PAGE_BYTES as u64).ok();
+    let trailer = last.and_then(|page| Trailer::decode(&page[PAGE_BYTES - TRAILER_BYTES..], block.id));
+    let trailer = trailer.map(|(trailer, _)| trailer.id).filter(is_here);
+    let newest = header.into_iter().chain(trailer).max_by_key(|id| (id.number, id.session));
+    Ok(newest.map(|id| PlaceFound { place, id }))
+}
+
+/// Runs `work` for the numbers below `count` on several threads. Returns the results in order.
+fn in_parallel<R: Send>(
+    count: usize,
+    work: impl Fn(usize) -> io::Result<R> + Sync,
+) -> io::Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::with_capacity(count));
+    std::thread::scope(|scope| {
+        for _ in 0..READERS.min(count) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed); // the scope orders the rest
+                    if at >= count {
+                        return;
+                    }
+                    let result = work(at);
+                    results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// The saved index: a page of lengths, the segments in the places, the shape, and the slots.
+struct SaveWriter<'a> {
+    flash: &'a dyn Flash,
+    geometry: Geometry,
+    /// Number of the segment at which it begins.
+    at: u64,
+    offset: u64,
+    chunk: Vec<u8>,
+    sum: u32,
+    buffer: crate::flash::Buffer,
+}
+
+impl SaveWriter<'_> {
+    fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut bytes = bytes;
+        while !bytes.is_empty() {
+            let (these, rest) = bytes.split_at(bytes.len().min(SAVE_BYTES - self.chunk.len()));
+            self.chunk.extend_from_slice(these);
+            bytes = rest;
+            if self.chunk.len() == SAVE_BYTES {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what was pushed, rounded up to a page.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        self.sum = self.sum.rotate_left(1) ^ crc(&self.chunk);
+        self.chunk.resize(self.chunk.len().next_multiple_of(PAGE_BYTES), 0);
+        let mut rest = &self.chunk[..];
+        while !rest.is_empty() {
+            let (number, offset) = (
+                self.at + self.offset / self.geometry.segment_bytes,
+                self.offset % self.geometry.segment_bytes,
+            );
+            let room = (self.geometry.segment_bytes - offset) as usize;
+            let (these, others) = rest.split_at(rest.len().min(room));
+            self.buffer[..these.len()].copy_from_slice(these);
+            let start = self.geometry.segment_start(number) + offset;
+            self.flash.write(&self.buffer[..these.len()], start)?;
+            self.offset += these.len() as u64;
+            rest = others;
+        }
+        self.chunk.clear();
+        Ok(())
+    }
+}
+
+/// Saves the index behind the log's end and marks the cache as clean. The log has ended.
+pub(crate) fn save<T>(store: &Arc<Store<T>>, writer: &SuperblockWriter) -> io::Result<()> {
+    let geometry = store.log.geometry;
+    let next = store.log.end() / geometry.segment_bytes + 1;
+    let head_bytes = 24 + geometry.segments * 16 + store.index.shape().len() as u64 * 4;
+    let bytes = head_bytes + store.index.memory_bytes();
+    let needed = bytes.div_ceil(geometry.segment_bytes) + 1;
+    if needed * 2 > geometry.segments {
+        return Ok(()); // a cache of very small objects: its footers are read instead
+    }
+    // The places for the index give up what they hold.
+    let mut evictor = Evictor(Arc::clone(store));
+    for number in next..next + needed {
+        evictor.evict(number)?;
+        store.log.empty_place(number);
+    }
+    let flash = &*store.log.flash;
+    let buffer = flash.buffers().take(SAVE_BYTES);
+    let chunk = Vec::with_capacity(SAVE_BYTES);
+    let mut saver = SaveWriter { flash, geometry, at: next, offset: 0, chunk, sum: 0, buffer };
+    let shape = store.index.shape();
+    let mut head = Vec::new();
+    head.extend_from_slice(&(shape.len() as u64).to_le_bytes());
+    for place in 0..geometry.segments {
+        let id = store.log.segment_in(place);
+        head.extend_from_slice(&id.number.to_le_bytes());
+        head.extend_from_slice(&id.session.to_le_bytes());
+    }
+    head.extend(shape.iter().flat_map(|parts| parts.to_le_bytes()));
+    saver.push(&head)?;
+    store.index.save(|part| saver.push(part))?;
+    let length = saver.offset + saver.chunk.len() as u64;
+    saver.flush()?;
+    let sum = saver.sum;
+    flash.sync()?;
+    writer.write(flash, |block| {
+        block.clean = true;
+        block.saved_at = next;
+        block.saved_bytes = length;
+        block.saved_crc = u64::from(sum);
+    })
+}
+
+/// Reads the index that was saved when the cache was closed. Returns `None` if it is damaged.
+#[expect(clippy::type_complexity, reason = "two results of one step")]
+fn load_index(
+    flash: &dyn Flash,
+    block: &Superblock,
+    units: u64,
+) -> Result<Option<(Index, Vec<(u64, u64)>)>, OpenFailure> {
+    let geometry = block.geometry;
+    let chunks = block.saved_bytes.div_ceil(SAVE_BYTES as u64) as usize;
+    let sums = Mutex::new(vec![0u32; chunks]);
+    let read_chunk = |at: usize| -> io::Result<crate::flash::Buffer> {
+        let begin = at as u64 * SAVE_BYTES as u64;
+        let len = (block.saved_bytes - begin).min(SAVE_BYTES as u64) as usize;
+        let mut chunk = flash.buffers().take(len.next_multiple_of(PAGE_BYTES));
+        let mut done = 0;
+        while done < chunk.len() {
+            let offset = (begin + done as u64) % geometry.segment_bytes;
+            let number = block.saved_at + (begin + done as u64) / geometry.segment_bytes;
+            let until = chunk.len().min(done + (geometry.segment_bytes - offset) as usize);
+            flash.read(&mut chunk[done..until], geometry.segment_start(number) + offset)?;
+            done = until;
+        }
+        chunk.resize(len);
+        sums.lock().unwrap_or_else(PoisonError::into_inner)[at] = crc(&chunk);
+        Ok(chunk)
+    };
+    // A part of the chunks at a time is in memory.
+    let mut loaded = LoadReader { chunks: Vec::new(), at: 0, offset: 0, read: &read_chunk, count: chunks };
+    let mut number = || -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        loaded.fill(&mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    };
+    let shards = number()?;
+    let mut known = Vec::new();
+    for _ in 0..geometry.segments {
+        let (segment, session) = (number()?, number()?);
+        if segment > 0 {
+            known.push((segment, session));
+        }
+    }
+    if shards == 0 || shards > 1 << 20 {
+        return Ok(None);
+    }
+    let mut shape = Vec::new();
+    let mut slots = 0u64;
+    for _ in 0..shards {
+        let mut bytes = [0; 4];
+        loaded.fill(&mut bytes)?;
+        shape.push(u32::from_le_bytes(bytes));
+        slots += u64::from(u32::from_le_bytes(bytes));
+    }
+    if slots > block.saved_bytes {
+        return Ok(None);
+    }
+    let index = match Index::load(units, &shape, |part| loaded.fill(part)) {
+        Ok(index) => index,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let sum = sums.into_iter().fold(0u32, |sum, chunk| sum.rotate_left(1) ^ chunk);
+    Ok((u64::from(sum) == block.saved_crc).then_some((index, known)))
+}
+
+/// Reads the saved index in order, several chunks side by side.
+struct LoadReader<'a, F> {
+    chunks: Vec<crate::flash::Buffer>,
+    /// Chunks that were read.
+    at: usize,
+    /// Offset in `chunks`.
+    offset: usize,
+    read: &'a F,
+    count: usize,
+}
+
+impl<F: Fn(usize) -> io::Result<crate::flash::Buffer> + Sync> LoadReader<'_, F> {
+    fn fill(&mut self, into: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            if let Some(chunk) = self.chunks.first() {
+                let len = (chunk.len() - self.offset).min(into.len() - done);
+                into[done..done + len].copy_from_slice(&chunk[self.offset..self.offset + len]);
+                self.offset += len;
+                done += len;
+                if self.offset == chunk.len() {
+                    self.chunks.remove(0);
+                    self.offset = 0;
+                }
+                continue;
+            }
+            let more = (self.count - self.at).min(READERS);
+            if more == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let (first, read) = (self.at, self.read);
+            self.chunks = in_parallel(more, |at| read(first + at))?;
+            self.at += more;
+        }
+        Ok(())
+    }
+}

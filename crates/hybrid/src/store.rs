@@ -1,0 +1,377 @@
+//! The store on flash: the [log](crate::log) and the [index](crate::index), keyed by hashes.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use twox_hash::XxHash3_64;
+
+use crate::flash::{Buffer, Flash};
+use crate::format::{
+    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, PAGE_BYTES, Record, RecordHeader, RecordKind,
+    SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, UNIT_BYTES, crc,
+};
+use crate::index::{Index, Inserted, Place};
+use crate::log::{Evict, Log, Refused};
+use crate::order::Stripes;
+
+/// Bytes that eviction and recovery read at a time.
+const READ_BYTES: usize = 1 << 20;
+/// Gap between two records up to which they are read together, in bytes.
+const READ_GAP: usize = 64 << 10;
+
+/// Counts of what happened to records.
+#[derive(Debug, Default)]
+pub(crate) struct StoreCounters {
+    /// Objects appended.
+    pub(crate) inserted: AtomicU64,
+    /// Objects whose segment was evicted.
+    pub(crate) evicted: AtomicU64,
+    /// Objects that were kept when their segment was evicted, since they had been used.
+    pub(crate) kept: AtomicU64,
+    /// Objects evicted though they had been used, since the log had no room.
+    pub(crate) dropped_used: AtomicU64,
+    /// Objects lost to a key with an equal tag.
+    pub(crate) collided: AtomicU64,
+    /// Lookups that read the record of another key.
+    pub(crate) mistaken: AtomicU64,
+    /// Records whose checksum did not match.
+    pub(crate) damaged: AtomicU64,
+    /// Reads that failed.
+    pub(crate) failed_reads: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed); // a statistic
+}
+
+/// Returns the hash of an encoded key, the same in all versions of Floe.
+pub(crate) fn hash_key(seed: u64, key: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(seed, key)
+}
+
+/// Returns the seconds since 1970.
+pub(crate) fn seconds_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The store of a cache; `T` is what the stripes hold of objects that depart from memory.
+#[derive(Debug)]
+pub(crate) struct Store<T> {
+    pub(crate) log: Log,
+    pub(crate) index: Index,
+    pub(crate) stripes: Stripes<T>,
+    pub(crate) counters: StoreCounters,
+    pub(crate) hash_seed: u64,
+    /// Largest share of a segment's bytes that is kept when it is evicted.
+    pub(crate) keep_share: f64,
+}
+
+/// The result of looking at bytes for a key's record.
+#[derive(Debug)]
+pub(crate) enum Found<R> {
+    Value(R),
+    /// The object is expired.
+    Expired,
+    /// The record is damaged, or was overwritten meanwhile.
+    Damaged,
+    /// The record of another key.
+    Mistaken,
+}
+
+impl<T> Store<T> {
+    /// Returns the record of a place in a buffer if it is that of `key`.
+    pub(crate) fn examine<R>(
+        bytes: &[u8],
+        salt: u32,
+        key: &[u8],
+        read: impl FnOnce(&[u8], u32) -> R,
+    ) -> Found<R> {
+        let Some(record) = Record::decode(bytes, salt) else { return Found::Damaged };
+        if record.header.kind != RecordKind::Object || record.key != key {
+            return Found::Mistaken;
+        }
+        let expires = record.header.expires;
+        if expires != 0 && u64::from(expires) <= seconds_now() {
+            return Found::Expired;
+        }
+        Found::Value(read(record.value, expires))
+    }
+
+    /// Appends an object, and makes it the newest of its key. The caller holds the key's stripe.
+    pub(crate) fn append_object(
+        &self,
+        hash: u64,
+        header: &RecordHeader,
+        encoded: &[u8],
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), Refused> {
+        let (place, _) = self.log.append(hash, header, encoded, (key, value), false)?;
+        count(&self.counters.inserted);
+        if let Inserted::Replaced(_) = self.index.insert(hash, place) {
+            count(&self.counters.collided);
+        }
+        Ok(())
+    }
+
+    /// Forgets the object of a key, and logs that, so that no restart brings it back. The caller
+    /// holds the key's stripe. Returns whether there was one.
+    pub(crate) fn forget(&self, hash: u64) -> Result<bool, Refused> {
+        if self.index.peek(hash).is_none() {
+            return Ok(false);
+        }
+        let key = hash.to_le_bytes();
+        let header = RecordHeader {
+            kind: RecordKind::Removal,
+            key_bytes: key.len(),
+            value_bytes: 0,
+            expires: 0,
+        };
+        self.log.append(hash, &header, &header.encode(&key, &[]), (&key, &[]), false)?;
+        self.index.remove(hash);
+        Ok(true)
+    }
+
+    /// Reads the pages of a place.
+    fn read_pages(&self, place: Place) -> io::Result<(Buffer, usize, u32)> {
+        let (offset, len, skip) = self.log.pages(place);
+        let (at, _) = self.log.geometry.locate(place.address);
+        let salt = self.log.segment_in(at).salt();
+        let mut buffer = self.log.flash.buffers().take(len);
+        self.log.flash.read(&mut buffer, offset)?;
+        Ok((buffer, skip, salt))
+    }
+
+    /// Looks up a record and reads it, blocking.
+    pub(crate) fn read_blocking<R>(
+        &self,
+        hash: u64,
+        place: Place,
+        key: &[u8],
+        read: impl Fn(&[u8], u32) -> R,
+    ) -> io::Result<Option<R>> {
+        let resident =
+            self.log.read_resident(place, |bytes, salt| Self::examine(bytes, salt, key, &read));
+        let found = match resident {
+            Some(found) => found,
+            None => {
+                let (buffer, skip, salt) = self.read_pages(place).inspect_err(|_| {
+                    count(&self.counters.failed_reads);
+                })?;
+                Self::examine(&buffer[skip..], salt, key, &read)
+            }
+        };
+        Ok(self.judge(hash, place, found))
+    }
+
+    /// Looks up a record and reads it without blocking.
+    pub(crate) async fn read<R>(
+        &self,
+        hash: u64,
+        place: Place,
+        key: &[u8],
+        read: impl Fn(&[u8], u32) -> R,
+    ) -> io::Result<Option<R>> {
+        let resident =
+            self.log.read_resident(place, |bytes, salt| Self::examine(bytes, salt, key, &read));
+        let found = match resident {
+            Some(found) => found,
+            None => {
+                let (offset, len, skip) = self.log.pages(place);
+                let (at, _) = self.log.geometry.locate(place.address);
+                let salt = self.log.segment_in(at).salt();
+                let buffer = self.log.flash.start(offset, len).await.inspect_err(|_| {
+                    count(&self.counters.failed_reads);
+                })?;
+                Self::examine(&buffer[skip..], salt, key, &read)
+            }
+        };
+        Ok(self.judge(hash, place, found))
+    }
+
+    fn judge<R>(&self, hash: u64, place: Place, found: Found<R>) -> Option<R> {
+        match found {
+            Found::Value(value) => return Some(value),
+            Found::Expired => drop(self.index.remove_at(hash, place.address)),
+            Found::Mistaken => count(&self.counters.mistaken),
+            Found::Damaged => {
+                // Not damaged if the segment was evicted since the lookup.
+                if self.index.remove_at(hash, place.address).is_some() {
+                    count(&self.counters.damaged);
+                }
+            }
+        }
+        None
+    }
+
+    /// Forgets all objects: those in older segments than the one returned do not count any more.
+    /// The caller holds all stripes.
+    pub(crate) fn clear(&self) -> Result<u64, Refused> {
+        let first = self.log.turn()?;
+        self.index.clear();
+        Ok(first)
+    }
+}
+
+/// The eviction of segments, for the log's writer.
+#[derive(Debug)]
+pub(crate) struct Evictor<T>(pub(crate) Arc<Store<T>>);
+
+/// A record that is to be kept.
+struct Kept {
+    entry: FooterEntry,
+    address: u64,
+    uses: u8,
+}
+
+impl<T> Evict for Evictor<T> {
+    fn evict(&mut self, number: u64) -> io::Result<()> {
+        let store = &*self.0;
+        let geometry = store.log.geometry;
+        let place = number % geometry.segments;
+        let id = store.log.segment_in(place);
+        if id.number == 0 {
+            return Ok(());
+        }
+        let read = read_entries(&*store.log.flash, (geometry, store.hash_seed), place, id);
+        let Ok(entries) = read else {
+            // What an unreadable segment held is a miss from now on.
+            count(&store.counters.failed_reads);
+            let start = geometry.address(place, 0);
+            let lost = store.index.remove_range(start..start + geometry.segment_bytes / UNIT_BYTES as u64);
+            store.counters.evicted.fetch_add(lost, Ordering::Relaxed);
+            return Ok(());
+        };
+        let mut kept = Vec::new();
+        let mut budget = (store.keep_share * geometry.segment_bytes as f64) as usize;
+        for entry in entries.into_iter().filter(|entry| entry.kind == RecordKind::Object) {
+            let address = geometry.address(place, entry.offset);
+            match store.index.uses_at(entry.hash, address) {
+                Some(uses) if uses > 0 && entry.length.bytes() <= budget => {
+                    budget -= entry.length.bytes();
+                    kept.push(Kept { entry, address, uses });
+                }
+                Some(_) if store.index.remove_at(entry.hash, address).is_some() => {
+                    count(&store.counters.evicted);
+                }
+                _ => {} // replaced or removed
+            }
+        }
+        keep(store, place, id, &kept)
+    }
+}
+
+/// Appends records of a segment that is evicted to the log's end.
+fn keep<T>(store: &Store<T>, place: u64, id: SegmentId, kept: &[Kept]) -> io::Result<()> {
+    let geometry = store.log.geometry;
+    let segment_bytes = geometry.segment_bytes as usize;
+    let mut rest = kept;
+    while let Some(first) = rest.first() {
+        // One read for records that are near to each other.
+        let from = first.entry.offset / PAGE_BYTES * PAGE_BYTES;
+        let end = |kept: &Kept| kept.entry.offset + kept.entry.length.bytes();
+        let mut until = end(first);
+        let near = rest.iter().take_while(|kept| {
+            let joins = kept.entry.offset <= until + READ_GAP
+                && (end(kept) <= from + READ_BYTES || kept.address == first.address);
+            until = if joins { until.max(end(kept)) } else { until };
+            joins
+        });
+        let (these, others) = rest.split_at(near.count());
+        rest = others;
+        let until = until.next_multiple_of(PAGE_BYTES).min(segment_bytes);
+        let mut buffer = store.log.flash.buffers().take(until - from);
+        let start = geometry.segment_start(place) + from as u64;
+        let read = store.log.flash.read(&mut buffer, start);
+        if read.is_err() {
+            count(&store.counters.failed_reads);
+        }
+        for kept in these {
+            let record = read.is_ok().then(|| Record::decode(&buffer[kept.entry.offset - from..], id.salt()));
+            if !record.flatten().is_some_and(|record| keep_record(store, kept, &record))
+                && store.index.remove_at(kept.entry.hash, kept.address).is_some()
+            {
+                count(&store.counters.dropped_used);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Appends a record again, unless its key has a newer one. Returns whether it need not be evicted.
+fn keep_record<T>(store: &Store<T>, kept: &Kept, record: &Record<'_>) -> bool {
+    let expires = record.header.expires;
+    if expires != 0 && u64::from(expires) <= seconds_now() {
+        return false;
+    }
+    let hash = kept.entry.hash;
+    let encoded = record.header.encode(record.key, record.value);
+    let _stripe = store.stripes.of(hash);
+    if store.index.uses_at(hash, kept.address).is_none() {
+        return true; // changed meanwhile
+    }
+    let body = (record.key, record.value);
+    let Ok((place, _)) = store.log.append(hash, &record.header, &encoded, body, true) else {
+        return false;
+    };
+    count(&store.counters.kept);
+    store.index.relocate(hash, kept.address, place, kept.uses - 1)
+}
+
+/// Returns what a segment on flash holds: by its footer, or by its records if it was not closed.
+pub(crate) fn read_entries(
+    flash: &dyn Flash,
+    (geometry, hash_seed): (Geometry, u64),
+    place: u64,
+    id: SegmentId,
+) -> io::Result<Vec<FooterEntry>> {
+    let start = geometry.segment_start(place);
+    let size = geometry.segment_bytes as usize;
+    let mut page = flash.buffers().take(PAGE_BYTES);
+    flash.read(&mut page, start + (size - PAGE_BYTES) as u64)?;
+    let trailer = Trailer::decode(&page[PAGE_BYTES - TRAILER_BYTES..], id.cache);
+    match trailer.filter(|(trailer, _)| trailer.id == id) {
+        Some((trailer, sum)) => {
+            let footer = trailer.entries * ENTRY_BYTES + TRAILER_BYTES;
+            let footer = footer.next_multiple_of(PAGE_BYTES).min(size);
+            let mut bytes = flash.buffers().take(footer);
+            flash.read(&mut bytes, start + (size - footer) as u64)?;
+            let end = footer - TRAILER_BYTES;
+            let begin = end.saturating_sub(trailer.entries * ENTRY_BYTES);
+            if crc(&bytes[begin..end]) == sum {
+                return Ok(bytes[begin..end].chunks(ENTRY_BYTES).map(FooterEntry::decode).collect());
+            }
+            scan(flash, (geometry, hash_seed), place, id)
+        }
+        None => scan(flash, (geometry, hash_seed), place, id),
+    }
+}
+
+/// Reads the records of a segment one after the other, up to the first that is not whole.
+fn scan(
+    flash: &dyn Flash,
+    (geometry, hash_seed): (Geometry, u64),
+    place: u64,
+    id: SegmentId,
+) -> io::Result<Vec<FooterEntry>> {
+    let mut bytes = flash.buffers().take(geometry.segment_bytes as usize);
+    flash.read(&mut bytes, geometry.segment_start(place))?;
+    let mut entries = Vec::new();
+    if SegmentId::decode(&bytes) != Some(id) {
+        return Ok(entries);
+    }
+    let mut offset = SEGMENT_HEADER_BYTES;
+    while let Some(record) = bytes.get(offset..).and_then(|rest| Record::decode(rest, id.salt())) {
+        let header = record.header;
+        let hash = match (header.kind, record.key.try_into()) {
+            (RecordKind::Removal, Ok(hash)) => u64::from_le_bytes(hash),
+            _ => hash_key(hash_seed, record.key),
+        };
+        let length = LengthCode::of(header.record_bytes());
+        entries.push(FooterEntry { hash, offset, length, kind: header.kind });
+        offset += header.log_bytes();
+    }
+    Ok(entries)
+}

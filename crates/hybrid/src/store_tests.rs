@@ -1,0 +1,249 @@
+//! The store against a map, with crashes of the process and losses of power.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::format::{RecordHeader, RecordKind};
+use crate::log::Refused;
+use crate::recovery::{self, Opened, StoreOptions, SuperblockWriter};
+use crate::simulated::SimulatedFlash;
+use crate::store::{Evictor, Store, hash_key};
+
+struct Rig {
+    flash: Arc<SimulatedFlash>,
+    store: Arc<Store<()>>,
+    writer: SuperblockWriter,
+    opened: Opened,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rig {
+    fn open(flash: SimulatedFlash) -> Self {
+        let flash = Arc::new(flash);
+        let options = StoreOptions {
+            expected_objects: 0,
+            max_segment_bytes: 64 << 10,
+            keep_share: 0.5,
+            random: (77, 99),
+        };
+        let (store, writer, opened) = recovery::open(flash.clone(), &options).unwrap();
+        let store = Arc::new(store);
+        let mut evictor = Evictor(Arc::clone(&store));
+        let log = Arc::clone(&store);
+        let thread = std::thread::spawn(move || log.log.run(&mut evictor));
+        Self { flash, store, writer, opened, thread: Some(thread) }
+    }
+
+    fn hash(&self, key: u64) -> u64 {
+        hash_key(self.store.hash_seed, &key.to_le_bytes())
+    }
+
+    fn insert(&self, key: u64, value: &[u8]) -> bool {
+        let hash = self.hash(key);
+        let key = key.to_le_bytes();
+        let header = RecordHeader {
+            kind: RecordKind::Object,
+            key_bytes: 8,
+            value_bytes: value.len(),
+            expires: 0,
+        };
+        let encoded = header.encode(&key, value);
+        loop {
+            let stripe = self.store.stripes.of(hash);
+            let appended = self.store.append_object(hash, &header, &encoded, &key, value);
+            drop(stripe);
+            match appended {
+                Ok(()) => return true,
+                Err(Refused::Full) => self.store.log.wait_for_room(header.log_bytes()),
+                Err(Refused::Ended) => return false,
+            }
+        }
+    }
+
+    fn remove(&self, key: u64) -> bool {
+        let hash = self.hash(key);
+        loop {
+            let stripe = self.store.stripes.of(hash);
+            let forgotten = self.store.forget(hash);
+            drop(stripe);
+            match forgotten {
+                Ok(_) => return true,
+                Err(Refused::Full) => self.store.log.wait_for_room(64),
+                Err(Refused::Ended) => return false,
+            }
+        }
+    }
+
+    fn get(&self, key: u64) -> Option<Vec<u8>> {
+        let hash = self.hash(key);
+        let place = self.store.index.look_up(hash)?;
+        let read = |value: &[u8], _| value.to_vec();
+        self.store.read_blocking(hash, place, &key.to_le_bytes(), read).unwrap()
+    }
+
+    fn sync(&self) -> bool {
+        self.store.log.sync_until(self.store.log.end()).is_ok()
+    }
+
+    fn close(mut self) -> SimulatedFlash {
+        self.store.log.end_soon();
+        self.thread.take().unwrap().join().unwrap();
+        recovery::save(&self.store, &self.writer).unwrap();
+        SimulatedFlash::from_image(self.flash.written(), 3)
+    }
+
+    /// Ends the process at once. Returns the drive.
+    fn kill(mut self, loses_power: bool, seed: u64) -> SimulatedFlash {
+        self.flash.lose_power_after(0);
+        self.store.log.fail(&std::io::Error::other("killed"));
+        self.thread.take().unwrap().join().unwrap();
+        let image =
+            if loses_power { self.flash.after_power_loss() } else { self.flash.written() };
+        SimulatedFlash::from_image(image, seed)
+    }
+}
+
+fn value_of(key: u64, version: u64, len: usize) -> Vec<u8> {
+    let mut value = vec![(key ^ version) as u8; len.max(16)];
+    value[..8].copy_from_slice(&key.to_le_bytes());
+    value[8..16].copy_from_slice(&version.to_le_bytes());
+    value
+}
+
+#[test]
+fn objects_are_found_in_memory_on_flash_and_after_a_restart() {
+    let rig = Rig::open(SimulatedFlash::new(2 << 20, 1));
+    assert_eq!(rig.opened, Opened::New);
+    for key in 0..1000 {
+        assert!(rig.insert(key, &value_of(key, 0, 500)));
+    }
+    let check = |rig: &Rig| {
+        for key in 0..1000 {
+            assert_eq!(rig.get(key), Some(value_of(key, 0, 500)), "{key}");
+        }
+        assert_eq!(rig.get(1000), None);
+    };
+    check(&rig);
+    let rig = Rig::open(rig.close());
+    assert_eq!(rig.opened, Opened::Clean);
+    check(&rig);
+    assert!(rig.sync());
+    let rig = Rig::open(rig.kill(true, 5));
+    assert_eq!(rig.opened, Opened::Recovered);
+    check(&rig);
+}
+
+#[test]
+fn the_oldest_leave_and_the_used_stay() {
+    let rig = Rig::open(SimulatedFlash::new(2 << 20, 1));
+    for key in 0..20_000u64 {
+        assert!(rig.insert(key, &value_of(key, 0, 300)));
+        if key % 50 == 49 {
+            (0..5).for_each(|hot| assert!(rig.get(hot).is_some(), "{hot} after {key}"));
+        }
+    }
+    assert!((0..5).all(|hot| rig.get(hot).is_some()));
+    assert_eq!(rig.get(10), None);
+    let held = rig.store.index.len();
+    assert!((4_000..6_500).contains(&held), "{held} objects of 332 bytes in 2 MiB");
+}
+
+/// Runs random operations against a map; ends with a crash or a close, several times.
+fn world(seed: u64) {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut flash = SimulatedFlash::new(64 * 1024 * random.random_range(10..40) + (64 << 10), seed);
+    // Newest version of each key, and the one below which no version may come back.
+    let mut versions: HashMap<u64, (Option<u64>, u64)> = HashMap::new();
+    let mut version = 1;
+    for round in 0..random.random_range(1..5) {
+        let rig = Rig::open(flash);
+        let check = |versions: &HashMap<u64, (Option<u64>, u64)>, key: u64, crashed: bool| {
+            let Some(value) = rig.get(key) else { return };
+            let (of, found) = (
+                u64::from_le_bytes(value[..8].try_into().unwrap()),
+                u64::from_le_bytes(value[8..16].try_into().unwrap()),
+            );
+            assert_eq!(of, key, "seed {seed}: another key's value");
+            assert_eq!(value, value_of(key, found, value.len()), "seed {seed}: torn");
+            let (newest, floor) = versions.get(&key).copied().unwrap_or((None, 0));
+            match newest {
+                _ if crashed => {}
+                newest => assert_eq!(Some(found), newest, "seed {seed}: key {key}, round {round}"),
+            }
+            assert!(found >= floor, "seed {seed}: key {key} came back, {found} of {floor}");
+        };
+        // After a crash any version since the last durable change may be there: what is found counts.
+        for key in 0..60 {
+            check(&versions, key, true);
+            let found = rig.get(key).map(|it| u64::from_le_bytes(it[8..16].try_into().unwrap()));
+            let entry = versions.entry(key).or_default();
+            entry.0 = found;
+        }
+        if random.random_bool(0.5) {
+            rig.flash.lose_power_after(random.random_range(0..60));
+        }
+        let mut alive = true;
+        for _ in 0..random.random_range(0..400) {
+            let key = random.random_range(0..60);
+            version += 1;
+            match random.random_range(0..10) {
+                0..5 => {
+                    let len = if random.random_bool(0.05) {
+                        random.random_range(16..40_000)
+                    } else {
+                        random.random_range(16..2_000)
+                    };
+                    if rig.insert(key, &value_of(key, version, len)) {
+                        versions.entry(key).or_default().0 = Some(version);
+                    } else {
+                        alive = false;
+                    }
+                }
+                5..7 => {
+                    if rig.remove(key) {
+                        versions.entry(key).or_default().0 = None;
+                    } else {
+                        alive = false;
+                    }
+                }
+                7 => {
+                    if rig.sync() {
+                        for (newest, floor) in versions.values_mut() {
+                            *floor = (*newest).unwrap_or(version).max(*floor);
+                        }
+                    } else {
+                        alive = false;
+                    }
+                }
+                _ => check(&versions, key, false),
+            }
+            if !alive {
+                break;
+            }
+        }
+        flash = match random.random_range(0..3) {
+            0 if alive && rig.store.log.failure().is_none() && rig.sync() => {
+                rig.flash.lose_power_after(u64::MAX);
+                for (newest, floor) in versions.values_mut() {
+                    *floor = (*newest).unwrap_or(version).max(*floor);
+                }
+                rig.close()
+            }
+            1 => rig.kill(false, seed ^ version),
+            _ => rig.kill(true, seed ^ version),
+        };
+    }
+}
+
+#[test]
+fn no_crash_brings_back_what_was_durably_changed() {
+    let worlds = std::env::var("FLOE_HYBRID_WORLDS").map_or(300, |worlds| worlds.parse().unwrap());
+    let first = std::env::var("FLOE_SEED").map_or(1, |seed| seed.parse().unwrap());
+    for seed in first..first + worlds {
+        world(seed);
+    }
+}
