@@ -1,6 +1,9 @@
 #![doc = include_str!("../README.md")]
 
 pub mod advice;
+#[cfg(feature = "hybrid")]
+#[doc(inline)]
+pub use floe_hybrid as hybrid;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 

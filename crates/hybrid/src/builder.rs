@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::codec::{Key, Value};
 use crate::flash::{FileFlash, FlashOptions};
-use crate::format::{MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, PAGE_BYTES};
+use crate::format::{Geometry, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, PAGE_BYTES};
 use crate::hybrid::Hybrid;
 use crate::log::SEGMENTS_IN_MEMORY;
 use crate::recovery::{self, OpenFailure, StoreOptions};
@@ -179,6 +179,9 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
                 (SEGMENTS_IN_MEMORY + 1) * MIN_SEGMENT_BYTES
             )));
         };
+        if bytes.is_some_and(|bytes| Geometry::of(bytes, max_segment_bytes).is_none()) {
+            return Err(OpenFailure::Small.at(&path)); // before a file is made
+        }
         let options = FlashOptions { size: bytes, ..FlashOptions::default() };
         let flash = FileFlash::open(&path, &options)?;
         let options = StoreOptions {

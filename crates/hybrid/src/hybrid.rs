@@ -15,7 +15,7 @@ use floe_memory::{Cache, Cause, InsertOptions};
 
 use crate::builder::{OnFull, Settings};
 use crate::codec::{Key, Value};
-use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind};
+use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, UNIT_BYTES};
 use crate::log::Refused;
 use crate::order::Change;
 use crate::recovery::{self, Opened, SuperblockWriter};
@@ -30,6 +30,8 @@ thread_local! {
     static CALL_BEGAN: Cell<u64> = const { Cell::new(0) };
     /// Hash of the key that this thread's call changes; 0 for none.
     static CHANGING: Cell<u64> = const { Cell::new(0) };
+    /// Set when memory declines the object of that key.
+    static DECLINED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A value in memory.
@@ -80,7 +82,7 @@ impl fmt::Debug for Departing {
 pub enum Inserted {
     /// The object is in memory. It goes to flash when it leaves memory, if admission agrees.
     InMemory,
-    /// The object is too large for memory, and on its way to flash.
+    /// Memory has no room for an object of this size: it is on its way to flash.
     ToFlash,
     /// The object is in neither, and an older one of its key is gone.
     Declined(Declined),
@@ -92,10 +94,6 @@ pub enum Inserted {
 pub enum Declined {
     /// Key and value are larger than a segment of flash, or the key has more than 65,535 bytes.
     TooLarge,
-    /// The drive is slower than the producers, and [`OnFull::Decline`] is set.
-    Behind,
-    /// The flash has failed.
-    Failed,
 }
 
 /// The result of a removal.
@@ -161,6 +159,9 @@ impl Flow {
         let mut stripe = self.store.stripes.of(hash);
         // Memory may decline the very object that this call inserts.
         let own = usize::from(CHANGING.get() == hash);
+        if own > 0 {
+            DECLINED.set(true);
+        }
         if stripe.changed_since(hash, since, own) {
             return count(&self.counters.superseded);
         }
@@ -235,7 +236,6 @@ struct Shared<K: Key + Send + Sync + 'static, V: Value> {
     superblock: SuperblockWriter,
     opened: Opened,
     time_to_live: Option<Duration>,
-    largest_in_memory: usize,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -306,7 +306,6 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 superblock,
                 opened,
                 time_to_live: settings.time_to_live,
-                largest_in_memory: (settings.objects_bytes / 8) as usize,
                 writer: Mutex::new(Some(writer)),
             }),
         })
@@ -366,19 +365,31 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         let hash = self.hash(&key);
         let change = self.begin_change(hash);
         let (held, options) = self.hold(&key, value, time_to_live);
-        self.enter(hash);
-        let inserted = if held.weight as usize > self.shared.largest_in_memory {
+        if let Some(declined) = self.declined(&key, &held) {
             self.shared.memory.remove(&key);
-            self.shared.flow.depart(&key, &held, Cause::Rejected);
-            Inserted::ToFlash
-        } else {
-            self.shared.memory.insert_with(key, held, options);
-            Inserted::InMemory
-        };
+            return Inserted::Declined(declined);
+        }
+        self.enter(hash);
+        self.shared.memory.insert_with(key, held, options);
+        let inserted = if DECLINED.replace(false) { Inserted::ToFlash } else { Inserted::InMemory };
         CHANGING.set(0);
         drop(change);
         self.shared.flow.drain_fully();
         inserted
+    }
+
+    /// Returns why an object cannot be kept at all.
+    fn declined(&self, key: &K, held: &Held<V>) -> Option<Declined> {
+        let most = self.store().log.geometry.max_record_bytes() - RECORD_HEADER_BYTES;
+        if (held.weight as usize) < most {
+            return None;
+        }
+        let key_bytes = key.encode_key(<[u8]>::len);
+        let value_bytes = held.value.encode(<[u8]>::len);
+        if key_bytes > MAX_KEY_BYTES || key_bytes + value_bytes > most - UNIT_BYTES {
+            return Some(Declined::TooLarge);
+        }
+        None
     }
 
     fn hold(&self, key: &K, value: V, time_to_live: Option<Duration>) -> (Held<V>, InsertOptions) {

@@ -353,17 +353,23 @@ pub(crate) fn save<T>(store: &Arc<Store<T>>, writer: &SuperblockWriter) -> io::R
     let next = store.log.end() / geometry.segment_bytes + 1;
     let head_bytes = 24 + geometry.segments * 16 + store.index.shape().len() as u64 * 4;
     let bytes = head_bytes + store.index.memory_bytes();
-    let needed = bytes.div_ceil(geometry.segment_bytes) + 1;
+    let needed = bytes.div_ceil(geometry.segment_bytes);
     if needed * 2 > geometry.segments {
         return Ok(()); // a cache of very small objects: its footers are read instead
     }
-    // The places for the index give up what they hold.
+    // The places for the index give up what they hold. A later crash must not find it either, since
+    // the log does not have the removals of what is not in the index.
+    let flash = &*store.log.flash;
     let mut evictor = Evictor(Arc::clone(store));
+    let mut zeros = flash.buffers().take(PAGE_BYTES);
+    zeros.fill(0);
     for number in next..next + needed {
         evictor.evict(number)?;
         store.log.empty_place(number);
+        let start = geometry.segment_start(number);
+        flash.write(&zeros, start)?;
+        flash.write(&zeros, start + geometry.segment_bytes - PAGE_BYTES as u64)?;
     }
-    let flash = &*store.log.flash;
     let buffer = flash.buffers().take(SAVE_BYTES);
     let chunk = Vec::with_capacity(SAVE_BYTES);
     let mut saver = SaveWriter { flash, geometry, at: next, offset: 0, chunk, sum: 0, buffer };
