@@ -99,7 +99,7 @@ struct Memory {
 
 // SAFETY: the memory has no other owner, and is reached through this value only.
 unsafe impl Send for Memory {}
-// SAFETY: a shared `Memory` gives no access to its bytes; `Buffer` does, as `&[u8]` and `&mut [u8]`.
+// SAFETY: the bytes are reached through `Buffer` only, as `&[u8]` or exclusively as `&mut [u8]`.
 unsafe impl Sync for Memory {}
 
 impl Memory {

@@ -10,9 +10,11 @@
 //! freed memory. At most [`MOST_IN_FLIGHT`] reads are with the kernel, and its completion queue has
 //! room for twice as many.
 //!
-//! A request belongs to the task that submitted it. When that thread exits, the kernel cancels what
-//! its workers have not begun, and fails what waits for pages (`ECANCELED`, `EFAULT`, `EINTR`).
-//! Such reads the reaper submits again on its own account.
+//! A request belongs to the task that submitted it, and completes in its context: the kernel
+//! interrupts that thread, or wakes it from a sleep, for a moment. A thread in an uninterruptible
+//! system call, such as a blocking read, delays the completions of its own reads until it returns.
+//! When a thread exits, what its workers have not begun is cancelled, and what would be tried again
+//! in its context fails (`ECANCELED`, `EFAULT`). The reaper submits such reads on its own account.
 
 use std::collections::VecDeque;
 use std::io;
@@ -91,8 +93,7 @@ impl Ring {
             builder.dontfork().setup_clamp().setup_cqsize(2 * MOST_IN_FLIGHT as u32);
             builder
         };
-        let uring =
-            base().setup_submit_all().build(ENTRIES).or_else(|_| base().build(ENTRIES))?;
+        let uring = base().setup_submit_all().build(ENTRIES).or_else(|_| base().build(ENTRIES))?;
         let features = uring.params();
         if !features.is_feature_nodrop() || !features.is_feature_fast_poll() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -333,4 +334,61 @@ fn is_transient(error: &io::Error) -> bool {
 /// Returns whether a completion's error says that the read was not attempted.
 fn is_unserved(number: i32) -> bool {
     [libc::ECANCELED, libc::EINTR, libc::EAGAIN, libc::EFAULT].contains(&number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring() -> (tempfile::TempDir, Ring) {
+        let folder = tempfile::tempdir().unwrap();
+        let target = Target::open(&folder.path().join("flash"), Some(4 * 4096), true).unwrap();
+        let ring = Ring::new(Arc::new(target), Buffers::new(0));
+        (folder, ring.expect("this kernel has io_uring"))
+    }
+
+    #[test]
+    fn a_read_is_continued_and_repeated() {
+        let (_folder, ring) = ring();
+        let request = Request::new(0, 8192);
+        request.transfer(|transfer| transfer.buffer = Some(ring.shared.buffers.take(8192)));
+        for refusal in [libc::ECANCELED, libc::EFAULT, libc::EINTR] {
+            assert!(matches!(ring.shared.progress(&request, -refusal), Progress::Unfinished));
+        }
+        assert!(matches!(ring.shared.progress(&request, 4096), Progress::Unfinished));
+        assert!(matches!(ring.shared.progress(&request, -libc::EAGAIN), Progress::Refused));
+        assert!(matches!(ring.shared.progress(&request, 4096), Progress::Ended(Ok(_))));
+    }
+
+    #[test]
+    fn the_errors_of_a_read_are_those_of_the_disk() {
+        let (_folder, ring) = ring();
+        for (before, result, kind) in [
+            (0, 0, io::ErrorKind::UnexpectedEof),
+            (512, -libc::EINVAL, io::ErrorKind::UnexpectedEof),
+            (0, -libc::EINVAL, io::ErrorKind::InvalidInput),
+            (0, -libc::EACCES, io::ErrorKind::PermissionDenied),
+        ] {
+            let request = Request::new(0, 8192);
+            let buffer = Some(ring.shared.buffers.take(8192));
+            request.transfer(|transfer| {
+                (transfer.buffer, transfer.done) = (buffer, before);
+            });
+            let Progress::Ended(Err(error)) = ring.shared.progress(&request, result) else {
+                panic!("{result} ends a read");
+            };
+            assert_eq!(error.kind(), kind);
+        }
+    }
+
+    #[test]
+    fn a_read_refused_by_the_kernel_is_served_by_the_reaper() {
+        let (_folder, ring) = ring();
+        let request = Request::new(0, 8192);
+        request.transfer(|transfer| transfer.buffer = Some(ring.shared.buffers.take(8192)));
+        request.transfer(|transfer| transfer.refusals = MOST_REFUSALS);
+        assert!(ring.shared.advance(&request, -libc::ECANCELED, &mut Vec::new()));
+        assert!(!request.is_abandoned());
+        assert!(request.complete(Ok(ring.shared.buffers.take(4096))).is_none());
+    }
 }

@@ -24,7 +24,11 @@ const RETRY: Duration = Duration::from_millis(5);
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A system call failed.
-    #[error("cannot {what} {path}: {source}{}", missing_folder(path, source), path = path.display())]
+    #[error(
+        "cannot {what} {path}: {source}{}",
+        missing_folder(path, source),
+        path = path.display()
+    )]
     System {
         /// The step that failed.
         what: &'static str,

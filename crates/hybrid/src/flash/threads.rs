@@ -74,8 +74,9 @@ impl Drop for Threads {
             return; // the threads are the parent's, and one may have held the lock at the fork
         }
         // SAFETY: dropped here only.
-        let (shared, workers) =
-            unsafe { (ManuallyDrop::take(&mut self.shared), ManuallyDrop::take(&mut self.workers)) };
+        let (shared, workers) = unsafe {
+            (ManuallyDrop::take(&mut self.shared), ManuallyDrop::take(&mut self.workers))
+        };
         lock(&shared.queue).ending = true;
         shared.changed.notify_all();
         // A waker may drop the last handle on a worker, which then ends by itself.

@@ -215,8 +215,9 @@ fn where_producers_do_not_wait_what_is_dropped_is_counted() {
     for key in 0..KEYS {
         cache.insert(key, value(key, 1000));
     }
-    let stats = cache.stats().flash;
+    // Hits on flash make others leave memory, and these may be declined, too.
     let found = (0..KEYS).filter(|key| cache.get_blocking(key).is_some()).count() as u64;
+    let stats = cache.stats().flash;
     let told = stats.declined_behind + stats.superseded + stats.collided;
     assert_eq!(found + told, KEYS, "{stats:?}");
 }
