@@ -331,26 +331,32 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         self.shared.opened
     }
 
-    /// Begins a change of a key: flash forgets what it has of it.
+    /// Begins a change of a key: flash forgets what it has of it. Waits for the drive if it must.
     fn begin_change(&self, hash: u64) -> Change<'_, Departing> {
-        let store = self.store();
         loop {
-            let begun = store.stripes.begin_change(hash, || match store.forget(hash) {
-                // A failed flash is not read any more.
-                Ok(_) | Err(Refused::Ended) => Ok(()),
-                Err(Refused::Full) => Err(Refused::Full),
-            });
-            match begun {
-                Ok((change, _)) => return change,
-                Err(_) => store.log.wait_for_room(RECORD_HEADER_BYTES * 2),
+            match self.try_begin_change(hash) {
+                Ok(change) => return change,
+                Err(needed) => self.store().log.wait_for_room(needed),
             }
         }
+    }
+
+    /// Begins a change of a key, or returns the bytes of the log that are needed for it.
+    fn try_begin_change(&self, hash: u64) -> Result<Change<'_, Departing>, usize> {
+        let store = self.store();
+        let begun = store.stripes.begin_change(hash, || match store.forget(hash) {
+            // A failed flash is not read any more.
+            Ok(_) | Err(Refused::Ended) => Ok(()),
+            Err(Refused::Full) => Err(RECORD_HEADER_BYTES * 2),
+        });
+        begun.map(|(change, _)| change)
     }
 
     /// Inserts an object, or replaces the one of its key.
     ///
     /// The call may wait for the drive where producers are faster; see
-    /// [`on_full`](crate::Builder::on_full).
+    /// [`on_full`](crate::Builder::on_full). [`insert_async`](Self::insert_async) does not make a
+    /// thread wait.
     pub fn insert(&self, key: K, value: V) -> Inserted {
         self.insert_with_lifetime(key, value, self.shared.time_to_live)
     }
@@ -362,20 +368,45 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         value: V,
         time_to_live: Option<Duration>,
     ) -> Inserted {
+        let change = self.begin_change(self.hash(&key));
+        let inserted = self.insert_in_memory(change, key, value, time_to_live);
+        self.shared.flow.drain_fully();
+        inserted
+    }
+
+    /// Inserts an object, and awaits the drive where producers are faster. If the future is
+    /// dropped, the object may be inserted or not.
+    pub async fn insert_async(&self, key: K, value: V) -> Inserted {
         let hash = self.hash(&key);
-        let change = self.begin_change(hash);
+        let change = loop {
+            match self.try_begin_change(hash) {
+                Ok(change) => break change,
+                Err(needed) => self.store().log.room(needed).await,
+            }
+        };
+        let inserted = self.insert_in_memory(change, key, value, self.shared.time_to_live);
+        while let Some(needed) = self.shared.flow.drain() {
+            self.store().log.room(needed).await;
+        }
+        inserted
+    }
+
+    fn insert_in_memory(
+        &self,
+        change: Change<'_, Departing>,
+        key: K,
+        value: V,
+        time_to_live: Option<Duration>,
+    ) -> Inserted {
         let (held, options) = self.hold(&key, value, time_to_live);
         if let Some(declined) = self.declined(&key, &held) {
             self.shared.memory.remove(&key);
             return Inserted::Declined(declined);
         }
-        self.enter(hash);
+        self.enter(change.hash());
         self.shared.memory.insert_with(key, held, options);
-        let inserted = if DECLINED.replace(false) { Inserted::ToFlash } else { Inserted::InMemory };
         CHANGING.set(0);
-        drop(change);
-        self.shared.flow.drain_fully();
-        inserted
+        if DECLINED.replace(false) { Inserted::ToFlash } else { Inserted::InMemory }
     }
 
     /// Returns why an object cannot be kept at all.
@@ -615,6 +646,27 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         }
     }
 
+    /// Removes the object of a key, and awaits that no restart can bring it back.
+    pub async fn remove_async<Q>(&self, key: &Q) -> Removed
+    where
+        K: Borrow<Q>,
+        Q: Key + ?Sized,
+    {
+        let hash = self.hash(key);
+        let change = loop {
+            match self.try_begin_change(hash) {
+                Ok(change) => break change,
+                Err(needed) => self.store().log.room(needed).await,
+            }
+        };
+        self.shared.memory.remove(key);
+        drop(change);
+        match self.store().log.durable(self.store().log.end()).await {
+            Ok(()) => Removed::Durable,
+            Err(error) => Removed::NotDurable(error),
+        }
+    }
+
     /// Removes all objects, in a time that does not depend on their number.
     ///
     /// # Errors
@@ -652,6 +704,17 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     pub fn sync(&self) -> io::Result<()> {
         self.shared.flow.drain_fully();
         self.store().log.sync_until(self.store().log.end())
+    }
+
+    /// Awaits what [`sync`](Self::sync) waits for.
+    ///
+    /// # Errors
+    /// When the flash fails.
+    pub async fn sync_async(&self) -> io::Result<()> {
+        while let Some(needed) = self.shared.flow.drain() {
+            self.store().log.room(needed).await;
+        }
+        self.store().log.durable(self.store().log.end()).await
     }
 
     /// Writes what is in memory to flash, and ends the cache: its other handles find only what is

@@ -7,9 +7,11 @@
 //! next one.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
 
 use crate::flash::Flash;
 use crate::format::{
@@ -84,6 +86,8 @@ struct State {
     failed: Option<String>,
     /// Buffers of segments for reuse.
     spare: Vec<Vec<u8>>,
+    /// Wakers of futures that wait for progress.
+    wakers: Vec<Waker>,
 }
 
 /// Bytes written to flash, by what they are.
@@ -174,6 +178,7 @@ impl Log {
                 ending: false,
                 failed: None,
                 spare: Vec::new(),
+                wakers: Vec::new(),
             }),
             work: Condvar::new(),
             progress: Condvar::new(),
@@ -308,17 +313,54 @@ impl Log {
 
     /// Waits until producers may append so many bytes, or the log has ended.
     pub(crate) fn wait_for_room(&self, log_bytes: usize) {
-        let size = self.geometry.segment_bytes as usize;
+        self.wait(|state| self.has_room(state, log_bytes).then_some(()));
+    }
+
+    /// Waits as [`Log::wait_for_room`] does, without a thread.
+    pub(crate) async fn room(&self, log_bytes: usize) {
+        self.progress_until(|state| self.has_room(state, log_bytes).then_some(())).await;
+    }
+
+    fn has_room(&self, state: &State, log_bytes: usize) -> bool {
+        let open = state.fillings.back().expect("a segment is open");
+        let next = open.segment.id.number + 1;
+        let may_open = state.fillings.len() < PRODUCER_SEGMENTS && next + 1 < state.empty_until;
+        let has_ended = state.failed.is_some() || state.ending;
+        has_ended || may_open || open.has_room(self.geometry.segment_bytes as usize, log_bytes)
+    }
+
+    /// Waits until `check` has a result, which it may have after any progress of the writer.
+    fn wait<R>(&self, mut check: impl FnMut(&mut State) -> Option<R>) -> R {
         let mut state = lock(&self.state);
-        while state.failed.is_none() && !state.ending {
-            let open = state.fillings.back().expect("a segment is open");
-            let next = open.segment.id.number + 1;
-            let may_open = state.fillings.len() < PRODUCER_SEGMENTS && next + 1 < state.empty_until;
-            if may_open || open.has_room(size, log_bytes) {
-                return;
+        loop {
+            if let Some(result) = check(&mut state) {
+                return result;
             }
             state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Awaits what [`Log::wait`] waits for.
+    async fn progress_until<R>(&self, mut check: impl FnMut(&mut State) -> Option<R>) -> R {
+        poll_fn(|context: &mut Context<'_>| {
+            let mut state = lock(&self.state);
+            if let Some(result) = check(&mut state) {
+                return Poll::Ready(result);
+            }
+            if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+                state.wakers.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Wakes all who wait for progress.
+    fn notify(&self, mut state: MutexGuard<'_, State>) {
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        self.progress.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Passes the bytes at an address to `read`, if their segment is in memory.
@@ -359,23 +401,33 @@ impl Log {
     /// # Errors
     /// When the flash fails.
     pub(crate) fn sync_until(&self, position: u64) -> io::Result<()> {
-        let mut state = lock(&self.state);
-        loop {
-            if state.durable >= position {
-                return Ok(());
-            }
-            if let Some(failure) = &state.failed {
-                return Err(io::Error::other(failure.clone()));
-            }
-            if state.ending && state.wanted < position {
-                return Err(io::Error::other("the cache is closed"));
-            }
-            if state.wanted < position {
-                state.wanted = position;
-                self.work.notify_one();
-            }
-            state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
+        self.wait(|state| self.is_durable(state, position))
+    }
+
+    /// Waits as [`Log::sync_until`] does, without a thread.
+    ///
+    /// # Errors
+    /// When the flash fails.
+    pub(crate) async fn durable(&self, position: u64) -> io::Result<()> {
+        self.progress_until(|state| self.is_durable(state, position)).await
+    }
+
+    /// Returns whether the log is durable up to a position; `None` while that is under way.
+    fn is_durable(&self, state: &mut State, position: u64) -> Option<io::Result<()>> {
+        if state.durable >= position {
+            return Some(Ok(()));
         }
+        if let Some(failure) = &state.failed {
+            return Some(Err(io::Error::other(failure.clone())));
+        }
+        if state.wanted < position {
+            if state.ending {
+                return Some(Err(io::Error::other("the cache is closed")));
+            }
+            state.wanted = position;
+            self.work.notify_one();
+        }
+        None
     }
 
     /// Returns the number of the open segment, and starts another one, so that all records until
@@ -411,7 +463,7 @@ impl Log {
             open.segment.id.number * self.geometry.segment_bytes + open.filled as u64;
         state.ending = true;
         self.work.notify_all();
-        self.progress.notify_all();
+        self.notify(state);
     }
 
     /// Ends the log after a failure of the flash.
@@ -419,7 +471,7 @@ impl Log {
         let mut state = lock(&self.state);
         state.failed.get_or_insert_with(|| error.to_string());
         self.work.notify_all();
-        self.progress.notify_all();
+        self.notify(state);
     }
 
     /// Returns why the log has failed, if it has.
@@ -433,8 +485,9 @@ impl Log {
         loop {
             let result = match self.next_work() {
                 Work::Evict(number) => evict.evict(number).map(|()| {
-                    lock(&self.state).empty_until = number + 1;
-                    self.progress.notify_all();
+                    let mut state = lock(&self.state);
+                    state.empty_until = number + 1;
+                    self.notify(state);
                 }),
                 Work::Write { segment, from, until, written } => {
                     self.write(&mut chunk, segment, from, until, written)
@@ -442,7 +495,7 @@ impl Log {
                 Work::Sync(position) => self.flash.sync().map(|()| {
                     let mut state = lock(&self.state);
                     state.durable = state.durable.max(position);
-                    self.progress.notify_all();
+                    self.notify(state);
                 }),
                 Work::End => return,
             };
@@ -534,7 +587,7 @@ impl Log {
                     let bytes = segment.bytes.into_inner().unwrap_or_else(PoisonError::into_inner);
                     state.spare.push(bytes);
                 }
-                self.progress.notify_all();
+                self.notify(state);
             }
         }
         Ok(())

@@ -122,6 +122,13 @@ pub(crate) struct Change<'a, T> {
     hash: u64,
 }
 
+impl<T> Change<'_, T> {
+    /// Returns the hash of the key.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
 impl<T> Drop for Change<'_, T> {
     fn drop(&mut self) {
         let mut stripe = self.stripes.of(self.hash);

@@ -145,12 +145,15 @@ fn a_key_is_fetched_once_for_all_who_ask() {
 fn objects_expire_in_memory_and_on_flash() {
     let folder = tempfile::tempdir().unwrap();
     let cache = open(&folder.path().join("cache"), 1 << 20, 8 << 20);
+    let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
     for key in 0..3000 {
-        cache.insert_with_lifetime(key, value(key, 1000), Some(Duration::from_secs(1)));
+        let lifetime = if key % 2 == 0 { second } else { hour };
+        cache.insert_with_lifetime(key, value(key, 1000), Some(lifetime));
     }
-    assert!(cache.get_blocking(&0).is_some());
     std::thread::sleep(Duration::from_millis(2100));
-    assert!((0..3000).all(|key| cache.get_blocking(&key).is_none()));
+    for key in 0..3000 {
+        assert_eq!(cache.get_blocking(&key).is_some(), key % 2 == 1, "{key}");
+    }
 }
 
 #[test]
@@ -215,11 +218,23 @@ fn where_producers_do_not_wait_what_is_dropped_is_counted() {
     for key in 0..KEYS {
         cache.insert(key, value(key, 1000));
     }
-    // Hits on flash make others leave memory, and these may be declined, too.
-    let found = (0..KEYS).filter(|key| cache.get_blocking(key).is_some()).count() as u64;
+    let found = (0..KEYS).filter(|key| cache.contains(key)).count() as u64;
     let stats = cache.stats().flash;
     let told = stats.declined_behind + stats.superseded + stats.collided;
     assert_eq!(found + told, KEYS, "{stats:?}");
+}
+
+#[test]
+fn insertions_and_removals_can_be_awaited() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = open(&folder.path().join("cache"), 1 << 20, 16 << 20);
+    for key in 0..8000 {
+        block_on(cache.insert_async(key, value(key, 1000)));
+    }
+    assert_eq!((0..8000).filter(|key| cache.contains(key)).count(), 8000);
+    assert!(matches!(block_on(cache.remove_async(&5)), Removed::Durable));
+    assert!(!cache.contains(&5));
+    block_on(cache.sync_async()).unwrap();
 }
 
 #[test]
