@@ -192,11 +192,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
         };
         let opened = recovery::open(Arc::new(flash), &options);
         let (store, superblock, opened) = opened.map_err(|failure| failure.at(&path))?;
-        let settings = Settings {
-            objects_bytes,
-            on_full: self.on_full,
-            time_to_live: self.time_to_live,
-        };
+        let settings =
+            Settings { objects_bytes, on_full: self.on_full, time_to_live: self.time_to_live };
         Hybrid::assemble(store, superblock, opened, &settings)
             .map_err(|source| OpenError::Io { path, source })
     }
@@ -215,7 +212,7 @@ fn segment_bytes(memory: u64) -> u64 {
 }
 
 impl OpenFailure {
-    fn at(self, path: &Path) -> OpenError {
+    pub(crate) fn at(self, path: &Path) -> OpenError {
         let path = path.to_owned();
         match self {
             Self::Io(source) => OpenError::Io { path, source },

@@ -220,8 +220,11 @@ impl SegmentId {
     pub(crate) fn decode(header: &[u8]) -> Option<Self> {
         let intact = header[8..16] == SEGMENT_MAGIC[..]
             && u32_at(header, 0) == crc(&header[4..SEGMENT_HEADER_BYTES]);
-        let id =
-            Self { cache: u64_at(header, 16), number: u64_at(header, 24), session: u64_at(header, 32) };
+        let id = Self {
+            cache: u64_at(header, 16),
+            number: u64_at(header, 24),
+            session: u64_at(header, 32),
+        };
         intact.then_some(id)
     }
 }

@@ -149,8 +149,7 @@ impl Flow {
     /// Appends an object to the log, or has it wait for room.
     fn send(&self, key: &[u8], value: &[u8], expires: u32, since: u64) {
         let kind = RecordKind::Object;
-        let header =
-            RecordHeader { kind, key_bytes: key.len(), value_bytes: value.len(), expires };
+        let header = RecordHeader { kind, key_bytes: key.len(), value_bytes: value.len(), expires };
         if !self.fits(&header) {
             return count(&self.counters.too_large);
         }
@@ -515,12 +514,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Q: Key + ?Sized,
     {
         let bytes = key.encode_key(<[u8]>::to_vec);
+        let key_bytes = bytes.len();
         let place = self.store().index.look_up(hash).ok_or(Miss)?;
         let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
-        let found = self.store().read(hash, place, &bytes, read).await;
+        let found = self.store().read(hash, place, bytes, read).await;
         let (value, expires) = found.ok().flatten().flatten().ok_or(Miss)?;
         self.enter(0);
-        Ok(self.brought(bytes.len(), value, expires))
+        Ok(self.brought(key_bytes, value, expires))
     }
 
     /// Returns the value of a key, from memory or from flash. The thread waits for the drive.
@@ -558,6 +558,51 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         let value = loaded.ok().map(|held| held.value.clone());
         self.shared.flow.drain();
         value
+    }
+
+    /// Returns the values of many keys, in their order. All reads of flash are in flight at once, at
+    /// the cost of one submission. Values that are found on flash do not come to memory.
+    pub async fn get_many<Q>(&self, keys: &[&Q]) -> Vec<Option<V>>
+    where
+        K: Borrow<Q>,
+        Q: Key + ToOwned<Owned = K> + ?Sized,
+    {
+        let mut values: Vec<Option<V>> = Vec::with_capacity(keys.len());
+        let (mut places, mut ranges) = (Vec::new(), Vec::new());
+        for (at, key) in keys.iter().enumerate() {
+            let value = self.in_memory(*key);
+            let in_memory = value.is_some();
+            values.push(value);
+            if in_memory {
+                continue;
+            }
+            let hash = self.hash(*key);
+            let bytes = key.encode_key(<[u8]>::to_vec);
+            let read = |value: &[u8], _| V::decode(value);
+            values[at] = self.departing(hash, &bytes);
+            if values[at].is_none()
+                && let Some(place) = self.store().index.look_up(hash)
+            {
+                match self.store().read_resident(hash, place, &bytes, read) {
+                    Some(found) => values[at] = found.flatten(),
+                    None => {
+                        let (range, pending) = self.store().begin_read(hash, place, bytes);
+                        ranges.push(range);
+                        places.push((at, pending));
+                        continue;
+                    }
+                }
+            }
+            self.count_flash(values[at].is_some());
+        }
+        let readings = self.store().log.flash.start_all(&ranges);
+        for ((at, pending), reading) in places.into_iter().zip(readings) {
+            let read = |value: &[u8], _| V::decode(value);
+            let found = self.store().end_read(pending, reading.await, read);
+            values[at] = found.ok().flatten().flatten();
+            self.count_flash(values[at].is_some());
+        }
+        values
     }
 
     /// Returns the value of a key; where neither memory nor flash has it, awaits `fetch` and

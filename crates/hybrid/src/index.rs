@@ -437,7 +437,9 @@ mod tests {
         let index = Index::new(1 << 34, 1_000_000);
         let before = index.memory_bytes();
         let mut random = SmallRng::seed_from_u64(2);
-        (4..1_000_004).for_each(|address| { index.insert(random.random(), place(address)); });
+        (4..1_000_004).for_each(|address| {
+            index.insert(random.random(), place(address));
+        });
         let after = index.memory_bytes();
         assert!(after <= before + before / 8, "{before} bytes became {after}");
         assert!(after <= 9_700_000, "{after} bytes for a million");

@@ -129,7 +129,12 @@ enum Work {
     /// Evict the content of the place that this segment is to have.
     Evict(u64),
     /// Write these bytes of a segment.
-    Write { segment: Arc<Segment>, from: usize, until: usize, written: Written },
+    Write {
+        segment: Arc<Segment>,
+        from: usize,
+        until: usize,
+        written: Written,
+    },
     /// Make what was written durable up to this position.
     Sync(u64),
     End,
@@ -459,8 +464,7 @@ impl Log {
     pub(crate) fn end_soon(&self) {
         let mut state = lock(&self.state);
         let open = state.fillings.back().expect("a segment is open");
-        state.wanted =
-            open.segment.id.number * self.geometry.segment_bytes + open.filled as u64;
+        state.wanted = open.segment.id.number * self.geometry.segment_bytes + open.filled as u64;
         state.ending = true;
         self.work.notify_all();
         self.notify(state);
@@ -481,7 +485,8 @@ impl Log {
 
     /// Writes what producers append until the log ends. `evict` empties places ahead.
     pub(crate) fn run(&self, evict: &mut impl Evict) {
-        let mut chunk = self.flash.buffers().take(CHUNK_BYTES.min(self.geometry.segment_bytes as usize));
+        let mut chunk =
+            self.flash.buffers().take(CHUNK_BYTES.min(self.geometry.segment_bytes as usize));
         loop {
             let result = match self.next_work() {
                 Work::Evict(number) => evict.evict(number).map(|()| {
@@ -527,7 +532,8 @@ impl Log {
             }
             // Bytes are written at once where somebody waits for them, else in whole chunks.
             let at_once = first.footer.is_some() || state.wanted > position;
-            let ready = if at_once { first.filled } else { first.filled / CHUNK_BYTES * CHUNK_BYTES };
+            let ready =
+                if at_once { first.filled } else { first.filled / CHUNK_BYTES * CHUNK_BYTES };
             let segment = Arc::clone(&first.segment);
             if first.written < ready {
                 let from = first.written / PAGE_BYTES * PAGE_BYTES;

@@ -108,7 +108,7 @@ impl SuperblockWriter {
 }
 
 /// Reads the newer of both superblocks; `None` if both pages are zero.
-fn read_superblock(flash: &dyn Flash) -> Result<Option<Superblock>, OpenFailure> {
+pub(crate) fn read_superblock(flash: &dyn Flash) -> Result<Option<Superblock>, OpenFailure> {
     if flash.size_bytes() < SEGMENTS_START {
         return Err(OpenFailure::Small);
     }
@@ -209,9 +209,8 @@ fn rebuild(
     units: u64,
 ) -> Result<(Index, u64, Vec<(u64, u64)>), OpenFailure> {
     let geometry = block.geometry;
-    let mut found = in_parallel(geometry.segments as usize, |place| {
-        look_at_place(flash, block, place as u64)
-    })?;
+    let mut found =
+        in_parallel(geometry.segments as usize, |place| look_at_place(flash, block, place as u64))?;
     found.retain(|found| found.is_some());
     let mut found: Vec<PlaceFound> = found.into_iter().flatten().collect();
     found.sort_by_key(|found| found.id.number);
@@ -263,7 +262,8 @@ fn look_at_place(
     let mut read = |offset: u64| flash.read(&mut page, offset).map(|()| page.to_vec());
     let header = read(start).ok().and_then(|page| SegmentId::decode(&page)).filter(is_here);
     let last = read(start + geometry.segment_bytes - PAGE_BYTES as u64).ok();
-    let trailer = last.and_then(|page| Trailer::decode(&page[PAGE_BYTES - TRAILER_BYTES..], block.id));
+    let trailer =
+        last.and_then(|page| Trailer::decode(&page[PAGE_BYTES - TRAILER_BYTES..], block.id));
     let trailer = trailer.map(|(trailer, _)| trailer.id).filter(is_here);
     let newest = header.into_iter().chain(trailer).max_by_key(|id| (id.number, id.session));
     Ok(newest.map(|id| PlaceFound { place, id }))
@@ -423,7 +423,8 @@ fn load_index(
         Ok(chunk)
     };
     // A part of the chunks at a time is in memory.
-    let mut loaded = LoadReader { chunks: Vec::new(), at: 0, offset: 0, read: &read_chunk, count: chunks };
+    let mut loaded =
+        LoadReader { chunks: Vec::new(), at: 0, offset: 0, read: &read_chunk, count: chunks };
     let mut number = || -> io::Result<u64> {
         let mut bytes = [0; 8];
         loaded.fill(&mut bytes)?;

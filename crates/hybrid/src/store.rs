@@ -10,7 +10,7 @@ use twox_hash::XxHash3_64;
 use crate::flash::{Buffer, Flash};
 use crate::format::{
     ENTRY_BYTES, FooterEntry, Geometry, LengthCode, PAGE_BYTES, Record, RecordHeader, RecordKind,
-    SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, UNIT_BYTES, crc,
+    SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, UNIT_BYTES, crc, footer_bytes,
 };
 use crate::index::{Index, Inserted, Place};
 use crate::log::{Evict, Log, Refused};
@@ -152,18 +152,12 @@ impl<T> Store<T> {
         key: &[u8],
         read: impl Fn(&[u8], u32) -> R,
     ) -> io::Result<Option<R>> {
-        let resident =
-            self.log.read_resident(place, |bytes, salt| Self::examine(bytes, salt, key, &read));
-        let found = match resident {
-            Some(found) => found,
-            None => {
-                let (buffer, skip, salt) = self.read_pages(place).inspect_err(|_| {
-                    count(&self.counters.failed_reads);
-                })?;
-                Self::examine(&buffer[skip..], salt, key, &read)
-            }
-        };
-        Ok(self.judge(hash, place, found))
+        if let Some(found) = self.read_resident(hash, place, key, &read) {
+            return Ok(found);
+        }
+        let (buffer, skip, salt) =
+            self.read_pages(place).inspect_err(|_| count(&self.counters.failed_reads))?;
+        Ok(self.judge(hash, place, Self::examine(&buffer[skip..], salt, key, read)))
     }
 
     /// Looks up a record and reads it without blocking.
@@ -171,23 +165,53 @@ impl<T> Store<T> {
         &self,
         hash: u64,
         place: Place,
-        key: &[u8],
+        key: Vec<u8>,
         read: impl Fn(&[u8], u32) -> R,
     ) -> io::Result<Option<R>> {
-        let resident =
-            self.log.read_resident(place, |bytes, salt| Self::examine(bytes, salt, key, &read));
-        let found = match resident {
-            Some(found) => found,
-            None => {
-                let (offset, len, skip) = self.log.pages(place);
-                let (at, _) = self.log.geometry.locate(place.address);
-                let salt = self.log.segment_in(at).salt();
-                let buffer = self.log.flash.start(offset, len).await.inspect_err(|_| {
-                    count(&self.counters.failed_reads);
-                })?;
-                Self::examine(&buffer[skip..], salt, key, &read)
-            }
-        };
+        if let Some(found) = self.read_resident(hash, place, &key, &read) {
+            return Ok(found);
+        }
+        let ((offset, len), pending) = self.begin_read(hash, place, key);
+        let buffer = self.log.flash.start(offset, len).await;
+        self.end_read(pending, buffer, read)
+    }
+
+    /// Reads a record whose segment is in memory; `None` if it is not.
+    pub(crate) fn read_resident<R>(
+        &self,
+        hash: u64,
+        place: Place,
+        key: &[u8],
+        read: impl Fn(&[u8], u32) -> R,
+    ) -> Option<Option<R>> {
+        let examine = |bytes: &[u8], salt| Self::examine(bytes, salt, key, &read);
+        Some(self.judge(hash, place, self.log.read_resident(place, examine)?))
+    }
+
+    /// Returns the range of the file that a read of a record needs, and what
+    /// [`Store::end_read`] needs.
+    pub(crate) fn begin_read(
+        &self,
+        hash: u64,
+        place: Place,
+        key: Vec<u8>,
+    ) -> ((u64, usize), PendingRead) {
+        let (offset, len, skip) = self.log.pages(place);
+        let (at, _) = self.log.geometry.locate(place.address);
+        let salt = self.log.segment_in(at).salt();
+        ((offset, len), PendingRead { hash, place, key, skip, salt })
+    }
+
+    /// Examines what a read has brought.
+    pub(crate) fn end_read<R>(
+        &self,
+        pending: PendingRead,
+        buffer: io::Result<Buffer>,
+        read: impl Fn(&[u8], u32) -> R,
+    ) -> io::Result<Option<R>> {
+        let PendingRead { hash, place, key, skip, salt } = pending;
+        let buffer = buffer.inspect_err(|_| count(&self.counters.failed_reads))?;
+        let found = Self::examine(&buffer[skip..], salt, &key, read);
         Ok(self.judge(hash, place, found))
     }
 
@@ -215,6 +239,17 @@ impl<T> Store<T> {
     }
 }
 
+/// A read of a record that is under way.
+#[derive(Debug)]
+pub(crate) struct PendingRead {
+    hash: u64,
+    place: Place,
+    key: Vec<u8>,
+    /// Offset of the record in the pages that are read.
+    skip: usize,
+    salt: u32,
+}
+
 /// The eviction of segments, for the log's writer.
 #[derive(Debug)]
 pub(crate) struct Evictor<T>(pub(crate) Arc<Store<T>>);
@@ -240,7 +275,8 @@ impl<T> Evict for Evictor<T> {
             // What an unreadable segment held is a miss from now on.
             count(&store.counters.failed_reads);
             let start = geometry.address(place, 0);
-            let lost = store.index.remove_range(start..start + geometry.segment_bytes / UNIT_BYTES as u64);
+            let lost =
+                store.index.remove_range(start..start + geometry.segment_bytes / UNIT_BYTES as u64);
             store.counters.evicted.fetch_add(lost, Ordering::Relaxed);
             return Ok(());
         };
@@ -289,7 +325,9 @@ fn keep<T>(store: &Store<T>, place: u64, id: SegmentId, kept: &[Kept]) -> io::Re
             count(&store.counters.failed_reads);
         }
         for kept in these {
-            let record = read.is_ok().then(|| Record::decode(&buffer[kept.entry.offset - from..], id.salt()));
+            let record = read
+                .is_ok()
+                .then(|| Record::decode(&buffer[kept.entry.offset - from..], id.salt()));
             if !record.flatten().is_some_and(|record| keep_record(store, kept, &record))
                 && store.index.remove_at(kept.entry.hash, kept.address).is_some()
             {
@@ -332,21 +370,23 @@ pub(crate) fn read_entries(
     let mut page = flash.buffers().take(PAGE_BYTES);
     flash.read(&mut page, start + (size - PAGE_BYTES) as u64)?;
     let trailer = Trailer::decode(&page[PAGE_BYTES - TRAILER_BYTES..], id.cache);
-    match trailer.filter(|(trailer, _)| trailer.id == id) {
-        Some((trailer, sum)) => {
-            let footer = trailer.entries * ENTRY_BYTES + TRAILER_BYTES;
-            let footer = footer.next_multiple_of(PAGE_BYTES).min(size);
-            let mut bytes = flash.buffers().take(footer);
-            flash.read(&mut bytes, start + (size - footer) as u64)?;
-            let end = footer - TRAILER_BYTES;
-            let begin = end.saturating_sub(trailer.entries * ENTRY_BYTES);
-            if crc(&bytes[begin..end]) == sum {
-                return Ok(bytes[begin..end].chunks(ENTRY_BYTES).map(FooterEntry::decode).collect());
-            }
-            scan(flash, (geometry, hash_seed), place, id)
-        }
+    let Some((trailer, sum)) = trailer.filter(|(trailer, _)| trailer.id == id) else {
+        return scan(flash, (geometry, hash_seed), place, id);
+    };
+    let footer = footer_bytes(trailer.entries).next_multiple_of(PAGE_BYTES).min(size);
+    let mut bytes = flash.buffers().take(footer);
+    flash.read(&mut bytes, start + (size - footer) as u64)?;
+    match decode_footer(&bytes, trailer.entries, sum) {
+        Some(entries) => Ok(entries),
         None => scan(flash, (geometry, hash_seed), place, id),
     }
+}
+
+/// Returns the entries of a footer that ends these bytes, if they are whole.
+pub(crate) fn decode_footer(bytes: &[u8], entries: usize, sum: u32) -> Option<Vec<FooterEntry>> {
+    let end = bytes.len() - TRAILER_BYTES;
+    let entries = bytes.get(end.checked_sub(entries * ENTRY_BYTES)?..end)?;
+    (crc(entries) == sum).then(|| entries.chunks(ENTRY_BYTES).map(FooterEntry::decode).collect())
 }
 
 /// Reads the records of a segment one after the other, up to the first that is not whole.

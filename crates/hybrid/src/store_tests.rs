@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use rand::rngs::SmallRng;
@@ -101,8 +102,7 @@ impl Rig {
         self.flash.lose_power_after(0);
         self.store.log.fail(&std::io::Error::other("killed"));
         self.thread.take().unwrap().join().unwrap();
-        let image =
-            if loses_power { self.flash.after_power_loss() } else { self.flash.written() };
+        let image = if loses_power { self.flash.after_power_loss() } else { self.flash.written() };
         SimulatedFlash::from_image(image, seed)
     }
 }
@@ -150,6 +150,43 @@ fn the_oldest_leave_and_the_used_stay() {
     assert_eq!(rig.get(10), None);
     let held = rig.store.index.len();
     assert!((4_000..6_500).contains(&held), "{held} objects of 332 bytes in 2 MiB");
+}
+
+#[test]
+fn damage_and_unreadable_sectors_are_misses_and_counted() {
+    let rig = Rig::open(SimulatedFlash::new(2 << 20, 1));
+    for key in 0..2000 {
+        assert!(rig.insert(key, &value_of(key, 0, 500)));
+    }
+    assert!(rig.sync());
+    let start = 64 << 10;
+    // A bit of each of 100 pages, some of them of footers, and a segment that cannot be read.
+    (0..100).for_each(|page| rig.flash.flip((start + page * 4096 + 2000) * 8 + 3));
+    rig.flash.spoil(start + 10 * (64 << 10), 64 << 10);
+    let (mut found, mut failed) = (0, 0);
+    for key in 0..2000 {
+        let hash = rig.hash(key);
+        let Some(place) = rig.store.index.look_up(hash) else { continue };
+        let read = |value: &[u8], _| value.to_vec();
+        match rig.store.read_blocking(hash, place, &key.to_le_bytes(), read) {
+            Ok(Some(value)) => {
+                assert_eq!(value, value_of(key, 0, 500), "{key}");
+                found += 1;
+            }
+            Ok(None) => {}
+            Err(_) => failed += 1,
+        }
+    }
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let damaged = load(&rig.store.counters.damaged);
+    assert!((80..=100).contains(&damaged), "{damaged} records damaged");
+    assert_eq!(load(&rig.store.counters.failed_reads), failed);
+    assert_eq!(found + failed + damaged, 2000);
+    // The log goes on past the segment that cannot be read.
+    for key in 2000..9000 {
+        assert!(rig.insert(key, &value_of(key, 0, 500)));
+    }
+    assert_eq!(rig.get(8999), Some(value_of(8999, 0, 500)));
 }
 
 /// Runs random operations against a map; ends with a crash or a close, several times.

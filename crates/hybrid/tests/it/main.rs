@@ -181,7 +181,10 @@ fn large_objects_go_to_flash_and_too_large_ones_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let cache = open(&folder.path().join("cache"), 4 << 20, 64 << 20);
     for key in 0..40 {
-        assert_ne!(cache.insert(key, value(key, 240 << 10)), Inserted::Declined(Declined::TooLarge));
+        assert_ne!(
+            cache.insert(key, value(key, 240 << 10)),
+            Inserted::Declined(Declined::TooLarge)
+        );
     }
     assert!((0..40).all(|key| cache.get_blocking(&key) == Some(value(key, 240 << 10))));
     assert_eq!(cache.insert(1, value(1, 1 << 20)), Inserted::Declined(Declined::TooLarge));
@@ -235,6 +238,33 @@ fn insertions_and_removals_can_be_awaited() {
     assert!(matches!(block_on(cache.remove_async(&5)), Removed::Durable));
     assert!(!cache.contains(&5));
     block_on(cache.sync_async()).unwrap();
+}
+
+#[test]
+fn many_keys_are_read_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cache");
+    let cache = open(&path, 1 << 20, 16 << 20);
+    for key in 0..5000 {
+        cache.insert(key, value(key, 1000));
+    }
+    let keys: Vec<u64> = (0..6000).step_by(3).collect();
+    let found = block_on(cache.get_many(&keys.iter().collect::<Vec<_>>()));
+    for (key, found) in keys.iter().zip(found) {
+        assert_eq!(found, (*key < 5000).then(|| value(*key, 1000)), "{key}");
+    }
+    cache.close().unwrap();
+    drop(cache);
+
+    let info = floe_hybrid::info(&path).unwrap();
+    assert!(info.clean && info.session == 1 && info.saved_index_bytes > 0, "{info:?}");
+    let contents = floe_hybrid::check(&path, |_, _| {}).unwrap();
+    assert_eq!((contents.objects, contents.removals, contents.damaged), (5000, 0, 0));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[200_000] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let contents = floe_hybrid::check(&path, |_, _| {}).unwrap();
+    assert_eq!((contents.objects, contents.damaged), (4999, 1));
 }
 
 #[test]
