@@ -179,7 +179,7 @@ fn damage_and_unreadable_sectors_are_misses_and_counted() {
     }
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let damaged = load(&rig.store.counters.damaged);
-    assert!((80..=100).contains(&damaged), "{damaged} records damaged");
+    assert!((60..=100).contains(&damaged), "{damaged} records damaged");
     assert_eq!(load(&rig.store.counters.failed_reads), failed);
     assert_eq!(found + failed + damaged, 2000);
     // The log goes on past the segment that cannot be read.
