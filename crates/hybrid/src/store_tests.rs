@@ -192,10 +192,12 @@ fn damage_and_unreadable_sectors_are_misses_and_counted() {
 /// Runs random operations against a map; ends with a crash or a close, several times.
 fn world(seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
-    let mut flash = SimulatedFlash::new(64 * 1024 * random.random_range(10..40) + (64 << 10), seed);
+    let mut flash = SimulatedFlash::new(64 * 1024 * random.random_range(8..30) + (64 << 10), seed);
     // Newest version of each key, and the one below which no version may come back.
     let mut versions: HashMap<u64, (Option<u64>, u64)> = HashMap::new();
     let mut version = 1;
+    // With long values the log goes round several times.
+    let longest = random.random_range(100..8_000);
     for round in 0..random.random_range(1..5) {
         let rig = Rig::open(flash);
         let check = |versions: &HashMap<u64, (Option<u64>, u64)>, key: u64, crashed: bool| {
@@ -221,10 +223,10 @@ fn world(seed: u64) {
             entry.0 = found;
         }
         if random.random_bool(0.5) {
-            rig.flash.lose_power_after(random.random_range(0..60));
+            rig.flash.lose_power_after(random.random_range(0..200));
         }
         let mut alive = true;
-        for _ in 0..random.random_range(0..400) {
+        for _ in 0..random.random_range(0..600) {
             let key = random.random_range(0..60);
             version += 1;
             match random.random_range(0..10) {
@@ -232,7 +234,7 @@ fn world(seed: u64) {
                     let len = if random.random_bool(0.05) {
                         random.random_range(16..40_000)
                     } else {
-                        random.random_range(16..2_000)
+                        random.random_range(16..longest)
                     };
                     if rig.insert(key, &value_of(key, version, len)) {
                         versions.entry(key).or_default().0 = Some(version);
