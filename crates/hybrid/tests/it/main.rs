@@ -1,5 +1,7 @@
 //! The hybrid cache on a real file.
 
+mod kills;
+
 use std::future::Future;
 use std::path::Path;
 use std::pin::pin;
