@@ -190,12 +190,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
             keep_share: self.keep_share,
             random: (random(), random()),
         };
-        let opened = recovery::open(Arc::new(flash), &options);
-        let (store, superblock, opened) = opened.map_err(|failure| failure.at(&path))?;
+        let open =
+            recovery::open(Arc::new(flash), &options).map_err(|failure| failure.at(&path))?;
         let settings =
             Settings { objects_bytes, on_full: self.on_full, time_to_live: self.time_to_live };
-        Hybrid::assemble(store, superblock, opened, &settings)
-            .map_err(|source| OpenError::Io { path, source })
+        Hybrid::assemble(open, &settings).map_err(|source| OpenError::Io { path, source })
     }
 }
 

@@ -58,6 +58,14 @@ pub(crate) trait Flash: Send + Sync + Debug + 'static {
     /// As for [`Flash::read`]. The content of the range is then unspecified.
     fn write(&self, from: &[u8], offset: u64) -> io::Result<()>;
 
+    /// Writes all of `from` at `offset`, blocking. The write survives the end of the process at
+    /// once, and a loss of power after the next [`Flash::sync`]. Nothing needs to be aligned, and
+    /// the range is never written otherwise.
+    ///
+    /// # Errors
+    /// The error of the medium.
+    fn write_cached(&self, from: &[u8], offset: u64) -> io::Result<()>;
+
     /// Makes all earlier writes durable: they survive a loss of power.
     ///
     /// # Errors
@@ -199,6 +207,10 @@ impl Flash for FileFlash {
 
     fn write(&self, from: &[u8], offset: u64) -> io::Result<()> {
         self.target.write(from, offset)
+    }
+
+    fn write_cached(&self, from: &[u8], offset: u64) -> io::Result<()> {
+        self.target.write_cached(from, offset)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -11,7 +11,13 @@ use crc_fast::{CrcAlgorithm, Digest, checksum};
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Unit of addresses in bytes; records begin at multiples of it.
 pub(crate) const UNIT_BYTES: usize = 16;
-/// Offset of the first segment in bytes, after the superblocks and a reserve.
+/// Offset of the notes of removals in bytes, after the superblocks.
+pub(crate) const NOTES_START: u64 = 8 << 10;
+/// Bytes of a note.
+pub(crate) const NOTE_BYTES: usize = 32;
+/// Number of notes.
+pub(crate) const NOTES: usize = ((SEGMENTS_START - NOTES_START) / NOTE_BYTES as u64) as usize;
+/// Offset of the first segment in bytes.
 pub(crate) const SEGMENTS_START: u64 = 64 << 10;
 /// Bytes at the start of a segment before its first record.
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
@@ -380,6 +386,47 @@ impl FooterEntry {
             length: LengthCode((word >> 20 & 63) as u8),
             kind: if word >> 26 & 1 == 1 { RecordKind::Removal } else { RecordKind::Object },
         }
+    }
+}
+
+/// A note of a removal, which the end of the process leaves though the removal's record is not
+/// written yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) hash: u64,
+    /// Position of the log after the removal's record.
+    pub(crate) position: u64,
+    /// Number of the note, the first of a cache being 0.
+    pub(crate) number: u64,
+    /// The session, its lower 32 bits.
+    pub(crate) session: u32,
+}
+
+impl Note {
+    /// Returns the offset of the note in the file.
+    pub(crate) fn offset(&self) -> u64 {
+        NOTES_START + self.number % NOTES as u64 * NOTE_BYTES as u64
+    }
+
+    pub(crate) fn encode(&self) -> [u8; NOTE_BYTES] {
+        let mut bytes = [0; NOTE_BYTES];
+        bytes[4..8].copy_from_slice(&self.session.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.hash.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.position.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
+        let sum = crc(&bytes[4..]);
+        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let note = Self {
+            session: u32_at(bytes, 4),
+            hash: u64_at(bytes, 8),
+            position: u64_at(bytes, 16),
+            number: u64_at(bytes, 24),
+        };
+        (u32_at(bytes, 0) == crc(&bytes[4..NOTE_BYTES]) && note.position > 0).then_some(note)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::codec::{Key, Value};
 use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, UNIT_BYTES};
 use crate::log::Refused;
 use crate::order::Change;
-use crate::recovery::{self, Opened, SuperblockWriter};
+use crate::recovery::{self, OpenStore, Opened, SuperblockWriter};
 use crate::stats::{FlashStats, Stats};
 use crate::store::{Evictor, Store, count, hash_key, seconds_now};
 
@@ -273,18 +273,21 @@ impl<K: Key + Send + Sync + 'static, V: Value> fmt::Debug for Hybrid<K, V> {
 
 impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// Makes the cache of an open store. `memory_bytes` is the limit of objects in memory.
-    pub(crate) fn assemble(
-        store: Store<Departing>,
-        superblock: SuperblockWriter,
-        opened: Opened,
-        settings: &Settings,
-    ) -> io::Result<Self> {
+    pub(crate) fn assemble(open: OpenStore<Departing>, settings: &Settings) -> io::Result<Self> {
+        let OpenStore { store, superblock, opened, unlogged } = open;
         let store = Arc::new(store);
         let mut evictor = Evictor(Arc::clone(&store));
         let log = Arc::clone(&store);
         let writer = std::thread::Builder::new()
             .name("floe-hybrid".to_owned())
             .spawn(move || log.log.run(&mut evictor))?;
+        if opened == Opened::Recovered
+            && let Err(error) = recovery::log_removals(&store, &superblock, &unlogged)
+        {
+            store.log.end_soon();
+            let _ = writer.join(); // the error is told
+            return Err(error);
+        }
         let flow = Arc::new(Flow {
             store,
             on_full: settings.on_full,

@@ -15,8 +15,9 @@ use std::task::{Context, Poll, Waker};
 
 use crate::flash::Flash;
 use crate::format::{
-    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, PAGE_BYTES, RecordHeader, RecordKind,
-    SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, crc, footer_bytes, salt_record,
+    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, NOTES, Note, PAGE_BYTES, RecordHeader,
+    RecordKind, SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, crc, footer_bytes,
+    salt_record,
 };
 use crate::index::Place;
 
@@ -88,6 +89,25 @@ struct State {
     spare: Vec<Vec<u8>>,
     /// Wakers of futures that wait for progress.
     wakers: Vec<Waker>,
+    /// Number of the next note.
+    next_note: u64,
+    /// Positions of the notes, by their places. A place is free once its position is written.
+    notes: Vec<u64>,
+    /// Position up to which everything is to be written at once, durable or not.
+    hurried: u64,
+}
+
+impl State {
+    /// Returns the position up to which everything is written.
+    fn written(&self, segment_bytes: u64) -> u64 {
+        let first = self.fillings.front().expect("a segment is open");
+        first.segment.id.number * segment_bytes + first.written as u64
+    }
+
+    /// Returns the position that must be written before there is a place for a note.
+    fn note_waits_for(&self) -> u64 {
+        self.notes[(self.next_note % NOTES as u64) as usize]
+    }
 }
 
 /// Bytes written to flash, by what they are.
@@ -159,13 +179,13 @@ pub(crate) trait Evict {
 }
 
 impl Log {
-    /// Creates a log that goes on with segment `next`. `known` are numbers and sessions of the
+    /// Creates a log that goes on with segment `next` and note `next_note`. `known` are numbers and sessions of the
     /// segments on flash that count.
     pub(crate) fn new(
         flash: Arc<dyn Flash>,
         geometry: Geometry,
         (cache_id, session): (u64, u64),
-        next: u64,
+        (next, next_note): (u64, u64),
         known: &[(u64, u64)],
     ) -> Self {
         let places: Vec<_> = (0..geometry.segments).map(|_| Default::default()).collect();
@@ -184,6 +204,9 @@ impl Log {
                 failed: None,
                 spare: Vec::new(),
                 wakers: Vec::new(),
+                next_note,
+                notes: vec![0; NOTES],
+                hurried: 0,
             }),
             work: Condvar::new(),
             progress: Condvar::new(),
@@ -273,6 +296,14 @@ impl Log {
         if state.failed.is_some() || state.ending {
             return Err(Refused::Ended);
         }
+        if header.kind == RecordKind::Removal {
+            let needed = state.note_waits_for();
+            if needed > state.written(self.geometry.segment_bytes) {
+                state.hurried = state.hurried.max(needed);
+                self.work.notify_one();
+                return Err(Refused::Full);
+            }
+        }
         let open = state.fillings.back_mut().expect("a segment is open");
         if !open.has_room(size, log_bytes) {
             let next = open.segment.id.number + 1;
@@ -313,7 +344,19 @@ impl Log {
         let count = if keeps { &self.counters.kept_bytes } else { &self.counters.appended_bytes };
         count.fetch_add(log_bytes as u64, Ordering::Relaxed);
         let place = Place { address: self.geometry.address(id.number, offset), length };
-        Ok((place, id.number * self.geometry.segment_bytes + filled as u64))
+        let position = id.number * self.geometry.segment_bytes + filled as u64;
+        if header.kind == RecordKind::Removal {
+            let (number, session) = (state.next_note, self.session as u32);
+            let note = Note { hash, position, number, session };
+            if let Err(error) = self.flash.write_cached(&note.encode(), note.offset()) {
+                drop(state);
+                self.fail(&error);
+                return Err(Refused::Ended);
+            }
+            state.notes[(number % NOTES as u64) as usize] = position;
+            state.next_note += 1;
+        }
+        Ok((place, position))
     }
 
     /// Waits until producers may append so many bytes, or the log has ended.
@@ -331,7 +374,12 @@ impl Log {
         let next = open.segment.id.number + 1;
         let may_open = state.fillings.len() < PRODUCER_SEGMENTS && next + 1 < state.empty_until;
         let has_ended = state.failed.is_some() || state.ending;
-        has_ended || may_open || open.has_room(self.geometry.segment_bytes as usize, log_bytes)
+        if has_ended {
+            return true;
+        }
+        let has_room = open.has_room(self.geometry.segment_bytes as usize, log_bytes);
+        let written = state.written(self.geometry.segment_bytes);
+        (may_open || has_room) && state.note_waits_for() <= written
     }
 
     /// Waits until `check` has a result, which it may have after any progress of the writer.
@@ -531,7 +579,8 @@ impl Log {
                 return Work::Evict(state.empty_until);
             }
             // Bytes are written at once where somebody waits for them, else in whole chunks.
-            let at_once = first.footer.is_some() || state.wanted > position;
+            let at_once =
+                first.footer.is_some() || state.wanted > position || state.hurried > position;
             let ready =
                 if at_once { first.filled } else { first.filled / CHUNK_BYTES * CHUNK_BYTES };
             let segment = Arc::clone(&first.segment);
@@ -582,7 +631,10 @@ impl Log {
         let first = state.fillings.front_mut().expect("a segment is open");
         debug_assert_eq!(first.segment.id, id);
         match written {
-            Written::Records(offset) => first.written = offset,
+            Written::Records(offset) => {
+                first.written = offset;
+                self.notify(state);
+            }
             Written::Whole => {
                 let done = state.fillings.pop_front();
                 let mut resident = self.resident.write().unwrap_or_else(PoisonError::into_inner);

@@ -12,11 +12,11 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::flash::Flash;
 use crate::format::{
-    BadSuperblock, FooterEntry, Geometry, PAGE_BYTES, RecordKind, SEGMENTS_START, SegmentId,
-    Superblock, TRAILER_BYTES, Trailer, UNIT_BYTES, crc,
+    BadSuperblock, FooterEntry, Geometry, NOTE_BYTES, NOTES_START, Note, PAGE_BYTES, RecordKind,
+    SEGMENTS_START, SegmentId, Superblock, TRAILER_BYTES, Trailer, UNIT_BYTES, crc,
 };
 use crate::index::{Index, Place};
-use crate::log::{EMPTY_AHEAD, Evict, Log, SEGMENTS_IN_MEMORY};
+use crate::log::{EMPTY_AHEAD, Evict, Log, Refused, SEGMENTS_IN_MEMORY};
 use crate::order::Stripes;
 use crate::store::{Evictor, Store, StoreCounters, read_entries};
 
@@ -136,11 +136,23 @@ struct PlaceFound {
     id: SegmentId,
 }
 
-/// Opens the store on `flash`, or creates one. The caller runs the log.
+/// A store that was opened.
+#[derive(Debug)]
+pub(crate) struct OpenStore<T> {
+    pub(crate) store: Store<T>,
+    pub(crate) superblock: SuperblockWriter,
+    pub(crate) opened: Opened,
+    /// Hashes of keys whose removal the log does not have: the last process was killed before it
+    /// had written them. [`log_removals`] appends them once the log runs.
+    pub(crate) unlogged: Vec<u64>,
+}
+
+/// Opens the store on `flash`, or creates one. The caller runs the log, and then
+/// [`log_removals`].
 pub(crate) fn open<T>(
     flash: Arc<dyn Flash>,
     options: &StoreOptions,
-) -> Result<(Store<T>, SuperblockWriter, Opened), OpenFailure> {
+) -> Result<OpenStore<T>, OpenFailure> {
     let found = read_superblock(&*flash)?;
     let block = match found {
         Some(block) => block,
@@ -172,31 +184,93 @@ pub(crate) fn open<T>(
         (Some(_), true) => load_index(&*flash, &block, units)?,
         _ => None,
     };
+    let (mut unlogged, mut next_note) = (Vec::new(), 0);
     let (opened, index, next, known) = match (found, saved) {
         (None, _) => (Opened::New, Index::new(units, options.expected_objects), 1, Vec::new()),
         (Some(_), Some((index, known))) => (Opened::Clean, index, block.saved_at, known),
         (Some(_), None) => {
             let (index, next, known) = rebuild(&*flash, &block, options.expected_objects, units)?;
+            let notes = read_notes(&*flash, &block)?;
+            next_note = notes.last().map_or(0, |note| note.number + 1);
+            unlogged = apply_notes(&index, geometry, &known, &notes);
             (Opened::Recovered, index, next, known)
         }
     };
-    let writer = SuperblockWriter { block: Mutex::new(block) };
-    writer.write(&*flash, |block| {
-        block.session += 1;
-        block.clean = false;
-        block.saved_at = 0;
-        block.saved_bytes = 0;
-    })?;
-    let session = writer.get().session;
+    let superblock = SuperblockWriter { block: Mutex::new(block) };
+    let session = block.session + 1;
+    if opened != Opened::Recovered {
+        begin_session(&superblock, &*flash)?;
+    }
     let store = Store {
-        log: Log::new(flash, geometry, (block.id, session), next, &known),
+        log: Log::new(flash, geometry, (block.id, session), (next, next_note), &known),
         index,
         stripes: Stripes::new(),
         counters: StoreCounters::default(),
         hash_seed: block.hash_seed,
         keep_share: options.keep_share,
     };
-    Ok((store, writer, opened))
+    Ok(OpenStore { store, superblock, opened, unlogged })
+}
+
+fn begin_session(superblock: &SuperblockWriter, flash: &dyn Flash) -> io::Result<()> {
+    superblock.write(flash, |block| {
+        block.session += 1;
+        block.clean = false;
+        block.saved_at = 0;
+        block.saved_bytes = 0;
+    })
+}
+
+/// Appends the removals that the log lacks, and makes them durable. The log runs. Until this has
+/// ended the notes of the last session count: the superblock has its number.
+pub(crate) fn log_removals<T>(
+    store: &Store<T>,
+    superblock: &SuperblockWriter,
+    unlogged: &[u64],
+) -> io::Result<()> {
+    for &hash in unlogged {
+        while store.append_removal(hash) == Err(Refused::Full) {
+            store.log.wait_for_room(NOTE_BYTES);
+        }
+    }
+    store.log.sync_until(store.log.end())?;
+    begin_session(superblock, &*store.log.flash)
+}
+
+/// Returns the notes of the last session, and of one that ended before it had begun, in order.
+fn read_notes(flash: &dyn Flash, block: &Superblock) -> io::Result<Vec<Note>> {
+    let mut bytes = flash.buffers().take((SEGMENTS_START - NOTES_START) as usize);
+    flash.read(&mut bytes, NOTES_START)?;
+    let mut notes: Vec<Note> = bytes.chunks(NOTE_BYTES).filter_map(Note::decode).collect();
+    let sessions = [block.session as u32, block.session as u32 + 1];
+    notes.retain(|note| sessions.contains(&note.session));
+    notes.sort_by_key(|note| note.number);
+    Ok(notes)
+}
+
+/// Removes the keys of notes from the index, unless a later record of them was found. Returns the
+/// hashes of the keys that were removed.
+fn apply_notes(
+    index: &Index,
+    geometry: Geometry,
+    known: &[(u64, u64)],
+    notes: &[Note],
+) -> Vec<u64> {
+    let mut numbers = vec![0; geometry.segments as usize];
+    for (number, _) in known {
+        numbers[(number % geometry.segments) as usize] = *number;
+    }
+    let is_older = |note: &&Note| {
+        index.peek(note.hash).is_some_and(|place| {
+            let (at, offset) = geometry.locate(place.address);
+            numbers[at as usize] * geometry.segment_bytes + (offset as u64) < note.position
+        })
+    };
+    let older: Vec<u64> = notes.iter().filter(is_older).map(|note| note.hash).collect();
+    for hash in &older {
+        index.remove(*hash);
+    }
+    older
 }
 
 /// Builds the index from what is on flash. Returns it with the number of the segment at which the

@@ -149,6 +149,18 @@ impl Flash for SimulatedFlash {
         Ok(())
     }
 
+    fn write_cached(&self, from: &[u8], offset: u64) -> io::Result<()> {
+        let mut state = self.state();
+        if state.left == Some(0) {
+            return Err(io::Error::other("the drive has no power"));
+        }
+        let start = offset as usize;
+        state.now[start..start + from.len()].copy_from_slice(from);
+        let sector = start / SECTOR * SECTOR;
+        state.volatile.push((sector, (start + from.len()).next_multiple_of(SECTOR) - sector));
+        Ok(())
+    }
+
     fn sync(&self) -> io::Result<()> {
         let mut state = self.state();
         state.count_down()?;

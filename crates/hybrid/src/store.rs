@@ -122,6 +122,13 @@ impl<T> Store<T> {
         if self.index.peek(hash).is_none() {
             return Ok(false);
         }
+        self.append_removal(hash)?;
+        self.index.remove(hash);
+        Ok(true)
+    }
+
+    /// Appends the record of a removal.
+    pub(crate) fn append_removal(&self, hash: u64) -> Result<(), Refused> {
         let key = hash.to_le_bytes();
         let header = RecordHeader {
             kind: RecordKind::Removal,
@@ -130,8 +137,7 @@ impl<T> Store<T> {
             expires: 0,
         };
         self.log.append(hash, &header, &header.encode(&key, &[]), (&key, &[]), false)?;
-        self.index.remove(hash);
-        Ok(true)
+        Ok(())
     }
 
     /// Reads the pages of a place.

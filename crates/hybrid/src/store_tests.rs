@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::format::{RecordHeader, RecordKind};
 use crate::log::Refused;
-use crate::recovery::{self, Opened, StoreOptions, SuperblockWriter};
+use crate::recovery::{self, OpenStore, Opened, StoreOptions, SuperblockWriter};
 use crate::simulated::SimulatedFlash;
 use crate::store::{Evictor, Store, hash_key};
 
@@ -31,11 +31,15 @@ impl Rig {
             keep_share: 0.5,
             random: (77, 99),
         };
-        let (store, writer, opened) = recovery::open(flash.clone(), &options).unwrap();
+        let open = recovery::open(flash.clone(), &options).unwrap();
+        let OpenStore { store, superblock: writer, opened, unlogged } = open;
         let store = Arc::new(store);
         let mut evictor = Evictor(Arc::clone(&store));
         let log = Arc::clone(&store);
         let thread = std::thread::spawn(move || log.log.run(&mut evictor));
+        if opened == Opened::Recovered {
+            recovery::log_removals(&store, &writer, &unlogged).unwrap();
+        }
         Self { flash, store, writer, opened, thread: Some(thread) }
     }
 
@@ -44,6 +48,10 @@ impl Rig {
     }
 
     fn insert(&self, key: u64, value: &[u8]) -> bool {
+        // As the cache does: what flash has is forgotten before a new value is in memory.
+        if !self.remove(key) {
+            return false;
+        }
         let hash = self.hash(key);
         let key = key.to_le_bytes();
         let header = RecordHeader {
@@ -272,7 +280,15 @@ fn world(seed: u64) {
                 }
                 rig.close()
             }
-            1 => rig.kill(false, seed ^ version),
+            1 => {
+                // The end of the process alone leaves every removal and replacement.
+                if alive && rig.store.log.failure().is_none() {
+                    for (newest, floor) in versions.values_mut() {
+                        *floor = (*newest).unwrap_or(version).max(*floor);
+                    }
+                }
+                rig.kill(false, seed ^ version)
+            }
             _ => rig.kill(true, seed ^ version),
         };
     }

@@ -112,6 +112,8 @@ fn of_free(bytes: Option<u64>) -> String {
 #[derive(Debug)]
 pub(super) struct Target {
     file: File,
+    /// The same file by way of the page cache, where `file` bypasses it.
+    cached: Option<File>,
     pub(super) size_bytes: u64,
     pub(super) direct: bool,
     block_device: bool,
@@ -156,7 +158,8 @@ impl Target {
             None => actual - actual % ALIGNMENT as u64,
         };
         check_size(path, size_bytes)?;
-        Ok(Target { file, size_bytes, direct, block_device, forks: forks() })
+        let cached = if direct { Some(open_cached(&file).map_err(failed("open"))?) } else { None };
+        Ok(Target { file, cached, size_bytes, direct, block_device, forks: forks() })
     }
 
     /// Fills `into` from `offset` on, blocking.
@@ -192,6 +195,21 @@ impl Target {
         let mut done = 0;
         while done < from.len() {
             match write_at(&self.file, &from[done..], offset + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => done += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `from` at `offset` to the page cache: the end of the process leaves it.
+    pub(super) fn write_cached(&self, from: &[u8], offset: u64) -> io::Result<()> {
+        let file = self.cached.as_ref().unwrap_or(&self.file);
+        let mut done = 0;
+        while done < from.len() {
+            match write_at(file, &from[done..], offset + done as u64) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => done += written,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -300,6 +318,17 @@ fn open_file(path: &Path, direct: bool, exclusive: bool) -> Result<(File, bool),
         return Ok((file, true));
     }
     Ok((open(false).map_err(failed)?, false))
+}
+
+/// Opens an open file once more, by way of the page cache.
+fn open_cached(file: &File) -> io::Result<File> {
+    #[cfg(target_os = "linux")]
+    {
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+        OpenOptions::new().read(true).write(true).open(path)
+    }
+    #[cfg(not(target_os = "linux"))]
+    file.try_clone()
 }
 
 /// Opens a file for direct I/O; `None` if its file system offers none.

@@ -558,6 +558,10 @@ fn a_simulated_flash_reads_at_once() {
         fn write(&self, _: &[u8], _: u64) -> io::Result<()> {
             Ok(())
         }
+        fn write_cached(&self, from: &[u8], offset: u64) -> io::Result<()> {
+            self.write(from, offset)
+        }
+
         fn sync(&self) -> io::Result<()> {
             Ok(())
         }
