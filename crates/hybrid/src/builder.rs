@@ -10,21 +10,11 @@ use std::time::Duration;
 
 use crate::codec::{Key, Value};
 use crate::flash::{FileFlash, FlashOptions};
+use crate::flow::{OnFull, Settings};
 use crate::format::{Geometry, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, PAGE_BYTES};
 use crate::hybrid::Hybrid;
 use crate::log::SEGMENTS_IN_MEMORY;
 use crate::recovery::{self, OpenFailure, StoreOptions};
-
-/// What happens where objects leave memory faster than the drive takes them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum OnFull {
-    /// Insertions wait for the drive.
-    #[default]
-    Wait,
-    /// Objects are dropped and counted.
-    Decline,
-}
 
 /// Builds a hybrid cache. [`Hybrid::builder`] makes one.
 #[must_use = "nothing is opened before `open`"]
@@ -36,15 +26,6 @@ pub struct Builder<K, V> {
     object_bytes: u64,
     keep_share: f64,
     types: PhantomData<fn() -> (K, V)>,
-}
-
-/// Settings that the open cache needs.
-#[derive(Debug)]
-pub(crate) struct Settings {
-    /// Limit of objects in memory in bytes.
-    pub(crate) objects_bytes: u64,
-    pub(crate) on_full: OnFull,
-    pub(crate) time_to_live: Option<Duration>,
 }
 
 /// The reason why a hybrid cache could not be opened.
@@ -81,7 +62,10 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// A later version of Floe wrote the file.
-    #[error("{path} has format {version}, which this version of Floe does not read", path = path.display())]
+    #[error(
+        "{path} has format {version}, which this version of Floe does not read",
+        path = path.display()
+    )]
     Version {
         /// Path of the file.
         path: PathBuf,

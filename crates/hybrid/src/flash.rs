@@ -45,6 +45,11 @@ pub(crate) trait Flash: Send + Sync + Debug + 'static {
     /// Returns the pool for the buffers of reads.
     fn buffers(&self) -> &Buffers;
 
+    /// Returns whether reads and writes bypass the page cache.
+    fn is_direct(&self) -> bool {
+        true
+    }
+
     /// Fills `into` from `offset` on, blocking.
     ///
     /// # Errors
@@ -144,11 +149,6 @@ impl FileFlash {
         })
     }
 
-    /// Returns whether reads and writes bypass the page cache.
-    pub(crate) fn is_direct(&self) -> bool {
-        self.target.direct
-    }
-
     fn engine(&self) -> &Engine {
         self.engine.get_or_init(|| {
             #[cfg(target_os = "linux")]
@@ -199,6 +199,10 @@ impl Flash for FileFlash {
 
     fn buffers(&self) -> &Buffers {
         &self.buffers
+    }
+
+    fn is_direct(&self) -> bool {
+        self.target.direct
     }
 
     fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()> {

@@ -61,8 +61,8 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Divides `bytes` of flash into segments of at most `max_segment_bytes`. Returns `None` if it has
-    /// no room for 8 of them.
+    /// Divides `bytes` of flash into segments of at most `max_segment_bytes`. Returns `None` if it
+    /// has no room for 8 of them.
     pub(crate) fn of(bytes: u64, max_segment_bytes: u64) -> Option<Self> {
         let room = bytes.checked_sub(SEGMENTS_START)?;
         let mut segment_bytes = MAX_SEGMENT_BYTES as u64;
@@ -540,7 +540,8 @@ mod tests {
             bytes.extend_from_slice(&value);
             salt_record(&mut bytes, ID.salt());
             let record = Record::decode(&bytes, ID.salt()).unwrap();
-            prop_assert_eq!((record.header, record.key, record.value), (header, &key[..], &value[..]));
+            prop_assert_eq!(record.header, header);
+            prop_assert_eq!((record.key, record.value), (&key[..], &value[..]));
             let next = SegmentId { number: 4, ..ID };
             prop_assert!(Record::decode(&bytes, next.salt()).is_none());
             let bit = flipped.index(bytes.len() * 8);
@@ -549,9 +550,15 @@ mod tests {
         }
 
         #[test]
-        fn footer_entries_are_read_as_written(hash: u64, units in 0usize..1 << 20, code in 0u8..64, removal: bool) {
+        fn footer_entries_are_read_as_written(
+            hash: u64,
+            units in 0usize..1 << 20,
+            code in 0u8..64,
+            removal: bool,
+        ) {
             let kind = if removal { RecordKind::Removal } else { RecordKind::Object };
-            let entry = FooterEntry { hash, offset: units * UNIT_BYTES, length: LengthCode(code), kind };
+            let (offset, length) = (units * UNIT_BYTES, LengthCode(code));
+            let entry = FooterEntry { hash, offset, length, kind };
             prop_assert_eq!(FooterEntry::decode(&entry.encode()), entry);
         }
     }

@@ -1,21 +1,21 @@
 //! [`Hybrid`]: the cache in memory and on flash.
 
 use std::borrow::Borrow;
-use std::cell::Cell;
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use floe_memory::{Cache, Cause, InsertOptions};
+use floe_memory::{Cache, InsertOptions};
 
-use crate::builder::{OnFull, Settings};
 use crate::codec::{Key, Value};
-use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, UNIT_BYTES};
+use crate::flow::{
+    CALL_BEGAN, CHANGING, DECLINED, Departing, Flow, FlowCounters, Held, Settings, lock,
+};
+use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, UNIT_BYTES};
 use crate::log::Refused;
 use crate::order::Change;
 use crate::recovery::{self, OpenStore, Opened, SuperblockWriter};
@@ -25,58 +25,7 @@ use crate::store::{Evictor, Store, count, hash_key, seconds_now};
 /// Bytes of memory that an entry takes beside its key and value.
 const ENTRY_OVERHEAD: usize = 96;
 
-thread_local! {
-    /// Time of the stripes at which this thread's call began that may make objects leave memory.
-    static CALL_BEGAN: Cell<u64> = const { Cell::new(0) };
-    /// Hash of the key that this thread's call changes; 0 for none.
-    static CHANGING: Cell<u64> = const { Cell::new(0) };
-    /// Set when memory declines the object of that key.
-    static DECLINED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// A value in memory.
-#[derive(Debug)]
-struct Held<V> {
-    value: V,
-    weight: u32,
-    /// Second since 1970 from which on the object is expired; 0 for never.
-    expires: u32,
-    /// True if flash has the object, too, unless it evicted it since.
-    on_flash: bool,
-    /// Set by the first hit.
-    used: AtomicBool,
-}
-
-impl<V> Held<V> {
-    fn note_use(&self) {
-        // Later hits write nothing. Relaxed: a hint for admission.
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-/// An encoded object on its way from memory to flash.
-pub(crate) struct Departing {
-    header: RecordHeader,
-    encoded: [u8; RECORD_HEADER_BYTES],
-    /// Key and value.
-    body: Vec<u8>,
-}
-
-impl Departing {
-    fn key_and_value(&self) -> (&[u8], &[u8]) {
-        self.body.split_at(self.header.key_bytes)
-    }
-}
-
-impl fmt::Debug for Departing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Departing").field("header", &self.header).finish_non_exhaustive()
-    }
-}
-
-/// What is said of an inserted object.
+/// The place of an object after its insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Inserted {
@@ -106,125 +55,6 @@ pub enum Removed {
     NotDurable(io::Error),
 }
 
-/// Counts of objects between memory and flash.
-#[derive(Debug, Default)]
-struct FlowCounters {
-    hits: AtomicU64,
-    misses: AtomicU64,
-    superseded: AtomicU64,
-    behind: AtomicU64,
-    too_large: AtomicU64,
-    failed: AtomicU64,
-}
-
-/// The way from memory to flash. The memory's listener has it, too.
-#[derive(Debug)]
-struct Flow {
-    store: Arc<Store<Departing>>,
-    on_full: OnFull,
-    /// Hashes of objects that found no room in the log yet.
-    waiting: Mutex<VecDeque<u64>>,
-    /// True where `waiting` may have something.
-    waits: AtomicBool,
-    counters: FlowCounters,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Flow {
-    /// Takes an object that left memory.
-    fn depart<K: Key, V: Value>(&self, key: &K, held: &Held<V>, cause: Cause) {
-        if held.on_flash || !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed) {
-            return;
-        }
-        if held.expires != 0 && u64::from(held.expires) <= seconds_now() {
-            return;
-        }
-        let since = CALL_BEGAN.get();
-        key.encode_key(|key| held.value.encode(|value| self.send(key, value, held.expires, since)));
-    }
-
-    /// Appends an object to the log, or has it wait for room.
-    fn send(&self, key: &[u8], value: &[u8], expires: u32, since: u64) {
-        let kind = RecordKind::Object;
-        let header = RecordHeader { kind, key_bytes: key.len(), value_bytes: value.len(), expires };
-        if !self.fits(&header) {
-            return count(&self.counters.too_large);
-        }
-        let encoded = header.encode(key, value);
-        let hash = hash_key(self.store.hash_seed, key);
-        let mut stripe = self.store.stripes.of(hash);
-        // Memory may decline the very object that this call inserts.
-        let own = usize::from(CHANGING.get() == hash);
-        if own > 0 {
-            DECLINED.set(true);
-        }
-        if stripe.changed_since(hash, since, own) {
-            return count(&self.counters.superseded);
-        }
-        match self.store.append_object(hash, &header, &encoded, key, value) {
-            Ok(()) => {}
-            Err(Refused::Ended) => count(&self.counters.failed),
-            Err(Refused::Full) if self.on_full == OnFull::Decline => {
-                count(&self.counters.behind);
-            }
-            Err(Refused::Full) => {
-                let body = [key, value].concat();
-                stripe.depart(hash, Departing { header, encoded, body });
-                drop(stripe);
-                lock(&self.waiting).push_back(hash);
-                self.waits.store(true, Ordering::Release);
-            }
-        }
-    }
-
-    fn fits(&self, header: &RecordHeader) -> bool {
-        header.key_bytes <= MAX_KEY_BYTES
-            && header.log_bytes() <= self.store.log.geometry.max_record_bytes()
-    }
-
-    /// Appends waiting objects while there is room. Returns the bytes that the next one needs.
-    fn drain(&self) -> Option<usize> {
-        // Acquire: pairs with the store after the push.
-        if !self.waits.load(Ordering::Acquire) {
-            return None;
-        }
-        loop {
-            let mut waiting = lock(&self.waiting);
-            let Some(hash) = waiting.pop_front() else {
-                self.waits.store(false, Ordering::Release);
-                return None;
-            };
-            drop(waiting);
-            let mut stripe = self.store.stripes.of(hash);
-            let Some(object) = stripe.departing(hash) else { continue }; // superseded
-            let (key, value) = object.key_and_value();
-            match self.store.append_object(hash, &object.header, &object.encoded, key, value) {
-                Ok(()) => drop(stripe.take_departing(hash)),
-                Err(Refused::Ended) => {
-                    count(&self.counters.failed);
-                    drop(stripe.take_departing(hash));
-                }
-                Err(Refused::Full) => {
-                    let needed = object.header.log_bytes();
-                    drop(stripe);
-                    lock(&self.waiting).push_front(hash);
-                    return Some(needed);
-                }
-            }
-        }
-    }
-
-    /// Appends all waiting objects, and waits for the drive where it must.
-    fn drain_fully(&self) {
-        while let Some(needed) = self.drain() {
-            self.store.log.wait_for_room(needed);
-        }
-    }
-}
-
 /// A miss, as the load of a key finds it.
 #[derive(Debug)]
 struct Miss;
@@ -249,7 +79,8 @@ struct Shared<K: Key + Send + Sync + 'static, V: Value> {
 /// # let path = folder.path().join("cache");
 /// use floe_hybrid::Hybrid;
 ///
-/// let cache: Hybrid<String, Vec<u8>> = Hybrid::builder().memory(8 << 20).flash(path, 64 << 20).open()?;
+/// let cache: Hybrid<String, Vec<u8>> =
+///     Hybrid::builder().memory(8 << 20).flash(path, 64 << 20).open()?;
 /// cache.insert("key".to_string(), b"value".to_vec());
 /// assert_eq!(cache.get_blocking("key"), Some(b"value".to_vec()));
 /// cache.close()?;
@@ -563,8 +394,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         value
     }
 
-    /// Returns the values of many keys, in their order. All reads of flash are in flight at once, at
-    /// the cost of one submission. Values that are found on flash do not come to memory.
+    /// Returns the values of many keys, in their order. All reads of flash are in flight at once,
+    /// at the cost of one submission. Values that are found on flash do not come to memory.
     pub async fn get_many<Q>(&self, keys: &[&Q]) -> Vec<Option<V>>
     where
         K: Borrow<Q>,
@@ -800,6 +631,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 kept_bytes: load(&store.log.counters.kept_bytes),
                 written_bytes: load(&store.log.counters.written_bytes),
                 capacity_bytes: store.log.geometry.segments * store.log.geometry.segment_bytes,
+                is_direct: store.log.flash.is_direct(),
                 index_bytes: store.index.memory_bytes(),
                 failure: store.log.failure(),
             },

@@ -41,7 +41,7 @@ pub(crate) struct Place {
 #[repr(align(64))]
 struct Bucket([u64; SLOTS]);
 
-/// How a slot's 64 bits are divided: from above 2 of uses, 6 of length, the tag, the address.
+/// The division of a slot's 64 bits: from above 2 of uses, 6 of length, the tag, the address.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     address_bits: u32,
@@ -106,7 +106,7 @@ impl Shard {
 
     /// Returns both buckets of a key.
     fn buckets_of(&self, layout: Layout, key: Key) -> [usize; 2] {
-        let part = (key.tag * self.parts() as u64 >> layout.tag_bits()) as usize;
+        let part = ((key.tag * self.parts() as u64) >> layout.tag_bits()) as usize;
         let base = part * PART_BUCKETS;
         [base + key.bucket, base + (key.bucket ^ distance(key.tag))]
     }
@@ -212,7 +212,7 @@ impl Index {
     }
 
     fn shard(&self, hash: u64) -> (MutexGuard<'_, Shard>, Key) {
-        let at = (hash >> 32) * self.shards.len() as u64 >> 32;
+        let at = ((hash >> 32) * self.shards.len() as u64) >> 32;
         let shard = &self.shards[at as usize];
         let tag = hash >> PART_BITS & ((1 << self.layout.tag_bits()) - 1);
         let key = Key { bucket: hash as usize % PART_BUCKETS, tag };
@@ -403,7 +403,7 @@ mod tests {
 
     /// A fingerprint of a hash: keys that share it share a slot.
     fn fingerprint(index: &Index, hash: u64) -> (u64, u64, u64) {
-        let shard = (hash >> 32) * index.shards.len() as u64 >> 32;
+        let shard = ((hash >> 32) * index.shards.len() as u64) >> 32;
         let tag = hash >> PART_BITS & ((1 << index.layout.tag_bits()) - 1);
         let bucket = hash % PART_BUCKETS as u64;
         (shard, tag, bucket.min(bucket ^ distance(tag) as u64))
@@ -464,18 +464,21 @@ mod tests {
                 let known = model.get(&print).copied();
                 match operation {
                     0 | 1 => {
-                        let expected = known.map_or(Inserted::New, |(old, _)| Inserted::Replaced(place(old)));
+                        let replaced = |(old, _)| Inserted::Replaced(place(old));
+                        let expected = known.map_or(Inserted::New, replaced);
                         prop_assert_eq!(index.insert(hash, place(address)), expected);
                         model.insert(print, (address, 0));
                     }
                     2 => {
-                        prop_assert_eq!(index.look_up(hash), known.map(|(address, _)| place(address)));
+                        let expected = known.map(|(address, _)| place(address));
+                        prop_assert_eq!(index.look_up(hash), expected);
                         if let Some((_, uses)) = model.get_mut(&print) {
                             *uses = (*uses + 1).min(MOST_USES);
                         }
                     }
                     3 => {
-                        prop_assert_eq!(index.remove(hash), known.map(|(address, _)| place(address)));
+                        let expected = known.map(|(address, _)| place(address));
+                        prop_assert_eq!(index.remove(hash), expected);
                         model.remove(&print);
                     }
                     4 => {
@@ -487,7 +490,8 @@ mod tests {
                     _ => {
                         let from = known.map_or(4, |(address, _)| address);
                         prop_assert!(!index.relocate(hash, from + 1, place(address), 1));
-                        prop_assert_eq!(index.relocate(hash, from, place(address), 1), known.is_some());
+                        let relocated = index.relocate(hash, from, place(address), 1);
+                        prop_assert_eq!(relocated, known.is_some());
                         prop_assert_eq!(index.uses_at(hash, address), known.map(|_| 1));
                         if let Some(known) = model.get_mut(&print) {
                             *known = (address, 1);

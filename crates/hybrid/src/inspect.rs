@@ -10,7 +10,7 @@ use crate::format::{
 use crate::recovery::{OpenFailure, read_superblock};
 use crate::store::{decode_footer, seconds_now};
 
-/// What the superblock of a cache says.
+/// Facts of a cache in its superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
@@ -28,7 +28,7 @@ pub struct Info {
     pub saved_index_bytes: u64,
 }
 
-/// What was found in the segments of a cache.
+/// Counts of the records in the segments of a cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contents {
@@ -64,7 +64,7 @@ fn superblock(flash: &FileFlash, path: &Path) -> Result<Superblock, OpenError> {
     }
 }
 
-/// Returns what the superblock of a cache says. No process may be using the cache.
+/// Returns the facts in the superblock of a cache. No process may be using the cache.
 ///
 /// # Errors
 /// When the file cannot be read, is in use, or holds something else.

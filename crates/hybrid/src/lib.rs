@@ -3,6 +3,7 @@
 mod builder;
 mod codec;
 mod flash;
+mod flow;
 mod format;
 mod hybrid;
 mod index;
@@ -18,9 +19,10 @@ mod simulated;
 #[cfg(test)]
 mod store_tests;
 
-pub use builder::{Builder, OnFull, OpenError};
+pub use builder::{Builder, OpenError};
 pub use codec::{Key, Value};
 pub use flash::OpenError as FileError;
+pub use flow::OnFull;
 pub use hybrid::{Declined, Hybrid, Inserted, Removed};
 pub use inspect::{Contents, Info, check, info};
 pub use recovery::Opened;

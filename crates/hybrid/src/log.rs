@@ -160,7 +160,7 @@ enum Work {
     End,
 }
 
-/// What is on flash once a write is done.
+/// The part of a segment that is on flash once a write is done.
 #[derive(Debug, Clone, Copy)]
 enum Written {
     /// The records up to this offset.
@@ -179,8 +179,8 @@ pub(crate) trait Evict {
 }
 
 impl Log {
-    /// Creates a log that goes on with segment `next` and note `next_note`. `known` are numbers and sessions of the
-    /// segments on flash that count.
+    /// Creates a log that goes on with segment `next` and note `next_note`. `known` are numbers and
+    /// sessions of the segments on flash that count.
     pub(crate) fn new(
         flash: Arc<dyn Flash>,
         geometry: Geometry,

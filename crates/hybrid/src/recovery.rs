@@ -53,7 +53,7 @@ impl From<io::Error> for OpenFailure {
     }
 }
 
-/// How a store was found when it was opened.
+/// The state in which a cache was found when it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opened {
     /// The cache was created.
@@ -101,10 +101,6 @@ impl SuperblockWriter {
         *block = next;
         Ok(())
     }
-
-    pub(crate) fn get(&self) -> Superblock {
-        *self.block.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Reads the newer of both superblocks; `None` if both pages are zero.
@@ -129,7 +125,7 @@ pub(crate) fn read_superblock(flash: &dyn Flash) -> Result<Option<Superblock>, O
     Err(version.unwrap_or(if damaged { OpenFailure::Damaged } else { OpenFailure::Foreign }))
 }
 
-/// What a segment's place holds after a crash.
+/// A place and the segment that it holds after a crash.
 #[derive(Debug, Clone, Copy)]
 struct PlaceFound {
     place: u64,

@@ -13,9 +13,9 @@ const SECTOR: usize = 512;
 
 #[derive(Debug)]
 struct State {
-    /// What readers see.
+    /// The content that reads return.
     now: Vec<u8>,
-    /// What a loss of power leaves, but for sectors that the drive has written early.
+    /// The content after a loss of power, but for sectors that the drive has written early.
     durable: Vec<u8>,
     /// Ranges written since the last sync.
     volatile: Vec<(usize, usize)>,

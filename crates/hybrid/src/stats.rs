@@ -52,6 +52,8 @@ pub struct FlashStats {
     pub written_bytes: u64,
     /// Bytes of flash.
     pub capacity_bytes: u64,
+    /// True if reads and writes bypass the system's page cache.
+    pub is_direct: bool,
     /// Bytes of memory that the index takes.
     pub index_bytes: u64,
     /// Description of the failure that ended the part on flash, if there was one.

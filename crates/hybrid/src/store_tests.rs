@@ -223,7 +223,8 @@ fn world(seed: u64) {
             }
             assert!(found >= floor, "seed {seed}: key {key} came back, {found} of {floor}");
         };
-        // After a crash any version since the last durable change may be there: what is found counts.
+        // After a crash any version since the last durable change may be there: what is found
+        // counts.
         for key in 0..60 {
             check(&versions, key, true);
             let found = rig.get(key).map(|it| u64::from_le_bytes(it[8..16].try_into().unwrap()));

@@ -1,0 +1,205 @@
+//! The way of objects from memory to flash.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use floe_memory::Cause;
+
+use crate::codec::{Key, Value};
+use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind};
+use crate::log::Refused;
+use crate::store::{Store, count, hash_key, seconds_now};
+
+thread_local! {
+    /// Time of the stripes at which this thread's call began that may make objects leave memory.
+    pub(crate) static CALL_BEGAN: Cell<u64> = const { Cell::new(0) };
+    /// Hash of the key that this thread's call changes; 0 for none.
+    pub(crate) static CHANGING: Cell<u64> = const { Cell::new(0) };
+    /// Set when memory declines the object of that key.
+    pub(crate) static DECLINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The behaviour where objects leave memory faster than the drive takes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum OnFull {
+    /// Insertions wait for the drive.
+    #[default]
+    Wait,
+    /// Objects are dropped and counted.
+    Decline,
+}
+
+/// Settings of an open cache.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// Limit of objects in memory in bytes.
+    pub(crate) objects_bytes: u64,
+    pub(crate) on_full: OnFull,
+    pub(crate) time_to_live: Option<Duration>,
+}
+
+/// A value in memory.
+#[derive(Debug)]
+pub(crate) struct Held<V> {
+    pub(crate) value: V,
+    pub(crate) weight: u32,
+    /// Second since 1970 from which on the object is expired; 0 for never.
+    pub(crate) expires: u32,
+    /// True if flash has the object, too, unless it evicted it since.
+    pub(crate) on_flash: bool,
+    /// Set by the first hit.
+    pub(crate) used: AtomicBool,
+}
+
+impl<V> Held<V> {
+    pub(crate) fn note_use(&self) {
+        // Later hits write nothing. Relaxed: a hint for admission.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// An encoded object on its way from memory to flash.
+pub(crate) struct Departing {
+    pub(crate) header: RecordHeader,
+    pub(crate) encoded: [u8; RECORD_HEADER_BYTES],
+    /// Key and value.
+    pub(crate) body: Vec<u8>,
+}
+
+impl Departing {
+    pub(crate) fn key_and_value(&self) -> (&[u8], &[u8]) {
+        self.body.split_at(self.header.key_bytes)
+    }
+}
+
+impl fmt::Debug for Departing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Departing").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+/// Counts of objects between memory and flash.
+#[derive(Debug, Default)]
+pub(crate) struct FlowCounters {
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+    pub(crate) superseded: AtomicU64,
+    pub(crate) behind: AtomicU64,
+    pub(crate) too_large: AtomicU64,
+    pub(crate) failed: AtomicU64,
+}
+
+/// The way from memory to flash. The memory's listener has it, too.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) store: Arc<Store<Departing>>,
+    pub(crate) on_full: OnFull,
+    /// Hashes of objects that found no room in the log yet.
+    pub(crate) waiting: Mutex<VecDeque<u64>>,
+    /// True where `waiting` may have something.
+    pub(crate) waits: AtomicBool,
+    pub(crate) counters: FlowCounters,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Flow {
+    /// Takes an object that left memory.
+    pub(crate) fn depart<K: Key, V: Value>(&self, key: &K, held: &Held<V>, cause: Cause) {
+        if held.on_flash || !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed) {
+            return;
+        }
+        if held.expires != 0 && u64::from(held.expires) <= seconds_now() {
+            return;
+        }
+        let since = CALL_BEGAN.get();
+        key.encode_key(|key| held.value.encode(|value| self.send(key, value, held.expires, since)));
+    }
+
+    /// Appends an object to the log, or has it wait for room.
+    pub(crate) fn send(&self, key: &[u8], value: &[u8], expires: u32, since: u64) {
+        let kind = RecordKind::Object;
+        let header = RecordHeader { kind, key_bytes: key.len(), value_bytes: value.len(), expires };
+        if !self.fits(&header) {
+            return count(&self.counters.too_large);
+        }
+        let encoded = header.encode(key, value);
+        let hash = hash_key(self.store.hash_seed, key);
+        let mut stripe = self.store.stripes.of(hash);
+        // Memory may decline the very object that this call inserts.
+        let own = usize::from(CHANGING.get() == hash);
+        if own > 0 {
+            DECLINED.set(true);
+        }
+        if stripe.changed_since(hash, since, own) {
+            return count(&self.counters.superseded);
+        }
+        match self.store.append_object(hash, &header, &encoded, key, value) {
+            Ok(()) => {}
+            Err(Refused::Ended) => count(&self.counters.failed),
+            Err(Refused::Full) if self.on_full == OnFull::Decline => {
+                count(&self.counters.behind);
+            }
+            Err(Refused::Full) => {
+                let body = [key, value].concat();
+                stripe.depart(hash, Departing { header, encoded, body });
+                drop(stripe);
+                lock(&self.waiting).push_back(hash);
+                self.waits.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    pub(crate) fn fits(&self, header: &RecordHeader) -> bool {
+        header.key_bytes <= MAX_KEY_BYTES
+            && header.log_bytes() <= self.store.log.geometry.max_record_bytes()
+    }
+
+    /// Appends waiting objects while there is room. Returns the bytes that the next one needs.
+    pub(crate) fn drain(&self) -> Option<usize> {
+        // Acquire: pairs with the store after the push.
+        if !self.waits.load(Ordering::Acquire) {
+            return None;
+        }
+        loop {
+            let mut waiting = lock(&self.waiting);
+            let Some(hash) = waiting.pop_front() else {
+                self.waits.store(false, Ordering::Release);
+                return None;
+            };
+            drop(waiting);
+            let mut stripe = self.store.stripes.of(hash);
+            let Some(object) = stripe.departing(hash) else { continue }; // superseded
+            let (key, value) = object.key_and_value();
+            match self.store.append_object(hash, &object.header, &object.encoded, key, value) {
+                Ok(()) => drop(stripe.take_departing(hash)),
+                Err(Refused::Ended) => {
+                    count(&self.counters.failed);
+                    drop(stripe.take_departing(hash));
+                }
+                Err(Refused::Full) => {
+                    let needed = object.header.log_bytes();
+                    drop(stripe);
+                    lock(&self.waiting).push_front(hash);
+                    return Some(needed);
+                }
+            }
+        }
+    }
+
+    /// Appends all waiting objects, and waits for the drive where it must.
+    pub(crate) fn drain_fully(&self) {
+        while let Some(needed) = self.drain() {
+            self.store.log.wait_for_room(needed);
+        }
+    }
+}
