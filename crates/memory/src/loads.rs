@@ -229,8 +229,8 @@ where
         Loader::of(self.cache).load_async(Borrowed::new(key), load, Sharing::none()).await
     }
 
-    /// Loads as [`get`](Self::get) does, but callers that wait for a failing load get its error, too;
-    /// see [`Cache::try_get_with`].
+    /// Loads as [`get`](Self::get) does, but callers that wait for a failing load get its error,
+    /// too; see [`Cache::try_get_with`].
     ///
     /// # Errors
     /// The error of the caller's own `load`, or of the load for which the caller waited.
