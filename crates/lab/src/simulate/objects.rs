@@ -1,26 +1,20 @@
 //! Simulates eviction policies over a trace with the policy code that the caches run.
 //!
-//! The trace is in memory with dense keys ([`super::stream`]), so a run is a loop over plain
-//! arrays: key to slot, a hit or a miss, the policy's own work. Each pair of policy and size is a
-//! run of its own; runs share the trace and are spread over all cores. The loop is compiled once
-//! per policy. With an admission policy another loop runs (`policy_loop`).
+//! Each pair of policy and size is a run of its own; runs share the trace and are spread over all
+//! cores. `policy_loop` has the loop of a run. Here are its settings and results, and the estimates
+//! from a sample of the keys.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use floe_model::t_975;
-use floe_policy::owner::{DenseIndex, SlotOwner, SlotWeights, UnitWeights};
-use floe_policy::registry::{Choice, Visitor};
-use floe_policy::{Access, Direction, Policy, admission, mix};
+use floe_policy::admission::{self, Admissions};
+use floe_policy::registry::Choice;
 use serde::Serialize;
 
-use super::policy_loop::{self, Positions, Scale, Seen, Watch};
+use super::policy_loop::{Counts, Scale, Simulation};
 pub use super::policy_loop::{Latency, SimulatedInterval};
-use super::stream::{NEVER, Stream};
-
-/// Requests between two reports of progress, as a mask.
-const PROGRESS_MASK: usize = (1 << 16) - 1;
+use super::stream::Stream;
 
 /// Settings of a run: the policies, and the capacity of the cache.
 #[derive(Debug, Clone, PartialEq)]
@@ -103,49 +97,51 @@ pub fn simulate(
     progress: &AtomicU64,
 ) -> SimulationResult {
     let begun = Instant::now();
-    let counts = count(stream, run, run.size as f64 * stream.rate, latency, progress);
+    let (counts, series) = count(stream, run, run.size as f64 * stream.rate, latency, progress);
     let seconds = begun.elapsed().as_secs_f64();
     let simulated = stream.keys.len() as u64;
     let warmup = stream.warmup as u64;
-    let requests = stream.requests - warmup;
-    let (misses, bytes) = if stream.rate < 1.0 {
-        counts.estimated(stream, run, latency)
+    let counted = stream.requests - warmup;
+    let admits = !run.admit.is_empty();
+    let (misses, in_bytes) = if stream.rate < 1.0 {
+        estimate_all(&counts, stream, run, latency)
     } else {
         let exact = |missed: Missed| Estimate {
             ratio: missed.missed / missed.asked.max(f64::MIN_POSITIVE),
             bound: 0.0,
         };
-        (exact(counts.requests(stream)), stream.sizes.as_ref().map(|_| exact(counts.bytes())))
+        (exact(requests(&counts, stream)), stream.sizes.as_ref().map(|_| exact(bytes(&counts))))
     };
     let is_sample = |bound: f64| (stream.rate < 1.0).then_some(bound);
-    let missed = (misses.ratio * requests as f64).round() as u64;
-    let of_all = |counted: u64| (counted as f64 / stream.rate).round() as u64;
-    let bytes = bytes.unwrap_or(misses);
+    let missed = (misses.ratio * counted as f64).round() as u64;
+    let of_all = |sampled: u64| (sampled as f64 / stream.rate).round() as u64;
+    let in_bytes = in_bytes.unwrap_or(misses);
     SimulationResult {
         trace: trace.to_owned(),
-        policy: match &counts.admission {
-            Some(admission) => format!("{} with {admission}", run.policy),
-            None => run.policy.to_string(),
+        policy: if admits {
+            format!("{} with {}", run.policy, Admissions::new(&run.admit))
+        } else {
+            run.policy.to_string()
         },
         size: run.size,
-        requests,
+        requests: counted,
         warmup_requests: warmup,
         sampled_requests: (stream.rate < 1.0).then_some(simulated),
-        hits: requests - missed,
+        hits: counted - missed,
         misses: missed,
-        inserted: counts.admission.as_ref().map(|_| counts.inserted),
-        prefetches: of_all(counts.prefetches),
+        inserted: admits.then_some(counts.inserted),
+        prefetches: of_all(counts.fetched),
         miss_ratio: misses.ratio,
         miss_ratio_ci95: is_sample(misses.bound),
-        byte_miss_ratio: bytes.ratio,
-        byte_miss_ratio_ci95: is_sample(bytes.bound),
+        byte_miss_ratio: in_bytes.ratio,
+        byte_miss_ratio_ci95: is_sample(in_bytes.bound),
         mean_latency_us: latency.map(|latency| {
             latency.mean_us(misses.ratio, counts.demanded as f64 / (simulated - warmup) as f64)
         }),
         seconds,
         requests_per_second: simulated as f64 / seconds,
         policy_bytes_per_object: counts.policy_bytes as f64 / counts.most_objects.max(1) as f64,
-        series: counts.series,
+        series,
     }
 }
 
@@ -156,222 +152,55 @@ fn count(
     capacity: f64,
     latency: Option<Latency>,
     progress: &AtomicU64,
-) -> Counts {
-    let capacity = (capacity.round() as u64).max(1);
-    let scale = Scale::of(stream.largest);
-    if run.admit.is_empty() {
-        return floe_policy::with(&run.policy, Simulation { stream, capacity, scale, progress });
-    }
-    let admission = admission::Admissions::new(&run.admit);
-    let name = admission.to_string();
-    let simulation =
-        policy_loop::Simulation { stream, capacity, scale, admission, latency, progress };
-    let (counts, series) = floe_policy::with(&run.policy, simulation);
-    Counts { admission: Some(name), series, ..counts.into() }
+) -> (Counts, Vec<SimulatedInterval>) {
+    let simulation = Simulation {
+        stream,
+        capacity: (capacity.round() as u64).max(1),
+        scale: Scale::of(stream.largest),
+        admission: (!run.admit.is_empty()).then(|| Admissions::new(&run.admit)),
+        latency,
+        progress,
+    };
+    floe_policy::with(&run.policy, simulation)
 }
 
-#[derive(Debug, Default)]
-struct Counts {
-    hits: u64,
-    prefetches: u64,
-    bytes: u64,
-    missed_bytes: u64,
-    /// Additional misses per additional request, by a regression over the keys of a sample.
-    slope: f64,
-    policy_bytes: usize,
-    most_objects: usize,
-    /// Name of the admission policy.
-    admission: Option<String>,
-    inserted: u64,
-    /// Number of objects inserted after a miss, without prefetches.
-    demanded: u64,
-    series: Vec<SimulatedInterval>,
+/// Returns the number of counted requests, and of those that missed.
+fn requests(counts: &Counts, stream: &Stream) -> Missed {
+    let asked = (stream.keys.len() - stream.warmup) as f64;
+    Missed { asked, missed: asked - counts.hits as f64 }
 }
 
-impl Counts {
-    fn seen(&self) -> Seen {
-        let Self { hits, bytes, missed_bytes, .. } = *self;
-        Seen { hits, bytes, missed_bytes, inserted: None }
-    }
-
-    fn requests(&self, stream: &Stream) -> Missed {
-        let asked = (stream.keys.len() - stream.warmup) as f64;
-        Missed { asked, missed: asked - self.hits as f64 }
-    }
-
-    fn bytes(&self) -> Missed {
-        Missed { asked: self.bytes as f64, missed: self.missed_bytes as f64 }
-    }
-
-    /// Estimates the miss ratio of the whole trace from a sample: of requests and, where objects
-    /// have sizes, of bytes.
-    fn estimated(
-        &self,
-        stream: &Stream,
-        run: &Run,
-        latency: Option<Latency>,
-    ) -> (Estimate, Option<Estimate>) {
-        let share = stream.rate;
-        let objects = stream.objects_in((run.size as f64 * share) as u64) as u64;
-        let groups = (objects / OBJECTS).clamp(LEAST_GROUPS, MOST_GROUPS);
-        let capacity = run.size as f64 * share / groups as f64;
-        let unseen = AtomicU64::new(0);
-        let of_groups: Vec<(Missed, Missed)> = (stream.parted(groups).iter())
-            .map(|group| {
-                let counts = count(group, run, capacity, latency, &unseen);
-                (counts.requests(group), counts.bytes())
-            })
-            .collect();
-        let (requests, bytes): (Vec<_>, Vec<_>) = of_groups.into_iter().unzip();
-        let asked = stream.requests as f64 * share;
-        let of_bytes =
-            || estimate(self.bytes(), &bytes, self.slope, stream.asked_bytes as f64 * share, share);
-        (
-            estimate(self.requests(stream), &requests, self.slope, asked, share),
-            stream.sizes.as_ref().map(|_| of_bytes()),
-        )
-    }
+fn bytes(counts: &Counts) -> Missed {
+    Missed { asked: counts.bytes as f64, missed: counts.missed_bytes as f64 }
 }
 
-impl From<policy_loop::Counts> for Counts {
-    fn from(counts: policy_loop::Counts) -> Self {
-        Self {
-            hits: counts.hits,
-            prefetches: counts.fetched,
-            bytes: counts.bytes,
-            missed_bytes: counts.missed_bytes,
-            policy_bytes: counts.policy_bytes,
-            most_objects: counts.most_objects,
-            inserted: counts.inserted,
-            demanded: counts.inserted - counts.fetched,
-            ..Self::default()
-        }
-    }
-}
-
-struct Simulation<'a> {
-    stream: &'a Stream,
-    capacity: u64,
-    scale: Scale,
-    progress: &'a AtomicU64,
-}
-
-impl Visitor for Simulation<'_> {
-    type Out = Counts;
-
-    fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Counts {
-        match &self.stream.sizes {
-            Some(sizes) => self.run::<P, Vec<u64>>(make(), 0, |at| sizes[at]),
-            None => {
-                let slots = self.capacity.min(self.stream.distinct as u64) as usize;
-                self.run::<P, UnitWeights>(make(), slots, |_| 1)
-            }
-        }
-    }
-}
-
-impl Simulation<'_> {
-    /// Returns an access with the fields that the policy reads. Filling in others would cost a
-    /// cache miss.
-    #[inline]
-    fn access<P: Policy>(&self, at: usize, key: u32, size: u64, in_a_row: u64) -> Access {
-        let weight = self.scale.told(size);
-        let next_use = match &self.stream.next_use {
-            Some(next) if P::INFO.next_uses && next[at] != NEVER => u64::from(next[at]),
-            _ => Access::NEVER,
-        };
-        let direction = if self.stream.writes(at) { Direction::Write } else { Direction::Read };
-        Access { direction, next_use, in_a_row, weight, ..Access::new(mix(u64::from(key))) }
-    }
-
-    /// Runs the loop whose speed is measured. An object larger than the cache is not cached.
-    fn run<P: Policy, W: SlotWeights>(
-        &self,
-        policy: P,
-        slots: usize,
-        size_at: impl Fn(usize) -> u64,
-    ) -> Counts {
-        let mut misses_of = PerKey::new(self.stream);
-        let mut positions = Positions::of(self.stream, &policy);
-        let index = DenseIndex::new(self.stream.distinct);
-        let mut owner = SlotOwner::<P, DenseIndex, W>::new(policy, index, self.capacity, slots);
-        self.scale.set_capacity(owner.policy_mut(), self.capacity);
-        let mut counts = Counts::default();
-        let mut watch = Watch::new(self.stream.warmup, &self.stream.ends, &self.stream.changes);
-        for (at, &key) in self.stream.keys.iter().enumerate() {
-            if at == watch.next {
-                while let Some(change) = watch.change(at) {
-                    self.scale.apply(change, &mut owner, |_, _, _| ());
-                }
-                if watch.turn(at, counts.seen()) {
-                    counts = Counts::default();
-                }
-            }
-            let size = size_at(at);
-            counts.bytes += size;
-            let in_a_row = if P::INFO.streams { positions.follow(key) } else { 0 };
-            if let Some(slot) = owner.find(key) {
-                counts.hits += 1;
-                if P::INFO.next_uses {
-                    let access = self.access::<P>(at, key, owner.weight(slot), in_a_row);
-                    owner.hit(slot, &access);
-                } else {
-                    owner.access(slot);
-                }
-            } else {
-                counts.missed_bytes += size;
-                misses_of.add(key);
-                let access = self.access::<P>(at, key, size, in_a_row);
-                let inserted = owner.insert_weighing(size, key, &access, |_, _, _| ());
-                counts.demanded += u64::from(inserted.is_some());
-            }
-            if P::INFO.streams {
-                for ahead in positions.ahead() {
-                    if owner.find(ahead).is_none() {
-                        // The object next to another is taken to be as large.
-                        let fetch = Access::new(mix(u64::from(ahead)));
-                        let weight = self.scale.told(size);
-                        let fetch = Access { weight, ahead: true, ..fetch };
-                        counts.prefetches += 1;
-                        owner.insert_weighing(size, ahead, &fetch, |_, _, _| ());
-                    }
-                }
-            }
-            if at & PROGRESS_MASK == PROGRESS_MASK {
-                self.progress.fetch_add(PROGRESS_MASK as u64 + 1, Relaxed); // only a number to show
-            }
-        }
-        Counts {
-            slope: misses_of.slope(self.stream),
-            policy_bytes: owner.policy().memory_bytes(),
-            most_objects: owner.most(),
-            series: watch.finish(counts.seen()),
-            ..counts
-        }
-    }
-}
-
-/// Misses of each key; `None` unless the stream is a sample.
-struct PerKey(Option<Vec<u32>>);
-
-impl PerKey {
-    fn new(stream: &Stream) -> Self {
-        Self((stream.rate < 1.0).then(|| vec![0; stream.distinct]))
-    }
-
-    #[inline]
-    fn add(&mut self, key: u32) {
-        if let Some(misses) = &mut self.0 {
-            misses[key as usize] += 1;
-        }
-    }
-
-    fn slope(self, stream: &Stream) -> f64 {
-        let Some(misses) = self.0 else { return 0.0 };
-        let mut requests = vec![0; stream.distinct];
-        stream.keys.iter().for_each(|&key| requests[key as usize] += 1);
-        slope(misses.into_iter().zip(requests))
-    }
+/// Estimates the miss ratio of the whole trace from the counts of a sample: of requests and, where
+/// objects have sizes, of bytes.
+fn estimate_all(
+    counts: &Counts,
+    stream: &Stream,
+    run: &Run,
+    latency: Option<Latency>,
+) -> (Estimate, Option<Estimate>) {
+    let share = stream.rate;
+    let objects = stream.objects_in((run.size as f64 * share) as u64) as u64;
+    let groups = (objects / OBJECTS).clamp(LEAST_GROUPS, MOST_GROUPS);
+    let capacity = run.size as f64 * share / groups as f64;
+    let unseen = AtomicU64::new(0);
+    let of_groups: Vec<(Missed, Missed)> = (stream.parted(groups).iter())
+        .map(|group| {
+            let (counts, _) = count(group, run, capacity, latency, &unseen);
+            (requests(&counts, group), bytes(&counts))
+        })
+        .collect();
+    let (in_requests, in_bytes): (Vec<_>, Vec<_>) = of_groups.into_iter().unzip();
+    let asked = stream.requests as f64 * share;
+    let asked_bytes = stream.asked_bytes as f64 * share;
+    let of_bytes = || estimate(bytes(counts), &in_bytes, counts.slope, asked_bytes, share);
+    (
+        estimate(requests(counts, stream), &in_requests, counts.slope, asked, share),
+        stream.sizes.as_ref().map(|_| of_bytes()),
+    )
 }
 
 /// Largest number of groups that a sample is divided into, for an estimate of its error.
@@ -396,17 +225,6 @@ pub(super) struct Missed {
 pub(super) struct Estimate {
     pub(super) ratio: f64,
     pub(super) bound: f64,
-}
-
-/// Returns the additional misses per additional request, by a regression over pairs of the misses
-/// of a key and its requests.
-pub(super) fn slope(keys: impl Iterator<Item = (u32, u32)>) -> f64 {
-    let (mut together, mut squares) = (0.0, 0.0);
-    for (missed, asked) in keys {
-        together += f64::from(missed) * f64::from(asked);
-        squares += f64::from(asked) * f64::from(asked);
-    }
-    if squares > 0.0 { together / squares } else { 0.0 }
 }
 
 /// Estimates the miss ratio from a sample with a `share` of the keys, and its error from the spread

@@ -1,20 +1,21 @@
-//! Simulates eviction policies over a trace with an admission policy, and counts writes to the
-//! cache.
+//! Simulates an eviction policy over a trace, with or without an admission policy.
 //!
-//! Like [`super::objects`], with a question before each insertion, but in a loop of its own,
-//! because the speed of the other one is measured. The admission policy receives counts every
-//! [`WINDOW_REQUESTS`] requests, and objects that it orders are fetched at once. A write is served
-//! like a read; a write that hits overwrites the object, which the admission policy sees as an
-//! insertion.
+//! The trace is in memory with dense keys ([`super::stream`]), so a run is a loop over plain
+//! arrays: key to slot, a hit or a miss, the policy's own work. The loop is compiled three times for
+//! each policy: for objects of one size, for objects with sizes, and with an admission policy.
+//!
+//! An admission policy is asked before each insertion. It receives counts every [`WINDOW_REQUESTS`]
+//! requests, and objects that it orders are fetched at once. A write is served like a read; a write
+//! that hits overwrites the object, which the admission policy sees as an insertion.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use floe_policy::admission::{Admission, Admissions, Fetch, Orders, Room, Times, Traffic, Window};
-use floe_policy::owner::{DenseIndex, SlotOwner, SlotWeights};
+use floe_policy::admission::{Admission, Admissions, Orders, Room, Times, Traffic, Window};
+use floe_policy::owner::{DenseIndex, SlotOwner, SlotWeights, UnitWeights};
 use floe_policy::registry::Visitor;
 use floe_policy::streams::Streams;
-use floe_policy::{Access, Direction, Policy, Slot, Tick, mix};
+use floe_policy::{Access, Direction, Policy, Tick, mix};
 use serde::Serialize;
 
 use super::stream::{Change, End, NEVER, Stream};
@@ -42,7 +43,7 @@ impl Latency {
 
 /// Detects sequential streams in a trace, and maps positions ahead of them to keys for prefetches.
 /// A position that several volumes have stands for the volume that used it first.
-pub(super) struct Positions<'a> {
+struct Positions<'a> {
     streams: Option<Streams>,
     numbers: &'a [u64],
     fetches_from: u64,
@@ -50,7 +51,7 @@ pub(super) struct Positions<'a> {
 }
 
 impl<'a> Positions<'a> {
-    pub(super) fn of<P: Policy>(stream: &'a Stream, order: &P) -> Self {
+    fn of<P: Policy>(stream: &'a Stream, order: &P) -> Self {
         let mut keys = HashMap::new();
         let fetches_from = order.fetches_ahead();
         if fetches_from.is_some() {
@@ -67,7 +68,7 @@ impl<'a> Positions<'a> {
     }
 
     /// Enables the detection of streams if `wanted`, for an admission policy that needs them.
-    pub(super) fn followed_if(mut self, wanted: bool) -> Self {
+    fn followed_if(mut self, wanted: bool) -> Self {
         self.streams = self.streams.or_else(|| wanted.then(Streams::default));
         self
     }
@@ -75,7 +76,7 @@ impl<'a> Positions<'a> {
     /// Returns the number of consecutive positions up to that of a request; 0 where streams are not
     /// detected.
     #[inline]
-    pub(super) fn follow(&mut self, key: u32) -> u64 {
+    fn follow(&mut self, key: u32) -> u64 {
         let Some(streams) = &mut self.streams else { return 0 };
         let position = self.numbers[key as usize];
         position + 1 - streams.follow(&(position..position + 1))
@@ -84,7 +85,7 @@ impl<'a> Positions<'a> {
     /// Returns the keys to prefetch after the last request. Keys that the trace never requests are
     /// unknown, and not fetched.
     #[inline]
-    pub(super) fn ahead(&mut self) -> impl Iterator<Item = u32> + use<> {
+    fn ahead(&mut self) -> impl Iterator<Item = u32> + use<> {
         let ahead = self.streams.as_mut().and_then(|streams| streams.ahead(self.fetches_from));
         let keys =
             ahead.into_iter().flatten().filter_map(|position| self.keys.get(&position).copied());
@@ -106,34 +107,19 @@ impl Scale {
 
     /// Converts a size in bytes to the policy's unit; at least 1.
     #[inline]
-    pub(super) fn told(self, size: u64) -> u32 {
+    fn told(self, size: u64) -> u32 {
         ((size >> self.0) as u32).max(1)
     }
 
     /// Converts a capacity in bytes to the policy's unit.
-    pub(super) fn room(self, capacity: u64) -> u64 {
+    fn room(self, capacity: u64) -> u64 {
         capacity >> self.0
     }
 
     /// Sets a policy's capacity in its unit, if that is not bytes.
-    pub(super) fn set_capacity<P: Policy>(self, policy: &mut P, capacity: u64) {
+    fn set_capacity<P: Policy>(self, policy: &mut P, capacity: u64) {
         if self.0 > 0 {
             policy.set_capacity(self.room(capacity));
-        }
-    }
-
-    /// Deletes or resizes an object, if it is cached.
-    #[cold]
-    pub(super) fn apply<P: Policy, W: SlotWeights>(
-        self,
-        change: &Change,
-        owner: &mut SlotOwner<P, DenseIndex, W>,
-        evicted: impl FnMut(Slot, u32, u64),
-    ) {
-        match (owner.find(change.key), change.size) {
-            (None, _) => {}
-            (Some(slot), None) => owner.remove(slot),
-            (Some(slot), Some(size)) => owner.reweigh(slot, size, self.told(size), evicted),
         }
     }
 }
@@ -163,91 +149,7 @@ pub struct SimulatedInterval {
 }
 
 /// Counts of a simulation since the end of the warm-up.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) hits: u64,
-    pub(super) bytes: u64,
-    pub(super) missed_bytes: u64,
-    pub(super) inserted: Option<u64>,
-}
-
-/// Ends warm-up and intervals, and delivers changes of objects, at the right requests of a
-/// simulation.
-#[derive(Debug)]
-pub(super) struct Watch<'a> {
-    /// Index of the next request before which the loop must call [`change`](Self::change) and
-    /// [`turn`](Self::turn).
-    pub(super) next: usize,
-    warmup: usize,
-    /// Ends of the current and later intervals.
-    ends: &'a [End],
-    changes: &'a [Change],
-    begun: usize,
-    before: Seen,
-    past: Vec<SimulatedInterval>,
-}
-
-impl<'a> Watch<'a> {
-    pub(super) fn new(warmup: usize, ends: &'a [End], changes: &'a [Change]) -> Self {
-        let (begun, before) = (warmup, Seen::default());
-        Self { next: 0, warmup, ends, changes, begun, before, past: Vec::new() }
-    }
-
-    /// Returns the next change of an object that is due before request `at`. Call until it returns
-    /// `None`.
-    pub(super) fn change(&mut self, at: usize) -> Option<&'a Change> {
-        let (change, rest) = self.changes.split_first()?;
-        let is_due = change.at as usize == at;
-        self.changes = if is_due { rest } else { self.changes };
-        is_due.then_some(change)
-    }
-
-    /// Ends the warm-up or an interval that ends before request `at`. Returns whether the caller
-    /// must reset its counts, at the end of the warm-up.
-    #[cold]
-    pub(super) fn turn(&mut self, at: usize, seen: Seen) -> bool {
-        if self.ends.first().is_some_and(|end| end.at == at) {
-            self.end(seen);
-        }
-        let change = self.changes.first().map_or(usize::MAX, |change| change.at as usize);
-        let end = self.ends.first().map_or(usize::MAX, |end| end.at);
-        let warmed_up = if at < self.warmup { self.warmup } else { usize::MAX };
-        self.next = change.min(end).min(warmed_up);
-        at == self.warmup
-    }
-
-    fn end(&mut self, seen: Seen) {
-        let Some((end, rest)) = self.ends.split_first() else { return };
-        let before = std::mem::replace(&mut self.before, seen);
-        let requests = (end.at - self.begun) as u64;
-        let hits = seen.hits - before.hits;
-        let bytes = (seen.bytes - before.bytes).max(1) as f64;
-        self.past.push(SimulatedInterval {
-            after_requests: (self.begun - self.warmup) as u64,
-            requests,
-            seconds: end.seconds,
-            hits,
-            misses: requests - hits,
-            miss_ratio: (requests - hits) as f64 / requests.max(1) as f64,
-            byte_miss_ratio: (seen.missed_bytes - before.missed_bytes) as f64 / bytes,
-            inserted: seen.inserted.map(|now| now - before.inserted.unwrap_or_default()),
-        });
-        (self.begun, self.ends) = (end.at, rest);
-    }
-
-    /// Ends the last interval, and returns all.
-    pub(super) fn finish(mut self, seen: Seen) -> Vec<SimulatedInterval> {
-        self.end(seen);
-        self.past
-    }
-}
-
-/// Number of requests after which the admission policy receives counts. Divides 200, the interval
-/// of FussyCache's checks, so that these are on time.
-pub(super) const WINDOW_REQUESTS: usize = 100;
-
-/// Counts of a simulated run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Counts {
     /// Number of requests whose object was cached.
     pub(super) hits: u64,
@@ -257,29 +159,144 @@ pub(super) struct Counts {
     pub(super) missed_bytes: u64,
     /// Number of objects inserted, after misses and by order of a policy.
     pub(super) inserted: u64,
-    /// Number of objects inserted by order of the admission policy, or prefetched by the eviction
+    /// Number of objects inserted after a miss.
+    pub(super) demanded: u64,
+    /// Number of objects fetched by order of the admission policy, or prefetched by the eviction
     /// policy.
     pub(super) fetched: u64,
+    /// Additional misses per additional request, by a regression over the keys of a sample; 0 with
+    /// an admission policy.
+    pub(super) slope: f64,
     /// Bytes of memory that both policies held at the end.
     pub(super) policy_bytes: usize,
     /// Most objects cached at one time.
     pub(super) most_objects: usize,
 }
 
-impl Counts {
-    fn seen(&self) -> Seen {
-        let Self { hits, bytes, missed_bytes, inserted, .. } = *self;
-        Seen { hits, bytes, missed_bytes, inserted: Some(inserted) }
+/// Ends warm-up and intervals, and delivers changes of objects, at the right requests of a
+/// simulation.
+#[derive(Debug)]
+struct Watch<'a> {
+    /// Index of the next request before which the loop must call [`change`](Self::change) and
+    /// [`turn`](Self::turn).
+    next: usize,
+    warmup: usize,
+    /// Ends of the current and later intervals.
+    ends: &'a [End],
+    changes: &'a [Change],
+    begun: usize,
+    before: Counts,
+    /// True if the intervals tell the number of insertions.
+    admits: bool,
+    past: Vec<SimulatedInterval>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(stream: &'a Stream, admits: bool) -> Self {
+        Self {
+            next: 0,
+            warmup: stream.warmup,
+            ends: &stream.ends,
+            changes: &stream.changes,
+            begun: stream.warmup,
+            before: Counts::default(),
+            admits,
+            past: Vec::new(),
+        }
+    }
+
+    /// Returns the next change of an object that is due before request `at`. Call until it returns
+    /// `None`.
+    fn change(&mut self, at: usize) -> Option<&'a Change> {
+        let (change, rest) = self.changes.split_first()?;
+        let is_due = change.at as usize == at;
+        self.changes = if is_due { rest } else { self.changes };
+        is_due.then_some(change)
+    }
+
+    /// Ends the warm-up or an interval that ends before request `at`. Returns whether the caller
+    /// must reset its counts, at the end of the warm-up.
+    #[cold]
+    fn turn(&mut self, at: usize, counts: &Counts) -> bool {
+        if self.ends.first().is_some_and(|end| end.at == at) {
+            self.end(counts);
+        }
+        let change = self.changes.first().map_or(usize::MAX, |change| change.at as usize);
+        let end = self.ends.first().map_or(usize::MAX, |end| end.at);
+        let warmed_up = if at < self.warmup { self.warmup } else { usize::MAX };
+        self.next = change.min(end).min(warmed_up);
+        at == self.warmup
+    }
+
+    fn end(&mut self, now: &Counts) {
+        let Some((end, rest)) = self.ends.split_first() else { return };
+        let before = std::mem::replace(&mut self.before, *now);
+        let requests = (end.at - self.begun) as u64;
+        let hits = now.hits - before.hits;
+        let bytes = (now.bytes - before.bytes).max(1) as f64;
+        self.past.push(SimulatedInterval {
+            after_requests: (self.begun - self.warmup) as u64,
+            requests,
+            seconds: end.seconds,
+            hits,
+            misses: requests - hits,
+            miss_ratio: (requests - hits) as f64 / requests.max(1) as f64,
+            byte_miss_ratio: (now.missed_bytes - before.missed_bytes) as f64 / bytes,
+            inserted: self.admits.then(|| now.inserted - before.inserted),
+        });
+        (self.begun, self.ends) = (end.at, rest);
+    }
+
+    /// Ends the last interval, and returns all.
+    fn finish(mut self, counts: &Counts) -> Vec<SimulatedInterval> {
+        self.end(counts);
+        self.past
     }
 }
 
-/// Simulation of one eviction policy with an admission policy, at one capacity; started by
-/// [`super::objects::simulate`].
+/// Misses of each key; `None` unless the stream is a sample.
+struct PerKey(Option<Vec<u32>>);
+
+impl PerKey {
+    #[inline]
+    fn add(&mut self, key: u32) {
+        if let Some(misses) = &mut self.0 {
+            misses[key as usize] += 1;
+        }
+    }
+
+    fn slope(self, stream: &Stream) -> f64 {
+        let Some(misses) = self.0 else { return 0.0 };
+        let mut requests = vec![0; stream.distinct];
+        stream.keys.iter().for_each(|&key| requests[key as usize] += 1);
+        slope(misses.into_iter().zip(requests))
+    }
+}
+
+/// Returns the additional misses per additional request, by a regression over pairs of the misses
+/// of a key and its requests.
+fn slope(keys: impl Iterator<Item = (u32, u32)>) -> f64 {
+    let (mut together, mut squares) = (0.0, 0.0);
+    for (missed, asked) in keys {
+        together += f64::from(missed) * f64::from(asked);
+        squares += f64::from(asked) * f64::from(asked);
+    }
+    if squares > 0.0 { together / squares } else { 0.0 }
+}
+
+/// Requests between two reports of progress, as a mask.
+const PROGRESS_MASK: usize = (1 << 16) - 1;
+
+/// Number of requests after which the admission policy receives counts. Divides 200, the interval
+/// of FussyCache's checks, so that these are on time.
+const WINDOW_REQUESTS: usize = 100;
+
+/// Simulation of one eviction policy at one capacity; started by [`super::objects::simulate`].
 pub(super) struct Simulation<'a> {
     pub(super) stream: &'a Stream,
     pub(super) capacity: u64,
     pub(super) scale: Scale,
-    pub(super) admission: Admissions,
+    pub(super) admission: Option<Admissions>,
     pub(super) latency: Option<Latency>,
     pub(super) progress: &'a AtomicU64,
 }
@@ -287,161 +304,276 @@ pub(super) struct Simulation<'a> {
 impl Visitor for Simulation<'_> {
     type Out = (Counts, Vec<SimulatedInterval>);
 
-    fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out {
-        let distinct = self.stream.distinct;
-        let entries = self.stream.objects_in(self.capacity);
+    fn visit<P: Policy>(mut self, make: impl Fn() -> P + Send + Sync) -> Self::Out {
+        let sizes = self.stream.sizes.as_ref();
+        match (self.admission.take(), sizes) {
+            (Some(admission), _) => {
+                let gate = AdmissionGate::new(&self, admission);
+                let size_at = |at| sizes.map_or(1, |sizes| sizes[at]);
+                self.run::<P, Vec<u64>, true>(make(), Some(gate), size_at)
+            }
+            (None, Some(sizes)) => self.run::<P, Vec<u64>, false>(make(), None, |at| sizes[at]),
+            (None, None) => self.run::<P, UnitWeights, false>(make(), None, |_| 1),
+        }
+    }
+}
+
+impl Simulation<'_> {
+    /// Runs the loop, whose speed is measured without an admission policy. An object larger than
+    /// the cache is not cached.
+    fn run<P: Policy, W: SlotWeights, const ADMITS: bool>(
+        &self,
+        policy: P,
+        gate: Option<AdmissionGate>,
+        size_at: impl Fn(usize) -> u64,
+    ) -> (Counts, Vec<SimulatedInterval>) {
+        let stream = self.stream;
         // Objects of size 1 are as many as fit; the number of others shows later.
-        let slots = if self.stream.sizes.is_none() { entries } else { 0 };
-        let mut admission = self.admission;
-        admission.reserve(&Room { entries, weight: self.scale.room(self.capacity), above: 0 });
-        let times = self.latency.map_or(Times::default(), |latency| Times {
+        let slots = if stream.sizes.is_none() { stream.objects_in(self.capacity) } else { 0 };
+        let estimates = stream.rate < 1.0 && !ADMITS;
+        let mut misses_of = PerKey(estimates.then(|| vec![0; stream.distinct]));
+        let needs_streams = gate.as_ref().is_some_and(|gate| gate.admission.needs().streams);
+        let mut positions = Positions::of(stream, &policy).followed_if(needs_streams);
+        let index = DenseIndex::new(stream.distinct);
+        let mut cache = Cache::<P, W, ADMITS> {
+            owner: SlotOwner::new(policy, index, self.capacity, slots),
+            gate,
+            stream,
+            scale: self.scale,
+            counts: Counts::default(),
+        };
+        self.scale.set_capacity(cache.owner.policy_mut(), self.capacity);
+        let mut watch = Watch::new(stream, ADMITS);
+        for (at, &key) in stream.keys.iter().enumerate() {
+            if at == watch.next {
+                while let Some(change) = watch.change(at) {
+                    cache.change(change);
+                }
+                if watch.turn(at, &cache.counts) {
+                    cache.counts = Counts::default();
+                }
+            }
+            let size = size_at(at);
+            let in_a_row = if P::INFO.streams || ADMITS { positions.follow(key) } else { 0 };
+            if !cache.request(at, key, size, in_a_row) {
+                misses_of.add(key);
+            }
+            if P::INFO.streams {
+                // The object next to another is taken to be as large.
+                positions.ahead().for_each(|ahead| cache.fetch(ahead, size, true));
+            }
+            if ADMITS && (at + 1).is_multiple_of(WINDOW_REQUESTS) {
+                cache.end_window(Tick(at as u64));
+            }
+            if at & PROGRESS_MASK == PROGRESS_MASK {
+                self.progress.fetch_add(PROGRESS_MASK as u64 + 1, Relaxed); // only a number to show
+            }
+        }
+        let of_admission = cache.gate.as_ref().map_or(0, |gate| gate.admission.memory_bytes());
+        let counts = Counts {
+            slope: misses_of.slope(stream),
+            policy_bytes: cache.owner.memory_bytes() + of_admission,
+            most_objects: cache.owner.most(),
+            ..cache.counts
+        };
+        (counts, watch.finish(&counts))
+    }
+}
+
+/// An admission policy, its inputs and its last orders.
+struct AdmissionGate {
+    admission: Admissions,
+    /// True if the admission policy must know the victim of each insertion.
+    names_victims: bool,
+    /// Size of each key in bytes at its last request, 0 before.
+    size_of: Vec<u64>,
+    /// Key of each hash, for fetches.
+    key_of: HashMap<u64, u32>,
+    times: Times,
+    window: Window,
+    orders: Orders,
+}
+
+impl AdmissionGate {
+    fn new(simulation: &Simulation<'_>, mut admission: Admissions) -> Self {
+        let Simulation { stream, capacity, scale, latency, .. } = *simulation;
+        let (entries, weight) = (stream.objects_in(capacity), scale.room(capacity));
+        admission.reserve(&Room { entries, weight, above: 0 });
+        let times = latency.map_or(Times::default(), |latency| Times {
             hit_ns: Some(latency.hit_us * 1e3),
             backing_read_ns: Some(latency.miss_us * 1e3),
             backing_write_ns: Some(latency.miss_us * 1e3),
             insert_ns: Some(latency.insert_us * 1e3),
             ..Times::default()
         });
-        let mut cache = Cache {
-            owner: SlotOwner::new(make(), DenseIndex::new(distinct), self.capacity, slots),
-            names_victims: admission.needs().victims,
+        let mut orders = Orders::default();
+        let names_victims = admission.needs().victims;
+        admission.tick(Tick(0), &mut orders);
+        Self {
             admission,
-            stream: self.stream,
-            size_of: vec![0; distinct],
-            scale: self.scale,
-            last_size: 1,
-            counts: Counts::default(),
+            names_victims,
+            size_of: vec![0; stream.distinct],
+            key_of: (0..stream.distinct as u32).map(|key| (mix(u64::from(key)), key)).collect(),
+            times,
             window: Window { times, ..Window::default() },
-            orders: Orders::default(),
-        };
-        self.scale.set_capacity(cache.owner.policy_mut(), self.capacity);
-        cache.admission.tick(Tick(0), &mut cache.orders);
-        let needs = cache.admission.needs();
-        let mut positions =
-            Positions::of(self.stream, cache.owner.policy()).followed_if(needs.streams);
-        let key_of: HashMap<u64, u32> =
-            (0..distinct as u32).map(|key| (mix(u64::from(key)), key)).collect();
-        let mut watch = Watch::new(self.stream.warmup, &self.stream.ends, &self.stream.changes);
-        for (at, &key) in self.stream.keys.iter().enumerate() {
-            if at == watch.next {
-                while let Some(change) = watch.change(at) {
-                    cache.change(change);
-                }
-                if watch.turn(at, cache.counts.seen()) {
-                    cache.counts = Counts::default();
-                }
-            }
-            cache.request(at, key, positions.follow(key));
-            if P::INFO.streams {
-                positions.ahead().for_each(|key| cache.fetch(key, cache.last_size, true));
-            }
-            if (at + 1).is_multiple_of(WINDOW_REQUESTS) {
-                cache.window.entries = cache.owner.len() as u64;
-                cache.admission.observe(&cache.window);
-                cache.window = Window { times, ..Window::default() };
-                let mut orders = std::mem::take(&mut cache.orders);
-                cache.admission.tick(Tick(at as u64), &mut orders);
-                for Fetch { hash, .. } in &orders.fetch {
-                    let key = key_of[hash];
-                    cache.fetch(key, cache.size_of[key as usize], false);
-                }
-                cache.orders = orders;
-                self.progress.fetch_add(WINDOW_REQUESTS as u64, Relaxed); // only a number to show
-            }
+            orders,
         }
-        let policy_bytes = cache.owner.memory_bytes() + cache.admission.memory_bytes();
-        let series = watch.finish(cache.counts.seen());
-        (Counts { policy_bytes, most_objects: cache.owner.most(), ..cache.counts }, series)
     }
 }
 
-/// A cache of objects, with or without sizes, that asks an admission policy about each miss.
-struct Cache<'a, P> {
-    owner: SlotOwner<P, DenseIndex, Vec<u64>>,
-    scale: Scale,
-    /// True if the admission policy must know the victim of each insertion.
-    names_victims: bool,
-    admission: Admissions,
+/// A cache of objects, with or without sizes. With `ADMITS` it has a gate, which it asks about each
+/// miss.
+struct Cache<'a, P, W, const ADMITS: bool> {
+    owner: SlotOwner<P, DenseIndex, W>,
+    gate: Option<AdmissionGate>,
     stream: &'a Stream,
-    /// Size of each key in bytes at its last request, 0 before.
-    size_of: Vec<u64>,
-    last_size: u64,
+    scale: Scale,
     counts: Counts,
-    window: Window,
-    /// The last orders of the admission policy.
-    orders: Orders,
 }
 
-/// Returns the access to a key; `at` is the index of the request, or `None` for an ordered fetch.
-fn access(stream: &Stream, at: Option<usize>, key: u32, weight: u32) -> Access {
-    let next_use = at.and_then(|at| stream.next_use.as_ref().map(|next| next[at]));
+/// Returns the access to a key with the fields that the policies read: filling in others would cost
+/// a cache miss. `at` is the index of the request, or `None` for an ordered fetch.
+#[inline]
+fn access<P: Policy, const ADMITS: bool>(
+    stream: &Stream,
+    at: Option<usize>,
+    key: u32,
+    weight: u32,
+) -> Access {
+    let next_use = match (&stream.next_use, at) {
+        (Some(next), Some(at)) if (P::INFO.next_uses || ADMITS) && next[at] != NEVER => {
+            u64::from(next[at])
+        }
+        _ => Access::NEVER,
+    };
     let writes = at.is_some_and(|at| stream.writes(at));
     Access {
         weight,
-        position: stream.numbers[key as usize],
+        position: if ADMITS { stream.numbers[key as usize] } else { 0 },
         direction: if writes { Direction::Write } else { Direction::Read },
-        next_use: next_use.filter(|&next| next != NEVER).map_or(Access::NEVER, u64::from),
+        next_use,
         ..Access::new(mix(u64::from(key)))
     }
 }
 
-impl<P: Policy> Cache<'_, P> {
-    fn request(&mut self, at: usize, key: u32, in_a_row: u64) {
-        let size = self.stream.sizes.as_ref().map_or(1, |sizes| sizes[at]);
-        (self.size_of[key as usize], self.last_size) = (size, size);
+impl<P: Policy, W: SlotWeights, const ADMITS: bool> Cache<'_, P, W, ADMITS> {
+    /// Returns the gate; `None`, known to the compiler, without `ADMITS`.
+    #[inline(always)]
+    fn gate(&mut self) -> Option<&mut AdmissionGate> {
+        if ADMITS { self.gate.as_mut() } else { None }
+    }
+
+    #[inline(always)]
+    fn access(&self, at: Option<usize>, key: u32, size: u64) -> Access {
+        access::<P, ADMITS>(self.stream, at, key, self.scale.told(size))
+    }
+
+    /// Serves a request, and returns whether it hits.
+    #[inline(always)]
+    fn request(&mut self, at: usize, key: u32, size: u64, in_a_row: u64) -> bool {
         self.counts.bytes += size;
-        self.window.lookups += traffic(size);
-        if let Some(slot) = self.owner.find(key) {
-            self.counts.hits += 1;
-            self.window.hits += traffic(size);
-            let weight = self.scale.told(self.owner.weight(slot));
-            let access = Access { in_a_row, ..access(self.stream, Some(at), key, weight) };
-            if access.direction == Direction::Write {
-                self.window.inserted += traffic(size);
-                self.window.replaced += traffic(size);
-            }
-            self.owner.hit(slot, &access);
-            self.admission.used(&access);
-        } else {
-            self.counts.missed_bytes += size;
-            let told = self.scale.told(size);
-            let access = Access { in_a_row, ..access(self.stream, Some(at), key, told) };
-            let asked = (self.names_victims, self.orders.hold);
-            let hash = |key| mix(u64::from(key));
-            if self.owner.admits(&access, size, &mut self.admission, asked, hash) {
-                self.insert(key, size, &access);
-            }
+        if let Some(gate) = self.gate() {
+            gate.size_of[key as usize] = size;
+            gate.window.lookups += traffic(size);
         }
+        let Some(slot) = self.owner.find(key) else {
+            self.counts.missed_bytes += size;
+            let access = Access { in_a_row, ..self.access(Some(at), key, size) };
+            let admitted = !ADMITS || self.admits(&access, size);
+            let admitted = admitted && self.insert(key, size, &access);
+            self.counts.demanded += u64::from(admitted);
+            return false;
+        };
+        self.counts.hits += 1;
+        if ADMITS || P::INFO.next_uses {
+            let access = Access { in_a_row, ..self.access(Some(at), key, self.owner.weight(slot)) };
+            self.owner.hit(slot, &access);
+            if let Some(gate) = self.gate() {
+                gate.window.hits += traffic(size);
+                if access.direction == Direction::Write {
+                    gate.window.inserted += traffic(size);
+                    gate.window.replaced += traffic(size);
+                }
+                gate.admission.used(&access);
+            }
+        } else {
+            self.owner.access(slot);
+        }
+        true
+    }
+
+    /// Asks the admission policy about a key that is not cached.
+    #[inline(always)]
+    fn admits(&mut self, candidate: &Access, size: u64) -> bool {
+        let Self { owner, gate: Some(gate), .. } = self else { return true };
+        let asked = (gate.names_victims, gate.orders.hold);
+        owner.admits(candidate, size, &mut gate.admission, asked, |key| mix(u64::from(key)))
+    }
+
+    /// Inserts a key that is not cached. Returns false for an object larger than the cache.
+    #[inline(always)]
+    fn insert(&mut self, key: u32, size: u64, candidate: &Access) -> bool {
+        let Self { owner, gate, stream, scale, .. } = self;
+        let slot = owner.insert_weighing(size, key, candidate, |_, victim, size| {
+            if ADMITS && let Some(gate) = gate {
+                gate.evicted(&access::<P, ADMITS>(stream, None, victim, scale.told(size)), size);
+            }
+        });
+        let is_inserted = slot.is_some();
+        self.counts.inserted += u64::from(is_inserted);
+        if let Some(gate) = self.gate().filter(|_| is_inserted) {
+            gate.window.inserted += traffic(size);
+        }
+        is_inserted
     }
 
     /// Inserts an object by order of a policy, unless it is cached.
     fn fetch(&mut self, key: u32, size: u64, ahead: bool) {
         if self.owner.find(key).is_none() {
-            let fetched = Access { ahead, ..access(self.stream, None, key, self.scale.told(size)) };
-            self.counts.fetched += u64::from(self.insert(key, size, &fetched));
+            let fetched = Access { ahead, ..self.access(None, key, size) };
+            let is_inserted = self.insert(key, size, &fetched);
+            // Without an admission policy, an object counts even if it is larger than the cache.
+            self.counts.fetched += u64::from(is_inserted || !ADMITS);
         }
     }
 
-    /// Deletes or resizes an object.
+    /// Deletes or resizes an object, if it is cached.
+    #[cold]
     fn change(&mut self, change: &Change) {
-        let Self { owner, admission, window, scale, stream, .. } = self;
-        scale.apply(change, owner, |_, victim, size| {
-            window.removed += traffic(size);
-            admission.evicted(&access(stream, None, victim, scale.told(size)));
-        });
+        let Self { owner, gate, stream, scale, .. } = self;
+        match (owner.find(change.key), change.size) {
+            (None, _) => {}
+            (Some(slot), None) => owner.remove(slot),
+            (Some(slot), Some(size)) => {
+                owner.reweigh(slot, size, scale.told(size), |_, victim, size| {
+                    if ADMITS && let Some(gate) = gate {
+                        let victim = access::<P, ADMITS>(stream, None, victim, scale.told(size));
+                        gate.evicted(&victim, size);
+                    }
+                });
+            }
+        }
     }
 
-    /// Inserts a key that is not cached. Returns false for an object larger than the cache.
-    fn insert(&mut self, key: u32, size: u64, candidate: &Access) -> bool {
-        let slot = self.owner.insert_weighing(size, key, candidate, |_, victim, size| {
-            self.window.removed += traffic(size);
-            let told = self.scale.told(size);
-            self.admission.evicted(&access(self.stream, None, victim, told));
-        });
-        if slot.is_some() {
-            self.counts.inserted += 1;
-            self.window.inserted += traffic(size);
-        }
-        slot.is_some()
+    /// Reports the counts of a window to the admission policy, and carries out its orders.
+    fn end_window(&mut self, now: Tick) {
+        let Self { owner, gate: Some(gate), .. } = self else { return };
+        gate.window.entries = owner.len() as u64;
+        gate.admission.observe(&gate.window);
+        gate.window = Window { times: gate.times, ..Window::default() };
+        gate.admission.tick(now, &mut gate.orders);
+        let fetches: Vec<(u32, u64)> = (gate.orders.fetch.iter())
+            .map(|fetch| gate.key_of[&fetch.hash])
+            .map(|key| (key, gate.size_of[key as usize]))
+            .collect();
+        fetches.into_iter().for_each(|(key, size)| self.fetch(key, size, false));
+    }
+}
+
+impl AdmissionGate {
+    fn evicted(&mut self, victim: &Access, size: u64) {
+        self.window.removed += traffic(size);
+        self.admission.evicted(victim);
     }
 }
 
