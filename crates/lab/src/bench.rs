@@ -27,7 +27,7 @@ pub use self::load::PassOrder;
 pub use self::measure::{Curve, Estimate, Found, Looped, PhaseTime, capacity_for, search};
 pub use self::subject::{Freezes, Freezing, Frozen, Lifetime, Subject};
 pub use self::warm_up::{Decision, Sample, Watch};
-pub use self::worker::{Clients, Looks, Parked, Tally};
+pub use self::worker::{Clients, Looks, Parked, WorkerCounts};
 pub use cache::{Built, Cache};
 pub use calibrate::{
     Calibrate, CalibrateError, Calibration, Figure, POLICIES as CALIBRATED_POLICIES, calibrate,

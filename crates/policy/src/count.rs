@@ -40,52 +40,52 @@ pub enum Operation {
 }
 
 #[cfg(feature = "count-operations")]
-mod tally {
+mod counters {
     use std::cell::RefCell;
 
     use super::{Operation, Slot};
 
     #[derive(Default)]
-    struct Tally {
+    struct OperationCounters {
         counts: Vec<(&'static str, Operation, u64)>,
         /// The tail that was found last in each list.
         reached: Vec<(&'static str, Slot)>,
     }
 
     thread_local! {
-        static TALLY: RefCell<Tally> = RefCell::default();
+        static COUNTERS: RefCell<OperationCounters> = RefCell::default();
     }
 
     pub(super) fn note(list: &'static str, operation: Operation) {
-        TALLY.with_borrow_mut(|tally| {
+        COUNTERS.with_borrow_mut(|counters| {
             let known =
-                tally.counts.iter_mut().find(|count| count.0 == list && count.1 == operation);
+                counters.counts.iter_mut().find(|count| count.0 == list && count.1 == operation);
             match known {
                 Some(count) => count.2 += 1,
-                None => tally.counts.push((list, operation, 1)),
+                None => counters.counts.push((list, operation, 1)),
             }
         });
     }
 
     pub(super) fn reached(list: &'static str, slot: Slot) {
-        TALLY.with_borrow_mut(|tally| {
-            match tally.reached.iter_mut().find(|known| known.0 == list) {
+        COUNTERS.with_borrow_mut(|counters| {
+            match counters.reached.iter_mut().find(|known| known.0 == list) {
                 Some(known) => known.1 = slot,
-                None => tally.reached.push((list, slot)),
+                None => counters.reached.push((list, slot)),
             }
         });
     }
 
     pub(super) fn was_reached(list: &'static str, slot: Slot) -> bool {
-        TALLY.with_borrow(|tally| tally.reached.contains(&(list, slot)))
+        COUNTERS.with_borrow(|counters| counters.reached.contains(&(list, slot)))
     }
 
     /// Calls `each` with every list, operation and count of this thread since the last call, and
     /// resets the counts.
     pub fn drain(mut each: impl FnMut(&'static str, Operation, u64)) {
-        TALLY.with_borrow_mut(|tally| {
-            tally.reached.clear();
-            for (list, operation, times) in tally.counts.drain(..) {
+        COUNTERS.with_borrow_mut(|counters| {
+            counters.reached.clear();
+            for (list, operation, times) in counters.counts.drain(..) {
                 each(list, operation, times);
             }
         });
@@ -93,7 +93,7 @@ mod tally {
 }
 
 #[cfg(not(feature = "count-operations"))]
-mod tally {
+mod counters {
     use super::{Operation, Slot};
 
     #[inline(always)]
@@ -109,21 +109,21 @@ mod tally {
 }
 
 #[cfg(feature = "count-operations")]
-pub use tally::drain;
+pub use counters::drain;
 
 /// Counts a lookup in a ghost list.
 #[inline(always)]
 pub(crate) fn looked_up_ghost(found: bool) {
-    tally::note(GHOSTS, Operation::GhostLookup);
+    counters::note(GHOSTS, Operation::GhostLookup);
     if found {
-        tally::note(GHOSTS, Operation::GhostFound);
+        counters::note(GHOSTS, Operation::GhostFound);
     }
 }
 
 /// Counts a hit that wrote its mark.
 #[inline(always)]
 pub(crate) fn wrote_mark() {
-    tally::note("", Operation::WriteMark);
+    counters::note("", Operation::WriteMark);
 }
 
 /// The name under which ghost lookups are counted.
@@ -163,28 +163,28 @@ impl<const N: usize> Names<N> {
     /// Counts an operation on a list.
     #[inline(always)]
     pub(crate) fn note(&self, list: usize, operation: Operation) {
-        tally::note(self.name(list), operation);
+        counters::note(self.name(list), operation);
     }
 
     /// Records that the tail of a list was looked up.
     #[inline(always)]
     pub(crate) fn reached(&self, list: usize, tail: Option<Slot>) {
         if let Some(slot) = tail {
-            tally::reached(self.name(list), slot);
+            counters::reached(self.name(list), slot);
         }
     }
 
     /// Counts the removal of an entry from a list.
     #[inline(always)]
     pub(crate) fn left(&self, list: usize, slot: Slot) {
-        let from_tail = tally::was_reached(self.name(list), slot);
+        let from_tail = counters::was_reached(self.name(list), slot);
         self.note(list, if from_tail { Operation::Tail } else { Operation::Delink });
     }
 
     /// Counts the move of an entry from a list to the head of a list, which may be its own.
     #[inline(always)]
     pub(crate) fn moved(&self, from: usize, to: usize, slot: Slot) {
-        if self.name(from) == self.name(to) && tally::was_reached(self.name(from), slot) {
+        if self.name(from) == self.name(to) && counters::was_reached(self.name(from), slot) {
             self.note(from, Operation::Step);
         } else {
             self.left(from, slot);

@@ -55,7 +55,7 @@ impl Sarc {
     }
 
     /// Restores the size of the random list's cold end after a change.
-    fn settle(&mut self) {
+    fn fill_bottom(&mut self) {
         while self.lists.size(RANDOM_BOTTOM) < self.bottom_size
             && let Some(coldest) = self.lists.tail(RANDOM)
         {
@@ -111,7 +111,7 @@ impl Listed for Sarc {
                 self.lists.move_to_head(RANDOM, slot);
                 self.random_bottom_hits += 1;
                 self.adapt(self.lists.weight(slot));
-                self.settle();
+                self.fill_bottom();
             }
             None => {}
         }
@@ -127,7 +127,7 @@ impl Listed for Sarc {
             self.adapt(self.lists.weight(slot));
         } else {
             self.lists.push_head(RANDOM, slot);
-            self.settle();
+            self.fill_bottom();
         }
     }
 
@@ -139,7 +139,7 @@ impl Listed for Sarc {
             [RANDOM_BOTTOM, RANDOM, SEQUENTIAL]
         };
         let victim = order.into_iter().find_map(|list| self.lists.pop_tail(list));
-        self.settle();
+        self.fill_bottom();
         victim
     }
 
@@ -156,6 +156,6 @@ impl Listed for Sarc {
     }
 
     fn reweighed(&mut self, _: Slot) {
-        self.settle();
+        self.fill_bottom();
     }
 }

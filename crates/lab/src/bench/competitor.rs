@@ -11,7 +11,7 @@ use floe_memory::AdmissionStats;
 use super::load::{Feed, Load, Place};
 use super::subject::Subject;
 use super::warm_up::{EVERY, Run, Span, WarmUp, Watch, Window};
-use super::worker::{Board, Clock, Disk, Job, Tally};
+use super::worker::{Board, Clock, Disk, Job, WorkerCounts};
 
 /// Threads, clients and emulated disk that use a cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -78,7 +78,7 @@ pub trait Competitor {
     fn play_on(&self, load: &Load, to: Place, longest: Duration);
 
     /// Runs the cache for `seconds` after a ramp. Returns the counters of each thread.
-    fn run(&self, load: &Load, seconds: f64, clock_ns: u64) -> Vec<Tally>;
+    fn run(&self, load: &Load, seconds: f64, clock_ns: u64) -> Vec<WorkerCounts>;
 
     /// Returns the observations of all runs.
     fn watch(&self) -> Watch;
@@ -130,7 +130,7 @@ impl<S: Subject> CacheCompetitor<S> {
         disk: Disk,
         clock_ns: u64,
         conduct: impl FnOnce(&Board),
-    ) -> Vec<Tally> {
+    ) -> Vec<WorkerCounts> {
         let Setup { threads, mpl, .. } = self.setup;
         let board = Board::new(threads);
         let clock = Clock::new();
@@ -166,7 +166,7 @@ impl<S: Subject> CacheCompetitor<S> {
 
     /// Runs the cache until it is warm or `end` has come, and returns whether it is warm. If
     /// `concluded`, a cache that freezes entries must also have decided whether to.
-    fn settle(
+    fn run_until_warm(
         &self,
         load: &Load,
         disk: Disk,
@@ -177,21 +177,21 @@ impl<S: Subject> CacheCompetitor<S> {
     ) -> bool {
         let watch = &mut *self.watch.borrow_mut();
         let mut warm_up = WarmUp::new(span);
-        let mut settled = false;
+        let mut is_warm = false;
         self.play(load, disk, 0, |board| {
             let mut run = watch.begin(self.subject.freezes());
             let (mut seen, mut since) = (board.so_far(), Instant::now());
-            while !(settled && (run.has_concluded() || !concluded)) && Instant::now() < end {
+            while !(is_warm && (run.has_concluded() || !concluded)) && Instant::now() < end {
                 std::thread::sleep(window);
                 let (now, moment) = (board.so_far(), Instant::now());
                 let [hits, misses, writes] = [0, 1, 2].map(|at| now[at] - seen[at]);
                 let seconds = (moment - since).as_secs_f64();
                 run.look(now, self.subject.freezes());
-                settled |= warm_up.add(Window { hits, misses, writes, seconds });
+                is_warm |= warm_up.add(Window { hits, misses, writes, seconds });
                 (seen, since) = (now, moment);
             }
         });
-        settled
+        is_warm
     }
 
     /// Runs the cache, uncounted, until it reaches `place` or `end` has come. Returns whether it
@@ -227,9 +227,9 @@ impl<S: Subject> Competitor for CacheCompetitor<S> {
         // used to it.
         let span = Span::of(self.capacity, load.len() as u64);
         let has_disk = self.setup.disk != Disk::NONE;
-        // Some loads never settle: half of the time is left for the disk.
+        // Some loads never become warm: half of the time is left for the disk.
         let filled_by = if has_disk { began + (end - began) / 2 } else { end };
-        let mut settled = self.settle(load, Disk::NONE, span, window, filled_by, !has_disk);
+        let mut is_warm = self.run_until_warm(load, Disk::NONE, span, window, filled_by, !has_disk);
         // All of them go on from the same place, with the same part of the load behind them.
         if plan.in_step && self.play_to(load, Disk::NONE, load.pass_after(self.place()), end) {
             self.feed.go_to(load.pass_after(Place::default()));
@@ -238,9 +238,9 @@ impl<S: Subject> Competitor for CacheCompetitor<S> {
             // Its results so far are of misses that cost nothing.
             self.subject.forget();
             self.watch.borrow_mut().forget();
-            settled &= self.settle(load, self.setup.disk, Span::ANY, window, end, true);
+            is_warm &= self.run_until_warm(load, self.setup.disk, Span::ANY, window, end, true);
         }
-        Warmed { seconds: began.elapsed().as_secs_f64(), settled }
+        Warmed { seconds: began.elapsed().as_secs_f64(), settled: is_warm }
     }
 
     fn place(&self) -> Place {
@@ -253,7 +253,7 @@ impl<S: Subject> Competitor for CacheCompetitor<S> {
         }
     }
 
-    fn run(&self, load: &Load, seconds: f64, clock_ns: u64) -> Vec<Tally> {
+    fn run(&self, load: &Load, seconds: f64, clock_ns: u64) -> Vec<WorkerCounts> {
         let disks = Duration::from_nanos(RAMP_DISKS * self.setup.disk.mean_ns);
         let all = Duration::from_secs_f64(seconds);
         let ramp = all.mul_f64(RAMP).max(disks.min(all));

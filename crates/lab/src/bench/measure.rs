@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::competitor::{Competitor, Plan, Warmed};
 use super::load::{Load, PassOrder};
 use super::warm_up::{Sample, Watch};
-use super::worker::{Tally, reading_ns};
+use super::worker::{WorkerCounts, reading_ns};
 use crate::simulate::objects::{Run, simulate};
 use crate::simulate::stream::Stream;
 
@@ -44,7 +44,7 @@ pub struct Measured {
     /// Results of each repetition.
     pub repetitions: Vec<Repetition>,
     /// Counters of all repetitions and threads together.
-    pub total: Tally,
+    pub total: WorkerCounts,
     /// Nanoseconds of reading the clock, which are subtracted from each latency.
     pub clock_ns: u64,
     /// Observations of the cache over time, and the decisions of the freeze controller.
@@ -119,7 +119,7 @@ pub fn measure_from(
         measured.push(Measured {
             warmed,
             repetitions: Vec::new(),
-            total: Tally::default(),
+            total: WorkerCounts::default(),
             clock_ns,
             watch: Watch::default(),
             admission: None,
@@ -138,9 +138,9 @@ pub fn measure_from(
         for turn in 0..count {
             let at = if (first + repetition).is_multiple_of(2) { turn } else { count - 1 - turn };
             progress(MeasureStep::Run(done, plan.repetitions * count));
-            let tallies = competitors[at].run(load, plan.seconds, clock_ns);
-            measured[at].repetitions.push(Repetition::of(&tallies));
-            tallies.iter().for_each(|tally| measured[at].total.add(tally));
+            let counts = competitors[at].run(load, plan.seconds, clock_ns);
+            measured[at].repetitions.push(Repetition::of(&counts));
+            counts.iter().for_each(|counted| measured[at].total.add(counted));
             done += 1;
         }
     }
@@ -160,14 +160,14 @@ fn play_level(load: &Load, competitors: &[Box<dyn Competitor>], longest: Duratio
 }
 
 impl Repetition {
-    fn of(tallies: &[Tally]) -> Self {
+    fn of(counts: &[WorkerCounts]) -> Self {
         // Each thread has seen its own beginning and end.
-        let ops_per_second = tallies
+        let ops_per_second = counts
             .iter()
-            .map(|tally| tally.operations() as f64 / (tally.wall_ns.max(1) as f64 / 1e9))
+            .map(|counted| counted.operations() as f64 / (counted.wall_ns.max(1) as f64 / 1e9))
             .sum();
-        let operations: u64 = tallies.iter().map(Tally::operations).sum();
-        let cpu_ns: u64 = tallies.iter().map(|tally| tally.cpu_ns).sum();
+        let operations: u64 = counts.iter().map(WorkerCounts::operations).sum();
+        let cpu_ns: u64 = counts.iter().map(|counted| counted.cpu_ns).sum();
         Self { ops_per_second, cpu_ns_per_op: cpu_ns as f64 / operations.max(1) as f64 }
     }
 }

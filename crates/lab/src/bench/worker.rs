@@ -132,12 +132,12 @@ pub(super) struct Job<'a, S> {
 
 impl<S: Subject> Job<'_, S> {
     /// Runs the clients until the board says to stop, and returns the thread's counters.
-    pub(super) fn work(self) -> Tally {
+    pub(super) fn work(self) -> WorkerCounts {
         let mut worker = Worker {
             clients: Clients::new(self.clients),
             looks: Looks::default(),
             random: SmallRng::seed_from_u64(mix(self.thread as u64)),
-            tally: Tally::default(),
+            counts: WorkerCounts::default(),
             done: [0; 3],
             until_sample: SAMPLED,
             rest: &[],
@@ -151,9 +151,9 @@ impl<S: Subject> Job<'_, S> {
         } else {
             worker.with_disk()
         }
-        worker.tally.wall_ns = worker.job.clock.now() - worker.began_ns;
-        worker.tally.cpu_ns = thread_cpu_ns() - worker.cpu_began_ns;
-        std::mem::take(&mut worker.tally)
+        worker.counts.wall_ns = worker.job.clock.now() - worker.began_ns;
+        worker.counts.cpu_ns = thread_cpu_ns() - worker.cpu_began_ns;
+        std::mem::take(&mut worker.counts)
     }
 }
 
@@ -162,7 +162,7 @@ struct Worker<'a, S> {
     clients: Clients,
     looks: Looks,
     random: SmallRng,
-    tally: Tally,
+    counts: WorkerCounts,
     /// Hits, misses and writes from before the counted phase.
     done: [u64; 3],
     until_sample: usize,
@@ -184,14 +184,14 @@ impl<S: Subject> Worker<'_, S> {
     fn goes_on(&mut self) -> bool {
         let counter = &self.job.board.counters[self.job.thread];
         let [hits, misses, writes] = self.done;
-        counter.hits.store(hits + self.tally.hits, Relaxed);
-        counter.misses.store(misses + self.tally.misses, Relaxed);
-        counter.writes.store(writes + self.tally.writes, Relaxed);
+        counter.hits.store(hits + self.counts.hits, Relaxed);
+        counter.misses.store(misses + self.counts.misses, Relaxed);
+        counter.writes.store(writes + self.counts.writes, Relaxed);
         let phase = self.job.board.phase.load(Relaxed);
         // A run begins where the feed is, not where the run before ended, so its first operations
         // find what does not belong to their place in the load. They are the ramp's, also where the
         // machine let the ramp pass before the thread ran.
-        let may_enter = phase != COUNT || self.tally.taken > 0;
+        let may_enter = phase != COUNT || self.counts.taken > 0;
         if phase != self.phase && may_enter {
             self.enter(phase);
         }
@@ -202,9 +202,9 @@ impl<S: Subject> Worker<'_, S> {
     fn enter(&mut self, phase: u8) {
         self.phase = phase;
         if phase == COUNT {
-            let Tally { hits, misses, writes, .. } = self.tally;
+            let WorkerCounts { hits, misses, writes, .. } = self.counts;
             self.done = [self.done[0] + hits, self.done[1] + misses, self.done[2] + writes];
-            self.tally.clear();
+            self.counts.clear();
             self.cpu_began_ns = thread_cpu_ns();
             self.began_ns = self.job.clock.now();
         }
@@ -221,7 +221,7 @@ impl<S: Subject> Worker<'_, S> {
                 left -= done;
                 if let Some(Miss { key, began_ns }) = missed {
                     self.job.subject.fill(key);
-                    self.tally.misses += 1;
+                    self.counts.misses += 1;
                     self.record_miss(began_ns);
                 }
             }
@@ -236,7 +236,7 @@ impl<S: Subject> Worker<'_, S> {
                 now = self.job.clock.wait_towards(due, self.job.yielding);
                 // The last look may have been before anything counted, long before on a machine
                 // that is busy.
-                self.tally.idle_ns += now - from.max(self.began_ns);
+                self.counts.idle_ns += now - from.max(self.began_ns);
             }
             now = self.answer(now);
             if self.clients.ready() == 0 {
@@ -265,9 +265,9 @@ impl<S: Subject> Worker<'_, S> {
         while let Some(parked) = self.clients.wake(look_ns) {
             // Whatever it takes to record, bounded: a client cannot be parked for longer than the
             // measurement.
-            self.tally.park_ns.saturating_record(look_ns - parked.since_ns);
+            self.counts.park_ns.saturating_record(look_ns - parked.since_ns);
             self.job.subject.fill(parked.key);
-            self.tally.misses += 1;
+            self.counts.misses += 1;
             self.record_miss(parked.began_ns);
             has_answered = true;
         }
@@ -292,7 +292,7 @@ impl<S: Subject> Worker<'_, S> {
                 (done, missed)
             };
             self.rest = &self.rest[done..];
-            self.tally.taken += done as u64;
+            self.counts.taken += done as u64;
             left -= done;
             if missed.is_some() {
                 return (most - left as u32, missed);
@@ -319,8 +319,8 @@ impl<S: Subject> Worker<'_, S> {
                 break;
             }
         }
-        self.tally.writes += writes;
-        self.tally.hits += done as u64 - writes - u64::from(missed.is_some());
+        self.counts.writes += writes;
+        self.counts.hits += done as u64 - writes - u64::from(missed.is_some());
         (done, missed)
     }
 
@@ -330,14 +330,14 @@ impl<S: Subject> Worker<'_, S> {
     fn timed(&mut self, operation: Operation) -> Option<Miss> {
         // From half to one and a half of the mean distance, so that no rhythm of the load is met.
         self.until_sample = self.random.random_range(SAMPLED / 2..SAMPLED + SAMPLED / 2) - 1;
-        let (hits, writes) = (self.tally.hits, self.tally.writes);
+        let (hits, writes) = (self.counts.hits, self.counts.writes);
         let began_ns = self.job.clock.now();
         let (_, missed) = self.untimed(&[operation]);
         let took_ns = (self.job.clock.now() - began_ns).saturating_sub(self.job.reading_ns);
-        if self.tally.hits > hits {
-            self.tally.hit_ns.saturating_record(took_ns);
-        } else if self.tally.writes > writes {
-            self.tally.write_ns.saturating_record(took_ns);
+        if self.counts.hits > hits {
+            self.counts.hit_ns.saturating_record(took_ns);
+        } else if self.counts.writes > writes {
+            self.counts.write_ns.saturating_record(took_ns);
         }
         missed.map(|Miss { key, .. }| Miss { key, began_ns: Some(began_ns) })
     }
@@ -347,7 +347,7 @@ impl<S: Subject> Worker<'_, S> {
     fn record_miss(&mut self, began_ns: Option<u64>) {
         if let Some(began_ns) = began_ns {
             let took_ns = self.job.clock.now() - began_ns;
-            self.tally.miss_ns.saturating_record(took_ns.saturating_sub(self.job.reading_ns));
+            self.counts.miss_ns.saturating_record(took_ns.saturating_sub(self.job.reading_ns));
         }
     }
 }
@@ -543,7 +543,7 @@ const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Counters and latencies of a thread, or of several together.
 #[derive(Debug, Clone)]
-pub struct Tally {
+pub struct WorkerCounts {
     /// Operations taken from the load. Those of clients that were still parked at the end are
     /// neither hits nor misses.
     pub taken: u64,
@@ -569,7 +569,7 @@ pub struct Tally {
     pub cpu_ns: u64,
 }
 
-impl Default for Tally {
+impl Default for WorkerCounts {
     fn default() -> Self {
         let histogram =
             || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
@@ -589,7 +589,7 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
+impl WorkerCounts {
     /// Returns the number of operations done.
     pub fn operations(&self) -> u64 {
         self.hits + self.misses + self.writes
@@ -601,7 +601,7 @@ impl Tally {
     }
 
     /// Adds the counters and latencies of another thread or run.
-    pub fn add(&mut self, other: &Tally) {
+    pub fn add(&mut self, other: &WorkerCounts) {
         self.taken += other.taken;
         self.hits += other.hits;
         self.misses += other.misses;

@@ -123,7 +123,7 @@ pub fn run(
     let mut requests = requests.peekable();
     if setup.warmup > 0 {
         engine.replay(&mut requests, setup.warmup)?;
-        engine.settle()?;
+        engine.wait_until_idle()?;
         let now = engine.stage.clock.now();
         if let Some(Ok(next)) = requests.peek() {
             engine.pacer.resume(next.time_ns, now);
@@ -341,7 +341,7 @@ impl<P: FnMut(u64)> Engine<'_, P> {
     }
 
     /// Waits until no request and no background work is in flight.
-    fn settle(&mut self) -> Result<(), ReplayError> {
+    fn wait_until_idle(&mut self) -> Result<(), ReplayError> {
         loop {
             self.advance()?;
             if self.stage.driver.is_idle() {

@@ -188,7 +188,7 @@ impl Verifier {
             Under::Write { version, beside } => {
                 let keep = |other: u64| other >= version || beside.contains(&other);
                 if !request.range.is_empty() {
-                    self.volumes[request.volume].settle(&request.range, version, keep);
+                    self.volumes[request.volume].complete_write(&request.range, version, keep);
                 }
                 Ok(())
             }
@@ -421,13 +421,13 @@ impl Spans {
 
     /// Completes a write of a range: only `version` and versions for which `keep` is true remain
     /// possible.
-    fn settle(&mut self, range: &Range<u64>, version: u64, keep: impl Fn(u64) -> bool) {
-        let mut settled = true;
+    fn complete_write(&mut self, range: &Range<u64>, version: u64, keep: impl Fn(u64) -> bool) {
+        let mut is_certain = true;
         for (_, span) in self.spans.range_mut(range.clone()) {
             span.candidates.retain(&keep);
-            settled &= span.candidates.is_one();
+            is_certain &= span.candidates.is_one();
         }
-        if settled {
+        if is_certain {
             self.set(range, version);
         }
     }
@@ -511,7 +511,7 @@ mod spans_tests {
         spans.may_become(&(10..20), 2);
         assert_eq!(parts(&spans, 5..15), [(5..10, vec![0]), (10..15, vec![0, 2])]);
         spans.may_become(&(15..30), 4);
-        spans.settle(&(10..20), 2, |version| version >= 2);
+        spans.complete_write(&(10..20), 2, |version| version >= 2);
         assert_eq!(
             parts(&spans, 0..40),
             [
@@ -522,7 +522,7 @@ mod spans_tests {
                 (30..40, vec![0])
             ]
         );
-        spans.settle(&(15..30), 4, |version| version >= 4);
+        spans.complete_write(&(15..30), 4, |version| version >= 4);
         assert_eq!(parts(&spans, 12..30), [(12..15, vec![2]), (15..30, vec![4])]);
     }
 
@@ -532,10 +532,10 @@ mod spans_tests {
         for version in 1..100 {
             let range = version..version + 1;
             spans.may_become(&range, version);
-            spans.settle(&range, version, |other| other == version);
+            spans.complete_write(&range, version, |other| other == version);
         }
         spans.may_become(&(0..200), 100);
-        spans.settle(&(0..200), 100, |other| other == 100);
+        spans.complete_write(&(0..200), 100, |other| other == 100);
         assert_eq!(spans.spans.len(), 1);
         assert_eq!(parts(&spans, 3..7), [(3..7, vec![100])]);
     }

@@ -100,9 +100,9 @@ impl Visitor for Run<'_> {
         let index = DenseIndex::new(self.stream.distinct);
         let mut owner = SlotOwner::<P, DenseIndex>::new(make(), index, self.capacity, slots);
         self.pass(&mut owner, |_| ());
-        let mut tally = Tally::default();
-        self.pass(&mut owner, |touch| tally.request(touch));
-        tally.finish()
+        let mut counts = OutcomeCounts::default();
+        self.pass(&mut owner, |touch| counts.request(touch));
+        counts.finish()
     }
 }
 
@@ -141,14 +141,14 @@ impl Run<'_> {
     }
 }
 
-/// Names of outcomes, and whether they are misses, by their index in the arrays of [`Tally`].
+/// Names of outcomes, and whether they are misses, by their index in the arrays of [`OutcomeCounts`].
 const OUTCOMES: [(&str, bool); 3] = [("hit", false), ("miss", true), ("ghost", true)];
 const HIT: usize = 0;
 const MISS: usize = 1;
 const GHOST: usize = 2;
 
 #[derive(Default)]
-struct Tally {
+struct OutcomeCounts {
     requests: [u64; OUTCOMES.len()],
     operations: [BTreeMap<(&'static str, Operation), f64>; OUTCOMES.len()],
     promoting: u64,
@@ -156,7 +156,7 @@ struct Tally {
     done: Vec<(&'static str, Done, u64)>,
 }
 
-impl Tally {
+impl OutcomeCounts {
     fn request(&mut self, hit: Option<Touch>) {
         self.done.clear();
         count::drain(|list, done, times| self.done.push((list, done, times)));
