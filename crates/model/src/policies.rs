@@ -103,7 +103,7 @@ pub const POLICIES: [Policy; 12] = [
     },
     Policy {
         name: "sampled",
-        about: "hit: a mark; miss: leaves who is worst of a few, without lists",
+        about: "hit: a mark; miss: the worst of a few drawn entries leaves, without lists",
         q: Q::None,
         walks: sampled,
     },

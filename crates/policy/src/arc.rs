@@ -91,7 +91,7 @@ impl Arc {
 impl Policy for Arc {
     const INFO: PolicyInfo = PolicyInfo::new(
         "arc",
-        "recency and frequency lists whose ghosts decide their sizes",
+        "recency and frequency lists, sized by hits on their ghosts",
         "Megiddo & Modha, FAST '03",
     );
 

@@ -6,7 +6,7 @@
 //! Systems Journal, 1966). With entries of different weight it is no longer the optimum, whose
 //! computation is infeasible.
 
-use crate::heap::{Heap, ordered_by_heap};
+use crate::slot_array::{Heap, ordered_by_array};
 use crate::{Access, Eviction, NoMarks, Parameters, Policy, PolicyInfo, Slot};
 
 /// Belady's offline optimum (`belady`): evicts the entry whose next use is latest. For simulations
@@ -18,9 +18,12 @@ pub struct Belady {
 }
 
 impl Policy for Belady {
-    const INFO: PolicyInfo =
-        PolicyInfo::new("belady", "offline optimum: leaves when needed latest", "Belady, 1966")
-            .looking_at_next_uses();
+    const INFO: PolicyInfo = PolicyInfo::new(
+        "belady",
+        "offline optimum: evicts the entry needed latest",
+        "Belady, 1966",
+    )
+    .looking_at_next_uses();
 
     fn new(_: &Parameters) -> Self {
         Self { nearest_last: Heap::default() }
@@ -48,5 +51,5 @@ impl Eviction for Belady {
         self.nearest_last.change(slot, !access.next_use);
     }
 
-    ordered_by_heap! { order: nearest_last }
+    ordered_by_array! { order: nearest_last }
 }

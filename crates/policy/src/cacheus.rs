@@ -17,9 +17,8 @@
 //!
 //! Do not use CACHEUS with many cores: each hit moves its entry in two lists.
 
-use crate::ghosts::Ghosts;
 use crate::ghosts::Tag;
-use crate::lfu::FrequencyList;
+use crate::lecar::{Experts, LRU};
 use crate::sketch::Random;
 use crate::{Access, AlwaysPromote, Cursor, Eviction, Lists, Parameters, Policy, PolicyInfo, Slot};
 
@@ -28,9 +27,6 @@ const Q: usize = 0;
 /// The list of entries that were hit.
 const S: usize = 1;
 
-const SR_LRU: usize = 0;
-const CR_LFU: usize = 1;
-
 /// Share of the cache that Q has at the start (the authors' code).
 const Q_SHARE: f64 = 0.01;
 /// Least learning rate (the authors' code); `RATE_MAX` is the greatest.
@@ -38,8 +34,6 @@ const RATE_MIN: f64 = 0.001;
 const RATE_MAX: f64 = 1.0;
 /// Steps without a better hit ratio after which the learning rate is reset.
 const PATIENCE: u32 = 10;
-/// Seed of the random draws; any number works.
-const SEED: u64 = 0xf10e;
 
 /// Returns the ratio `of / to`, rounded to the nearest whole number.
 fn rounded(of: u64, to: u64) -> u64 {
@@ -110,9 +104,7 @@ impl Rate {
         self.hit_ratio = hit_ratio;
         (self.hits, self.requests) = (0, 0);
     }
-}
 
-impl Rate {
     /// Changes the rate by a step in a random direction, or away from a bound.
     fn jump(&mut self, random: &mut Random) {
         self.now = if self.now >= RATE_MAX {
@@ -132,20 +124,14 @@ impl Rate {
 #[derive(Debug, Clone)]
 pub struct Cacheus {
     recency: Lists<2>,
-    frequency: FrequencyList,
-    ghosts: Ghosts<2, Left>,
-    tags: Vec<Tag>,
+    experts: Experts<Left>,
     origins: Vec<Origin>,
     s_limit: u64,
     /// Entries in Q that were demoted from S.
     demoted: u64,
     /// Ghosts of entries that were evicted without a hit.
     new_ghosts: u64,
-    trust_in_lru: f64,
     rate: Rate,
-    random: Random,
-    /// Entries in the order at the last eviction, taken as the size of the full cache.
-    entries: usize,
     /// Key for which room is being made, and the uses that its ghost remembers, if any.
     coming: Option<(Tag, Option<u16>)>,
 }
@@ -191,44 +177,32 @@ impl Cacheus {
         {
             return known;
         }
-        let (expert, left) = self.ghosts.take_note(tag)?;
+        let (expert, left) = self.experts.ghosts.take_note(tag)?;
         if left.was_new {
             self.new_ghosts = self.new_ghosts.saturating_sub(1);
             self.adjust_sizes(false);
         }
-        self.regret(expert);
+        self.experts.regret(expert, self.rate.now);
         Some(left.frequency)
-    }
-
-    fn regret(&mut self, expert: usize) {
-        let factor = (-self.rate.now).exp();
-        let (lru, lfu) = (self.trust_in_lru, 1.0 - self.trust_in_lru);
-        let (lru, lfu) = if expert == SR_LRU { (lru * factor, lfu) } else { (lru, lfu * factor) };
-        self.trust_in_lru = (lru / (lru + lfu)).clamp(0.01, 0.99);
     }
 }
 
 impl Policy for Cacheus {
     const INFO: PolicyInfo = PolicyInfo::new(
         "cacheus",
-        "scan-resistant LRU or churn-resistant LFU decides, by self-tuned regret",
+        "scan-resistant LRU or churn-resistant LFU picks the victim, by self-tuned regret",
         "Rodriguez et al., FAST '21",
     );
 
     fn new(_: &Parameters) -> Self {
         Self {
             recency: Lists::named(["Q", "S"]),
-            frequency: FrequencyList::default(),
-            ghosts: Ghosts::named(["ghosts of LRU", "ghosts of LFU"]),
-            tags: Vec::new(),
+            experts: Experts::new(),
             origins: Vec::new(),
             s_limit: 0,
             demoted: 0,
             new_ghosts: 0,
-            trust_in_lru: 0.5,
             rate: Rate::default(),
-            random: Random::new(SEED),
-            entries: 0,
             coming: None,
         }
     }
@@ -242,11 +216,9 @@ impl Eviction for Cacheus {
     }
 
     fn reserve(&mut self, slots: usize) {
-        if slots > self.tags.len() {
+        if slots > self.origins.len() {
             self.recency.reserve(slots);
-            self.frequency.reserve(slots);
-            self.ghosts.reserve(slots);
-            self.tags.resize(slots, Tag::default());
+            self.experts.reserve(slots);
             self.origins.resize(slots, Origin::default());
             self.resize();
         }
@@ -265,18 +237,18 @@ impl Eviction for Cacheus {
         if !self.recency.contains(slot) {
             return;
         }
-        self.rate.count(true, self.entries, &mut self.random);
+        self.rate.count(true, self.experts.entries, &mut self.experts.random);
         if self.origins[slot.index()] == Origin::Demoted {
             self.adjust_sizes(true);
         }
         self.set_origin(slot, Origin::Known);
         self.recency.move_to_head(S, slot);
-        self.frequency.hit(slot);
+        self.experts.frequency.hit(slot);
         self.limit_s();
     }
 
     fn insert(&mut self, slot: Slot, access: &Access) {
-        self.rate.count(false, self.entries, &mut self.random);
+        self.rate.count(false, self.experts.entries, &mut self.experts.random);
         let tag = Tag::of(access.hash);
         let known = self.recall(tag);
         self.coming = None;
@@ -284,10 +256,10 @@ impl Eviction for Cacheus {
         let warming_up = self.recency.size(Q) == 0 && self.recency.size(S) < self.s_limit;
         let (list, origin) =
             if known.is_some() || warming_up { (S, Origin::Known) } else { (Q, Origin::New) };
-        self.tags[slot.index()] = tag;
         self.recency.set_weight(slot, access.weight);
         self.recency.push_head(list, slot);
-        self.frequency.insert(slot, frequency);
+        self.experts.tags[slot.index()] = tag;
+        self.experts.frequency.insert(slot, frequency);
         self.set_origin(slot, origin);
         self.limit_s();
     }
@@ -296,19 +268,17 @@ impl Eviction for Cacheus {
         self.coming =
             incoming.map(|access| Tag::of(access.hash)).map(|tag| (tag, self.recall(tag)));
         let oldest = self.recency.tail(Q).or_else(|| self.recency.tail(S))?;
-        let rarest = self.frequency.newest_of_rarest()?;
-        let expert = if self.random.share() < self.trust_in_lru { SR_LRU } else { CR_LFU };
-        let victim = if expert == SR_LRU { oldest } else { rarest };
-        self.entries = self.recency.len();
+        let rarest = self.experts.frequency.newest_of_rarest()?;
+        let expert = self.experts.draw();
+        let victim = if expert == LRU { oldest } else { rarest };
+        self.experts.entries = self.recency.len();
         if oldest != rarest {
-            let was_new = expert == SR_LRU && self.origins[victim.index()] == Origin::New;
+            let was_new = expert == LRU && self.origins[victim.index()] == Origin::New;
             self.new_ghosts += u64::from(was_new);
-            let left = Left { frequency: self.frequency.frequency(victim), was_new };
-            self.ghosts.push(expert, self.tags[victim.index()], left);
-            while self.ghosts.len(expert) > (self.entries / 2).max(1) {
-                let forgotten = self.ghosts.pop_oldest(expert).is_some_and(|left| left.was_new);
-                self.new_ghosts = self.new_ghosts.saturating_sub(u64::from(forgotten));
-            }
+            let left = Left { frequency: self.experts.frequency.frequency(victim), was_new };
+            self.experts.remember(expert, victim, left, |left| {
+                self.new_ghosts = self.new_ghosts.saturating_sub(u64::from(left.was_new));
+            });
         }
         self.remove(victim);
         Some(victim)
@@ -317,7 +287,7 @@ impl Eviction for Cacheus {
     fn remove(&mut self, slot: Slot) {
         self.set_origin(slot, Origin::Known);
         self.recency.delink(slot);
-        self.frequency.remove(slot);
+        self.experts.frequency.remove(slot);
     }
 
     fn reweigh(&mut self, slot: Slot, weight: u32) {
@@ -328,8 +298,8 @@ impl Eviction for Cacheus {
 
     fn transfer(&mut self, from: Slot, to: Slot) {
         if self.recency.transfer(from, to) {
-            self.frequency.transfer(from, to);
-            self.tags[to.index()] = self.tags[from.index()];
+            self.experts.frequency.transfer(from, to);
+            self.experts.tags[to.index()] = self.experts.tags[from.index()];
             let origin = self.origins[from.index()];
             self.set_origin(from, Origin::Known);
             self.set_origin(to, origin);
@@ -342,19 +312,17 @@ impl Eviction for Cacheus {
 
     fn freeze(&mut self, slots: &[Slot]) {
         self.recency.freeze(slots);
-        self.frequency.freeze(slots);
+        self.experts.frequency.freeze(slots);
     }
 
     fn thaw(&mut self) {
         self.recency.thaw();
-        self.frequency.thaw();
+        self.experts.frequency.thaw();
     }
 
     fn memory_bytes(&self) -> usize {
         self.recency.memory_bytes()
-            + self.frequency.memory_bytes()
-            + self.ghosts.memory_bytes()
-            + self.tags.capacity() * size_of::<Tag>()
+            + self.experts.memory_bytes()
             + self.origins.capacity() * size_of::<Origin>()
     }
 }

@@ -37,7 +37,7 @@ impl Clock {
 
 impl Policy for Clock {
     const INFO: PolicyInfo =
-        PolicyInfo::new("clock", "FIFO, but what was hit goes round again", "Corbató '68")
+        PolicyInfo::new("clock", "FIFO that reinserts entries that were hit", "Corbató '68")
             .with(&[Parameter::count("bits", 1, 1..=7, "bits of the hit counter")]);
 
     fn new(parameters: &Parameters) -> Self {

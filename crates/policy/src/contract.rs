@@ -450,9 +450,9 @@ pub struct Parameters {
 
 impl Parameters {
     /// Returns the default values of a policy's parameters.
-    pub fn defaults(about: &PolicyInfo) -> Self {
+    pub fn defaults(info: &PolicyInfo) -> Self {
         Self {
-            values: about
+            values: info
                 .parameters
                 .iter()
                 .map(|parameter| (parameter.name, parameter.default))

@@ -19,7 +19,8 @@ pub struct Fifo {
 }
 
 impl Policy for Fifo {
-    const INFO: PolicyInfo = PolicyInfo::new("fifo", "leaves in the order of arrival", "-");
+    const INFO: PolicyInfo =
+        PolicyInfo::new("fifo", "evicts entries in the order of insertion", "-");
 
     fn new(_: &Parameters) -> Self {
         Self { queue: Lists::named(["queue"]) }

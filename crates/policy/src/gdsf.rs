@@ -14,7 +14,7 @@
 //! Do not use GDSF where the hit ratio of bytes counts rather than that of requests: large entries
 //! leave first.
 
-use crate::heap::{Heap, ordered_by_heap};
+use crate::slot_array::{Heap, ordered_by_array};
 use crate::{Access, AlwaysPromote, Eviction, Parameters, Policy, PolicyInfo, Slot};
 
 /// Priority of one use of an entry of weight 1. It leaves room for 2^32 uses, and for weights of
@@ -71,7 +71,7 @@ impl Gdsf {
 impl Policy for Gdsf {
     const INFO: PolicyInfo = PolicyInfo::new(
         "gdsf",
-        "fewest uses for its size, above an age that rises, leaves",
+        "evicts the entry with the fewest uses for its size, above a rising age",
         "Cherkasova, HP Labs 1998",
     );
 
@@ -109,7 +109,7 @@ impl Eviction for Gdsf {
         Some(slot)
     }
 
-    ordered_by_heap! {
-        order: by_priority, resized: resized, moved: moved, memory: memory, reweighed: reweighed
+    ordered_by_array! {
+        order: by_priority, resized: resized, moved: moved, reweighed: reweighed, memory: memory
     }
 }

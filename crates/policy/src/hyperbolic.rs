@@ -13,7 +13,7 @@
 //!
 //! Do not use it where popularity changes quickly: an old favourite loses its rank slowly.
 
-use crate::sample_set::{SampleSet, ordered_by_samples};
+use crate::slot_array::{SampleSet, ordered_by_array};
 use crate::{Access, Eviction, Parameter, Parameters, Policy, PolicyInfo, Slot, Stamps};
 
 /// Hyperbolic caching (`hyperbolic`): evicts, of a sample, the entry with the fewest hits for its
@@ -49,7 +49,7 @@ fn priority(hits: &Stamps, entered: &[u32], slot: Slot) -> f64 {
 impl Policy for Hyperbolic {
     const INFO: PolicyInfo = PolicyInfo::new(
         "hyperbolic",
-        "fewest hits per time cached, in a sample, leaves",
+        "evicts, of a sample, the entry with the fewest hits per time cached",
         "Blankstein et al., ATC '17",
     )
     .with(&[Parameter::count("samples", 64, 1..=256, "entries drawn per eviction")]);
@@ -86,7 +86,7 @@ impl Eviction for Hyperbolic {
         Some(victim)
     }
 
-    ordered_by_samples! {
+    ordered_by_array! {
         order: entries, marks: hits,
         class: |this, slot| {
             let worth = priority(&this.hits, &this.entered, slot);

@@ -15,7 +15,7 @@
 //!
 //! Do not use LFRU for small caches, where a stretch is most of the cache.
 
-use crate::sample_set::{SampleSet, ordered_by_samples};
+use crate::slot_array::{SampleSet, ordered_by_array};
 use crate::{Access, Eviction, Parameter, Parameters, Policy, PolicyInfo, Slot, Stamps};
 
 /// Entries examined for one eviction.
@@ -34,13 +34,13 @@ pub struct Lfru {
 impl Policy for Lfru {
     const INFO: PolicyInfo = PolicyInfo::new(
         "lfru",
-        "a sweep takes the least used of those not used within a window",
+        "a sweep evicts the least used of the entries not used within a window",
         "NVCache, \"Writes Hurt\"",
     )
     .with(&[Parameter::share(
         "window",
         0.5,
-        "how long a use protects, in insertions per entry",
+        "time for which a use protects, in insertions per entry",
     )]);
 
     fn new(parameters: &Parameters) -> Self {
@@ -89,7 +89,7 @@ impl Eviction for Lfru {
         Some(slot)
     }
 
-    ordered_by_samples! {
+    ordered_by_array! {
         order: entries, marks: uses,
         class: |this, slot| 31 - this.uses.count(slot).min(31)
     }

@@ -21,7 +21,7 @@ pub struct Lfu {
 
 impl Policy for Lfu {
     const INFO: PolicyInfo =
-        PolicyInfo::new("lfu", "leaves when hit least often", "O(1): Shah et al., 2010");
+        PolicyInfo::new("lfu", "evicts the entry with the fewest hits", "O(1): Shah et al., 2010");
 
     fn new(_: &Parameters) -> Self {
         Self { order: FrequencyList::default() }

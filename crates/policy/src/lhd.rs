@@ -19,8 +19,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::sample_set::{SampleSet, ordered_by_samples};
 use crate::sketch::mix;
+use crate::slot_array::{SampleSet, ordered_by_array};
 use crate::{
     Access, Eviction, HitKind, Marks, Parameter, Parameters, Plain, Policy, PolicyInfo, Slot,
     Stamps, Touch,
@@ -167,7 +167,7 @@ impl Lhd {
 impl Policy for Lhd {
     const INFO: PolicyInfo = PolicyInfo::new(
         "lhd",
-        "fewest expected hits per room and time, in a sample, leaves",
+        "evicts, of a sample, the entry with the fewest expected hits per room and time",
         "Beckmann et al., NSDI '18",
     )
     .with(&[Parameter::count("samples", 32, 1..=256, "entries drawn per eviction")]);
@@ -235,12 +235,12 @@ impl Eviction for Lhd {
         Some(victim)
     }
 
-    ordered_by_samples! {
+    ordered_by_array! {
         order: entries, marks: marks,
         class: |this, slot| {
             let density = this.density[this.marks.bin(slot)];
             (8.0 - density.log2()).clamp(0.0, 31.0) as u32
         },
-        resized: resized, reweighed: reweighed, moved: moved, memory: memory
+        resized: resized, moved: moved, reweighed: reweighed, memory: memory
     }
 }

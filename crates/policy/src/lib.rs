@@ -43,13 +43,12 @@ mod count;
 pub mod count;
 mod ghost_queues;
 mod ghosts;
-mod heap;
 mod listed;
 mod lists;
 mod marks;
 mod priority_pools;
-mod sample_set;
 mod sketch;
+mod slot_array;
 
 // The policies.
 mod arc;

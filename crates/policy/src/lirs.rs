@@ -121,7 +121,7 @@ impl Lirs {
 impl Policy for Lirs {
     const INFO: PolicyInfo = PolicyInfo::new(
         "lirs",
-        "stays when it returned after few other keys, by a stack with ghosts",
+        "keeps entries that returned after few other keys, by a stack with ghosts",
         "Jiang & Zhang, SIGMETRICS '02",
     )
     .with(&[Parameter::share("hir", 0.01, "share of the queue of HIR entries")]);

@@ -35,7 +35,8 @@ impl<M> ByRecency<M> {
 }
 
 impl Policy for Lru {
-    const INFO: PolicyInfo = PolicyInfo::new("lru", "leaves when unused for longest", "-");
+    const INFO: PolicyInfo =
+        PolicyInfo::new("lru", "evicts the entry that was unused for longest", "-");
 
     fn new(_: &Parameters) -> Self {
         Self::with(AlwaysPromote)

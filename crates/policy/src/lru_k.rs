@@ -10,9 +10,8 @@
 //!
 //! Do not use LRU-K where a hit must be cheap: each one costs a heap operation of logarithmic time.
 
-use crate::ghosts::Ghosts;
-use crate::ghosts::Tag;
-use crate::heap::{Heap, ordered_by_heap};
+use crate::ghosts::{Ghosts, Tag};
+use crate::slot_array::{Heap, ordered_by_array};
 use crate::{Access, AlwaysPromote, Eviction, Parameters, Policy, PolicyInfo, Slot};
 
 /// Flag of a heap key that is the time of a last use but one. It ranks such entries above all
@@ -52,7 +51,7 @@ impl LruK {
 impl Policy for LruK {
     const INFO: PolicyInfo = PolicyInfo::new(
         "lru-k",
-        "leaves when its last use but one is longest ago (K = 2)",
+        "evicts the entry whose last use but one is longest ago (K = 2)",
         "O'Neil et al., SIGMOD '93",
     );
 
@@ -104,5 +103,5 @@ impl Eviction for LruK {
         Some(slot)
     }
 
-    ordered_by_heap! { order: by_second_last_use, resized: resized, moved: moved, memory: memory }
+    ordered_by_array! { order: by_second_last_use, resized: resized, moved: moved, memory: memory }
 }

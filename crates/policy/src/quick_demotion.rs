@@ -11,8 +11,7 @@
 //!
 //! Do not use QDLP or QD-CLOCK where entries come in bursts of two: S3-FIFO keeps those out.
 
-use crate::ghosts::GhostTable;
-use crate::ghosts::Tag;
+use crate::ghosts::{GhostTable, Tag};
 use crate::listed::Listed;
 use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
@@ -192,7 +191,7 @@ pub type Qdlp = QuickDemotion<1, false>;
 impl Policy for Qdlp {
     const INFO: PolicyInfo = PolicyInfo::new(
         "qdlp",
-        "a small FIFO demotes what was not hit, the main one is a CLOCK",
+        "a small FIFO evicts entries that were not hit; the main queue is a CLOCK",
         "Yang et al., HotOS '23",
     )
     .with(&[SMALL_SHARE]);

@@ -24,7 +24,7 @@ pub type S3Fifo = QuickDemotion<HITS_TO_STAY, false>;
 impl Policy for S3Fifo {
     const INFO: PolicyInfo = PolicyInfo::new(
         "s3-fifo",
-        "a small FIFO filters what enters the main one, ghosts come straight back",
+        "a small FIFO filters the main one; keys with a ghost enter the main one at once",
         "Yang et al., SOSP '23",
     )
     .with(&[SMALL_SHARE]);

@@ -10,7 +10,7 @@
 //!
 //! Do not use it where an eviction must be cheap: each draw is a miss in the processor's cache.
 
-use crate::sample_set::{SampleSet, ordered_by_samples};
+use crate::slot_array::{SampleSet, ordered_by_array};
 use crate::{Access, Eviction, LastUses, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
 /// Most candidates kept from earlier draws (Redis).
@@ -80,7 +80,7 @@ impl Sampled {
 impl Policy for Sampled {
     const INFO: PolicyInfo = PolicyInfo::new(
         "sampled",
-        "the one unused for longest of a few random ones leaves",
+        "evicts, of a few random entries, the one unused for longest",
         "Redis 3.0",
     )
     .with(&[Parameter::count("samples", 5, 1..=64, "entries drawn per eviction")]);
@@ -121,7 +121,7 @@ impl Eviction for Sampled {
         Some(victim)
     }
 
-    ordered_by_samples! {
+    ordered_by_array! {
         order: entries, marks: uses,
         class: |this, slot| u32::BITS - this.uses.age(slot).leading_zeros(), moved: moved
     }

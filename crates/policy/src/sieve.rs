@@ -53,7 +53,7 @@ impl Sieve {
 impl Policy for Sieve {
     const INFO: PolicyInfo = PolicyInfo::new(
         "sieve",
-        "FIFO, but a moving hand spares what was hit in place",
+        "FIFO whose hand passes over entries that were hit, which stay in place",
         "Zhang et al., NSDI '24",
     );
 

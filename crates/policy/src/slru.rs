@@ -57,7 +57,7 @@ impl Slru {
 impl Policy for Slru {
     const INFO: PolicyInfo = PolicyInfo::new(
         "slru",
-        "each hit lifts an entry by one LRU segment",
+        "each hit moves an entry up by one LRU segment",
         "Karedla et al., 1994",
     )
     .with(&[Parameter::count(

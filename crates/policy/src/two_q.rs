@@ -11,8 +11,7 @@
 //! Do not use 2Q where the working set is stable and about as large as the cache: every entry has
 //! to miss twice.
 
-use crate::ghosts::GhostTable;
-use crate::ghosts::Tag;
+use crate::ghosts::{GhostTable, Tag};
 use crate::listed::Listed;
 use crate::{Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot};
 

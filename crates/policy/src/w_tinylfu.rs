@@ -124,7 +124,7 @@ impl WTinyLfu {
 impl Policy for WTinyLfu {
     const INFO: PolicyInfo = PolicyInfo::new(
         "w-tinylfu",
-        "newcomers must be asked for more often than the victim, by a sketch",
+        "a candidate must be requested more often than the victim, by a sketch",
         "Einziger et al., TOS '17, Middleware '18",
     )
     .with(&[

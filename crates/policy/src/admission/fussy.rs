@@ -152,7 +152,8 @@ impl Fussy {
 impl RegisteredAdmission for Fussy {
     const INFO: PolicyInfo = PolicyInfo::new(
         "fussy",
-        "only what was asked for often comes in, later; while that does worse than LRU, everything",
+        "admits only popular blocks, and fetches them later; admits everything while that does worse \
+         than LRU",
         "FussyCache",
     )
     .with(&[
@@ -167,16 +168,16 @@ impl RegisteredAdmission for Fussy {
             "patience",
             5,
             1..=1 << 32,
-            "checks with a falling hit ratio until it is plain LRU",
+            "checks with a falling hit ratio until everything is admitted",
         ),
-        Parameter::count("warm-up", 2000, 1..=1 << 32, "first requests, which all come in"),
+        Parameter::count("warm-up", 2000, 1..=1 << 32, "first requests, all of which are admitted"),
         Parameter {
             name: "metadata",
             default: 4.0,
             min: 0.0,
             max: 64.0,
             whole: false,
-            about: "blocks counted at most, per entry of the cache",
+            about: "most blocks counted, per entry of the cache",
         },
         Parameter::count(
             "tune",

@@ -97,16 +97,16 @@ impl Obp {
 impl RegisteredAdmission for Obp {
     const INFO: PolicyInfo = PolicyInfo::new(
         "obp",
-        "nothing comes in or leaves while insertions and removals exceed a share of the lookups",
+        "admits and evicts nothing while insertions and removals exceed a share of the lookups",
         "NVCache, \"Writes Hurt\"",
     )
     .with(&[
-        Parameter::share("target", 0.1, "the share; with 0 nothing ever comes in"),
+        Parameter::share("target", 0.1, "the share; with 0 nothing is ever admitted"),
         Parameter::count(
             "half-life",
             1 << 18,
             1..=1 << 50,
-            "operations after which they count half",
+            "operations after which earlier ones count half",
         ),
         Parameter::count("bytes", 0, 0..=1, "whether bytes count instead of blocks"),
         Parameter {
@@ -115,18 +115,23 @@ impl RegisteredAdmission for Obp {
             min: 0.0,
             max: 1000.0,
             whole: false,
-            about: "a byte written in bytes read; 0 for 1, or more where it is measured to take \
+            about: "cost of writing a byte, in bytes read; 0 for 1, or more where a write is measured to take \
                     longer",
         },
-        Parameter::count("replaced", 0, 0..=1, "whether newer data of what is cached counts"),
+        Parameter::count("replaced", 0, 0..=1, "whether newer data of cached blocks counts"),
         Parameter::count(
             "invalidate",
             0,
             0..=1,
-            "whether newer data of what is cached and clean counts, and beyond the share drops the \
-             copy instead of replacing it",
+            "whether newer data of clean cached blocks counts, and beyond the share drops the copy \
+             instead of replacing it",
         ),
-        Parameter::count("fill", 1, 0..=1, "whether what fits at the start comes in uncounted"),
+        Parameter::count(
+            "fill",
+            1,
+            0..=1,
+            "whether insertions are not counted until the cache is first full",
+        ),
     ]);
 
     fn with(parameters: &Parameters) -> Self {

@@ -13,7 +13,7 @@ use crate::{Access, Parameter, Parameters, PolicyInfo, Tick};
 pub struct Always;
 
 impl RegisteredAdmission for Always {
-    const INFO: PolicyInfo = PolicyInfo::new("always", "everything comes in", "-");
+    const INFO: PolicyInfo = PolicyInfo::new("always", "admits everything", "-");
 
     fn with(_: &Parameters) -> Self {
         Self
@@ -31,7 +31,7 @@ impl Admission for Always {
 pub struct Never;
 
 impl RegisteredAdmission for Never {
-    const INFO: PolicyInfo = PolicyInfo::new("never", "nothing comes in", "-");
+    const INFO: PolicyInfo = PolicyInfo::new("never", "admits nothing", "-");
 
     fn with(_: &Parameters) -> Self {
         Self
@@ -58,7 +58,7 @@ pub struct UntilFull;
 impl RegisteredAdmission for UntilFull {
     const INFO: PolicyInfo = PolicyInfo::new(
         "until-full",
-        "what fits comes in, and nobody leaves for it",
+        "admits what fits, and evicts nothing",
         "NVCache, \"Writes Hurt\"",
     );
 
@@ -95,8 +95,9 @@ pub struct Probability {
 }
 
 impl RegisteredAdmission for Probability {
-    const INFO: PolicyInfo = PolicyInfo::new("probability", "a coin decides", "-")
-        .with(&[Parameter::share("p", 0.1, "probability that an offer comes in")]);
+    const INFO: PolicyInfo =
+        PolicyInfo::new("probability", "admits each candidate with a fixed probability", "-")
+            .with(&[Parameter::share("p", 0.1, "probability that a candidate is admitted")]);
 
     fn with(parameters: &Parameters) -> Self {
         Self { probability: parameters.get("p"), random: Random::new(SEED) }
@@ -126,17 +127,19 @@ pub struct SecondAccess {
 }
 
 impl RegisteredAdmission for SecondAccess {
-    const INFO: PolicyInfo =
-        PolicyInfo::new("second-access", "what is offered for the second time comes in", "-").with(
-            &[Parameter {
-                name: "ghosts",
-                default: 1.0,
-                min: 0.001,
-                max: 16.0,
-                whole: false,
-                about: "remembered per entry of the cache",
-            }],
-        );
+    const INFO: PolicyInfo = PolicyInfo::new(
+        "second-access",
+        "admits a block when it is offered for the second time",
+        "-",
+    )
+    .with(&[Parameter {
+        name: "ghosts",
+        default: 1.0,
+        min: 0.001,
+        max: 16.0,
+        whole: false,
+        about: "keys remembered per entry of the cache",
+    }]);
 
     fn with(parameters: &Parameters) -> Self {
         Self { stayed_out: Ghosts::named(["stayed out"]), ghosts_share: parameters.get("ghosts") }
@@ -178,14 +181,15 @@ pub struct Sequential {
 }
 
 impl RegisteredAdmission for Sequential {
-    const INFO: PolicyInfo = PolicyInfo::new("sequential", "long sequences stay out", "-")
-        .with(&[Parameter::count(
-            "threshold",
-            32,
-            2..=1 << 32,
-            "positions in a row from which they do",
-        )])
-        .looking_at_streams();
+    const INFO: PolicyInfo =
+        PolicyInfo::new("sequential", "admits everything but long sequential runs", "-")
+            .with(&[Parameter::count(
+                "threshold",
+                32,
+                2..=1 << 32,
+                "positions in a row from which a run is rejected",
+            )])
+            .looking_at_streams();
 
     fn with(parameters: &Parameters) -> Self {
         Self { threshold: parameters.count("threshold") }

@@ -43,15 +43,15 @@ impl SmallBypass {
 impl RegisteredAdmission for SmallBypass {
     const INFO: PolicyInfo = PolicyInfo::new(
         "small-bypass",
-        "nothing comes in while what is in use fits into the memory above",
+        "admits nothing while the blocks in use fit into the memory above",
         "NVCache, \"Writes Hurt\"",
     )
     .with(&[Parameter::count(
         "memory",
         0,
         0..=1 << 50,
-        "the memory above: bytes, such as 1GiB, or objects where these are counted; 0 for what is \
-         known to be above",
+        "capacity of the memory above: bytes, such as 1GiB, or objects where these are counted; 0 \
+         for the known one",
     )]);
 
     fn with(parameters: &Parameters) -> Self {
