@@ -8,14 +8,12 @@ use std::time::Duration;
 
 use floe::InsertOptions;
 use pyo3::basic::CompareOp;
-use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyTypeError};
+use pyo3::exceptions::{PyKeyError, PyOverflowError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
-use pyo3::{PyTraverseError, PyTypeInfo, PyVisit, intern};
+use pyo3::{Borrowed, PyTraverseError, PyTypeInfo, PyVisit, intern};
 
-use crate::mapping::{Mapping, Settings};
-use crate::settings::{self, OrMissing};
-use crate::stats::Stats;
+use crate::mapping::{Mapping, Settings, Stats};
 
 /// Name of the default policy.
 const POLICY: &str = "qd-clock";
@@ -130,8 +128,8 @@ impl Cache {
         }
         let settings = Settings {
             policy: policy.to_owned(),
-            ttl: ttl.map(|time| settings::time("ttl", time)).transpose()?,
-            idle: idle.map(|time| settings::time("idle", time)).transpose()?,
+            ttl: ttl.map(|time| duration("ttl", time)).transpose()?,
+            idle: idle.map(|time| duration("idle", time)).transpose()?,
             admission,
             getsizeof,
         };
@@ -179,10 +177,10 @@ impl Cache {
     ) -> PyResult<()> {
         let mut options = InsertOptions::new();
         if let Some(time) = ttl {
-            options = options.time_to_live(settings::time("ttl", time)?);
+            options = options.time_to_live(duration("ttl", time)?);
         }
         if let Some(time) = idle {
-            options = options.time_to_idle(settings::time("idle", time)?);
+            options = options.time_to_idle(duration("idle", time)?);
         }
         if pinned {
             options = options.pinned();
@@ -505,5 +503,46 @@ impl Cache {
             own.store.clear();
             own.store.reclaim(); // keys that wait may be part of the cycle
         }
+    }
+}
+
+/// Converts a time in seconds, or a `timedelta`. Infinite times, and those too long for a
+/// `Duration`, mean never.
+///
+/// # Errors
+/// When the argument has another type or is not positive.
+fn duration(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    let seconds = match given.extract::<f64>() {
+        Ok(seconds) => seconds,
+        Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => {
+            if given.lt(0)? {
+                f64::NEG_INFINITY
+            } else {
+                f64::INFINITY
+            }
+        }
+        Err(_) => {
+            given.call_method0("total_seconds").and_then(|seconds| seconds.extract()).map_err(
+                |_| PyTypeError::new_err(format!("{name} is a number of seconds or a timedelta")),
+            )?
+        }
+    };
+    if seconds.is_nan() || seconds <= 0.0 {
+        return Err(PyValueError::new_err(format!("{name} is more than 0 s, not {seconds}")));
+    }
+    // Less than a nanosecond is one.
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    Ok(time.max(Duration::from_nanos(1)))
+}
+
+/// An optional argument for which omission differs from `None`.
+#[derive(Debug, Clone)]
+struct OrMissing<'py>(pub(crate) Option<Bound<'py, PyAny>>);
+
+impl<'py> FromPyObject<'_, 'py> for OrMissing<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self(Some(object.to_owned())))
     }
 }

@@ -16,8 +16,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::cache::Cache;
 use crate::flight::{Listening, Part, Waited};
 use crate::key::{Call, Key, Probe};
-use crate::mapping::Mapping;
-use crate::stats::Stats;
+use crate::mapping::{Mapping, Stats};
 use crate::waits::{self, lock};
 
 /// Calls of one function, as keys of a cache.

@@ -21,8 +21,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::identity::Identities;
 use crate::later;
-use crate::plain;
-use crate::sort::Sort;
+use crate::sort::{self, Sort};
 
 /// The function and the shape of a call whose arguments make up a key; 0 for keys that the program
 /// uses directly. Keys of different calls are not equal.
@@ -149,7 +148,7 @@ impl<'a, 'py> Probe<'a, 'py> {
 
     #[cold]
     fn identify(object: &Bound<'py, PyAny>, identities: &Arc<Identities>) -> PyResult<(Sort, u64)> {
-        if let Some(plain) = plain::of(object, 0)? {
+        if let Some(plain) = sort::to_plain(object, 0)? {
             let sort = Sort::of_alias(object, plain);
             let hash = sort.hash(object)?;
             return Ok((sort, hash));

@@ -10,7 +10,6 @@
 //! there. For concurrent reads, comparisons and loads see `slot.rs`, `identity.rs` and `flight.rs`.
 #![allow(unsafe_code)] // Python's C API; each block says why it is sound
 
-mod access;
 mod cache;
 mod cached;
 mod flight;
@@ -19,15 +18,20 @@ mod key;
 mod lab;
 mod later;
 mod mapping;
-mod plain;
 mod pointer;
-mod settings;
 mod slot;
 mod sort;
-mod stats;
-mod store;
-mod sync;
 mod waits;
+
+/// Atomics of [`pointer`], whose model test replaces them by those of a model checker.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicPtr, Ordering};
+
+    /// Yields briefly to another thread.
+    pub(crate) fn spin() {
+        std::thread::yield_now(); // it may have been interrupted
+    }
+}
 
 #[pyo3::pymodule(gil_used = false)]
 mod _floe {
@@ -36,17 +40,9 @@ mod _floe {
     #[pymodule_export]
     use crate::cached::{CachedFunction, Calls, Listener, Ticket};
     #[pymodule_export]
-    use crate::lab::models::{model, model_policies};
+    use crate::lab::{Trace, model, model_policies, policies, replay, simulate, simulate_own};
     #[pymodule_export]
-    use crate::lab::own_policy::simulate_own;
-    #[pymodule_export]
-    use crate::lab::replays::replay;
-    #[pymodule_export]
-    use crate::lab::simulations::{policies, simulate};
-    #[pymodule_export]
-    use crate::lab::trace::Trace;
-    #[pymodule_export]
-    use crate::stats::{Stats, make_stats};
+    use crate::mapping::{Stats, make_stats};
     use pyo3::prelude::*;
     use pyo3::types::PyDict;
 
