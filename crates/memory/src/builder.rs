@@ -197,38 +197,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// assert_eq!(cache.get_cloned("key"), Some(1));
     /// ```
     pub fn hasher<S2: BuildHasher>(self, hasher: S2) -> Builder<K, V, P, S2> {
-        let Self {
-            entries,
-            weight,
-            weigher,
-            listener,
-            admission,
-            policy,
-            hasher: _,
-            live,
-            idle,
-            ahead,
-            shards,
-            clock,
-            freezing,
-            keep_check,
-        } = self;
-        Builder {
-            entries,
-            weight,
-            weigher,
-            listener,
-            admission,
-            policy,
-            hasher,
-            live,
-            idle,
-            ahead,
-            shards,
-            clock,
-            freezing,
-            keep_check,
-        }
+        self.with(|policy, _| (policy, hasher))
     }
 
     /// Sets the time to live of entries: an entry expires this long after its insertion, or up to
@@ -388,6 +357,11 @@ impl<K, V, P, S> Builder<K, V, P, S> {
 
     /// Replaces the policy by one that `make` builds from it.
     pub(crate) fn policy_over<P2>(self, make: impl FnOnce(P) -> P2) -> Builder<K, V, P2, S> {
+        self.with(|policy, hasher| (make(policy), hasher))
+    }
+
+    /// Replaces the policy and the hasher, on which the builder's type depends.
+    fn with<P2, S2>(self, make: impl FnOnce(P, S) -> (P2, S2)) -> Builder<K, V, P2, S2> {
         let Self {
             entries,
             weight,
@@ -404,13 +378,14 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             freezing,
             keep_check,
         } = self;
+        let (policy, hasher) = make(policy, hasher);
         Builder {
             entries,
             weight,
             weigher,
             listener,
             admission,
-            policy: make(policy),
+            policy,
             hasher,
             live,
             idle,
@@ -428,9 +403,6 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     ///
     /// # Errors
     /// When there is no such policy or parameter; the error lists the valid ones.
-    ///
-    /// # Errors
-    /// When there is no such policy or parameter; the error names those that there are.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -500,9 +472,6 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// # Errors
     /// When there is no such admission or parameter; the error lists the valid ones.
     ///
-    /// # Errors
-    /// When there is no such admission or parameter; the error names those that there are.
-    ///
     /// ```
     /// # use floe_memory as floe;
     /// let cache = floe::Cache::builder().capacity(100).admission_named("second-access")?.build();
@@ -551,10 +520,6 @@ where
     ///
     /// # Panics
     /// When the settings are invalid; [`try_build`](Self::try_build) returns the error instead.
-    ///
-    /// # Panics
-    /// When no cache can have these settings; [`try_build`](Self::try_build) returns the error
-    /// instead.
     ///
     /// ```
     /// # use floe_memory as floe;

@@ -60,12 +60,6 @@ where
     /// # Panics
     /// When `load` asks for its own key, which would never end, and when `load` panics.
     ///
-    /// # Errors
-    /// The error of `load`, for the caller that ran it.
-    ///
-    /// # Panics
-    /// When `load` asks for its own key, as it would without end. And when `load` panics.
-    ///
     /// ```
     /// # use floe_memory as floe;
     /// let cache = floe::Cache::new(10);
@@ -96,12 +90,6 @@ where
     ///
     /// # Errors
     /// The error of the caller's own `load`, or of the load for which the caller waited.
-    ///
-    /// # Panics
-    /// As `get_or_insert_with`.
-    ///
-    /// # Errors
-    /// The error of `load`, be it the caller's or that for which it waited.
     ///
     /// # Panics
     /// As `get_or_insert_with`.
@@ -164,12 +152,6 @@ where
     ///
     /// # Panics
     /// When `load` asks for its own key while it is polled, which would never end.
-    ///
-    /// # Errors
-    /// The error of `load`, for the caller that ran it.
-    ///
-    /// # Panics
-    /// When `load`, as it is polled, asks for its own key, as it would without end.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -285,10 +267,6 @@ where
     /// # Errors
     /// The error of `load`, unless all its keys have values already and were only to be
     /// [refreshed](crate::Builder::refresh_ahead).
-    ///
-    /// # Errors
-    /// The error of `load`, unless all that it was to bring was to
-    /// [refresh](crate::Builder::refresh_ahead) what is there.
     ///
     /// # Panics
     /// When `load` asks for one of its own keys, and when it panics.

@@ -25,8 +25,7 @@
 
 use std::time::Instant;
 
-use crate::frozen::timing::Count;
-use crate::frozen::timing::Timings;
+use crate::frozen::timing::{Count, Timings};
 use crate::retired::Answer;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, lock, lock_until};
 use crate::user_code::Nesting;

@@ -8,7 +8,6 @@ mod builder;
 mod cache;
 mod change;
 mod clock;
-mod collect;
 mod compute;
 mod entry;
 mod fork;

@@ -8,8 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::records::Records;
-use crate::retired::Round;
-use crate::retired::{Batch, Retired, Waiting};
+use crate::retired::{Batch, Retired, Round, Waiting};
 
 /// Capacity up to which the queue of waiting entries is not shrunk.
 const ROOM: usize = 64;

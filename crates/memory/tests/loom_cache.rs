@@ -20,8 +20,6 @@ mod cache;
 mod change;
 #[path = "../src/clock.rs"]
 mod clock;
-#[path = "../src/collect.rs"]
-mod collect;
 #[path = "../src/compute.rs"]
 mod compute;
 #[path = "../src/entry.rs"]

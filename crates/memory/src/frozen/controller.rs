@@ -42,8 +42,9 @@ use std::time::Duration;
 use self::parts::{BASELINE, Baseline, FrozenPhases, Lifespan, Report, Schedule};
 use self::serving::Suspect;
 use super::learner::{Choice, Learner, Lesson};
-use super::observe::Warmth;
-use super::observe::{Action, ControllerStep, Costs, Done, Observations, WINDOW, Wake, Windows};
+use super::observe::{
+    Action, ControllerStep, Costs, Done, Observations, WINDOW, Wake, Warmth, Windows,
+};
 use super::trials::{Course, IndexTrial, Proof, Worth};
 use super::{FreezeStats, Freezing, Phase};
 

@@ -265,8 +265,7 @@ impl Learner {
         let is_near = |stop: &&Stop| (stop.ratio - ratio).abs() <= NEIGHBOURS;
         let near: Vec<Stop> = self.stops.iter().filter(is_near).cloned().collect();
         let near = &near[..];
-        let mut here = WindowCounts::default();
-        near.iter().for_each(|stop| here.merge(&stop.counts));
+        let here: WindowCounts = near.iter().map(|stop| &stop.counts).sum();
         let counted = || near.iter().map(|stop| &stop.counts);
         let before = baseline.total();
         let (hit_ratio, hit_ratio_before) = (here.hit_ratio()?, before.hit_ratio()?);

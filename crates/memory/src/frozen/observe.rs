@@ -33,6 +33,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::iter::Sum;
 use std::time::Duration;
 
 use floe_policy::trial::{Difference, Sums, trimmed_mean};
@@ -181,9 +182,9 @@ pub(crate) struct ControllerStep {
 /// Shortest length of a window.
 pub(super) const WINDOW: Duration = Duration::from_millis(50);
 /// Samples that a window waits for, up to [`PATIENCE`] times its length.
-const SAMPLES_MIN: u64 = 30;
+pub(super) const SAMPLES_MIN: u64 = 30;
 /// Longest length of a window with too few samples, as a multiple of [`WINDOW`].
-const PATIENCE: u32 = 10;
+pub(super) const PATIENCE: u32 = 10;
 /// Fewest samples of a useful mean.
 const SAMPLES_FEW: u64 = 4;
 
@@ -225,10 +226,8 @@ pub(super) struct WindowCounts {
 
 impl WindowCounts {
     pub(super) fn add(&mut self, seen: &Observations) {
-        self.frozen_hits += seen.frozen_hits;
-        self.dynamic_hits += seen.dynamic_hits;
-        self.misses += seen.misses;
-        self.latencies.add(&seen.latencies);
+        let Observations { frozen_hits, dynamic_hits, misses, latencies, .. } = *seen;
+        self.merge(&Self { frozen_hits, dynamic_hits, misses, latencies });
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
@@ -287,6 +286,14 @@ impl WindowCounts {
             }
         }
         (self.lookups() > 0).then(|| sum / self.lookups() as f64)
+    }
+}
+
+impl<'a> Sum<&'a Self> for WindowCounts {
+    fn sum<I: Iterator<Item = &'a Self>>(windows: I) -> Self {
+        let mut total = Self::default();
+        windows.for_each(|window| total.merge(window));
+        total
     }
 }
 
@@ -364,9 +371,7 @@ impl Windows {
     }
 
     pub(super) fn total(&self) -> WindowCounts {
-        let mut total = WindowCounts::default();
-        self.closed.iter().for_each(|window| total.merge(window));
-        total
+        self.closed.iter().sum()
     }
 
     pub(super) fn costs(&self) -> Costs {

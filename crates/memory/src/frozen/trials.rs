@@ -53,8 +53,10 @@ use std::time::Duration;
 
 use floe_policy::trial::{Difference, Mode, Seen, Sums, Trial, TrialOptions, TrialOrder};
 
-use super::observe::Warmth;
-use super::observe::{Action, Costs, Done, Observations, Prices, WindowCounts, Windows, typical};
+use super::observe::{
+    Action, Costs, Done, Observations, PATIENCE, Prices, SAMPLES_MIN, Warmth, WindowCounts,
+    Windows, typical,
+};
 
 /// Probability that the true error exceeds the stated one.
 const RISK: f64 = 0.05;
@@ -400,10 +402,8 @@ impl Monitor {
 
     /// Returns the sum of the last windows of the present index.
     pub(super) fn recent(&self) -> WindowCounts {
-        let mut recent = WindowCounts::default();
         let served = self.closed.saturating_sub(FIRST) as usize;
-        self.windows.iter().rev().take(served.min(RECENT)).for_each(|window| recent.merge(window));
-        recent
+        self.windows.iter().rev().take(served.min(RECENT)).sum()
     }
 
     /// Returns the loss by an old index; `None` if there is none. An index is old if requests are
@@ -459,10 +459,9 @@ impl Monitor {
 /// Shortest length of a window of a proof.
 const TURN: Duration = Duration::from_millis(25);
 const AFTER_SWITCH: Duration = Duration::from_millis(5);
-/// Samples that a window of a proof waits for, up to [`PATIENCE`] times its length.
-const SAMPLES_MIN: u64 = 30;
+/// Lookups that a window of a proof waits for, besides [`SAMPLES_MIN`] samples, up to [`PATIENCE`]
+/// times its length.
 const LOOKUPS_MIN: u64 = 5_000;
-const PATIENCE: u32 = 10;
 /// Lookups per entry that a window of a proof waits for, up to [`LONG_PATIENCE`] times its length.
 /// In a loop, or another cyclic pattern, a retained entry is requested only when the cycle returns
 /// to it.
@@ -512,8 +511,8 @@ pub(super) struct Proof {
     stage: Stage,
     /// True if the index serves, or is about to.
     serves: bool,
-    merged: Vec<WindowCounts>,
-    served: Vec<WindowCounts>,
+    merged: Windows,
+    served: Windows,
 }
 
 impl Proof {
@@ -526,8 +525,8 @@ impl Proof {
             costs,
             stage: Stage::Window { from: now, counts: WindowCounts::default() },
             serves: false,
-            merged: Vec::new(),
-            served: Vec::new(),
+            merged: Windows::new(now, WINDOWS),
+            served: Windows::new(now, WINDOWS),
         }
     }
 
@@ -648,9 +647,9 @@ impl Proof {
     /// Returns the certain loss by hits alone, if it is too large compared with both the
     /// undisturbed cache and the merged windows.
     fn lost_hits(&self) -> Option<Difference> {
-        let (prices, served) = (self.prices()?.at_best(), total(&self.served));
-        let merged = total(&self.merged);
-        let found = [&self.baseline, &merged].map(|before| prices.difference(before, &served));
+        let (prices, served) = (self.prices()?.at_best(), self.served.total());
+        let found =
+            [self.baseline, self.merged.total()].map(|before| prices.difference(&before, &served));
         found
             .iter()
             .all(|found| found.is_some_and(|found| found.is_loss(LOST_MARGIN)))
@@ -660,7 +659,7 @@ impl Proof {
     /// Returns the latency of each kind of request as measured here, or as known before. A miss
     /// costs the same with and without the index.
     pub(super) fn prices(&self) -> Option<Prices> {
-        let everywhere = || self.merged.iter().chain(&self.served);
+        let everywhere = || self.merged.iter().chain(self.served.iter());
         let hit =
             typical(self.merged.iter(), WindowCounts::hit_latencies).or(self.costs.dynamic)?;
         let of = |sums: fn(&WindowCounts) -> Sums| typical(self.served.iter(), sums);
@@ -686,7 +685,7 @@ impl Proof {
     fn missing(&self) -> f64 {
         let prices = self.prices().map_or(0.0, |prices| (prices.miss - prices.hit).max(0.0));
         let hits = |counts: &WindowCounts| counts.hit_ratio().unwrap_or(0.0);
-        (hits(&self.baseline) - hits(&total(&self.merged))).max(0.0) * prices
+        (hits(&self.baseline) - hits(&self.merged.total())).max(0.0) * prices
     }
 
     /// Returns the mean latencies of the merged windows, corrected to those of an undisturbed
@@ -700,20 +699,14 @@ impl Proof {
     /// Misses have one price in all windows unless their prices differ by more than the error: a
     /// miss may cost a thousand times as much as other differences.
     fn means(&self, risk: f64) -> (Vec<f64>, Vec<f64>) {
-        let sampled = |windows: &[WindowCounts]| -> Vec<f64> {
-            windows
-                .iter()
-                .filter(|window| misses(window).count >= SAMPLES_FEW)
-                .filter_map(|window| misses(window).mean())
-                .collect()
-        };
-        let differs = Difference::between(&sampled(&self.merged), &sampled(&self.served), risk)
-            .is_some_and(|found| !found.is_open());
-        let price = |windows: &[WindowCounts]| {
+        let [merged, served] = [&self.merged, &self.served].map(|windows| windows.means_of(misses));
+        let differs =
+            Difference::between(&merged, &served, risk).is_some_and(|found| !found.is_open());
+        let price = |windows: &Windows| {
             let own = typical(windows.iter(), misses).filter(|_| differs);
-            own.or_else(|| typical(self.merged.iter().chain(&self.served), misses))
+            own.or_else(|| typical(self.merged.iter().chain(self.served.iter()), misses))
         };
-        let means = |windows: &[WindowCounts]| {
+        let means = |windows: &Windows| {
             let costs = Costs { miss: price(windows), ..Costs::default() }.or(&self.costs);
             let mean = |window: &WindowCounts| {
                 let mut window = *window;
@@ -726,17 +719,8 @@ impl Proof {
     }
 }
 
-/// Fewest samples that make a mean.
-const SAMPLES_FEW: u64 = 4;
-
 fn misses(window: &WindowCounts) -> Sums {
     window.latencies.miss
-}
-
-fn total(windows: &[WindowCounts]) -> WindowCounts {
-    let mut total = WindowCounts::default();
-    windows.iter().for_each(|window| total.merge(window));
-    total
 }
 
 #[cfg(test)]

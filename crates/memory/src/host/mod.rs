@@ -38,8 +38,7 @@ use equivalent::Equivalent;
 use floe_policy::registry::ChoiceError;
 use floe_policy::{AnyPolicy, PriorityPools, QdClock, Replacement};
 
-use self::handle::Sums;
-use self::handle::{EntryOf, Node};
+use self::handle::{EntryOf, Node, Sums};
 use crate::builder::{BuildError, Builder};
 use crate::cache::Cache;
 use crate::compute::{place, take_out};

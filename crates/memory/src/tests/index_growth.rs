@@ -1,8 +1,6 @@
 //! Tests of moving keys from one index to a larger one, without a shard.
 
-use crate::index::Places;
-use crate::index::Table;
-use crate::index::{Hash32, Index};
+use crate::index::{Hash32, Index, Places, Table};
 use crate::owner::Tenant;
 use crate::owner::slots::{IndexGrowth, MOVED_AT_ONCE};
 use crate::sync::Arc;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use floe_policy::trial::{Difference, trimmed_mean};
 
 use super::{After, Controller, LOOKUPS_FEW, State, Then};
-use crate::frozen::observe::{Action, ControllerStep, Done, Observations, Wake};
-use crate::frozen::observe::{WINDOW, WindowCounts};
+use crate::frozen::observe::{
+    Action, ControllerStep, Done, Observations, WINDOW, Wake, WindowCounts,
+};
 use crate::frozen::trials::{Monitor, Verdict};
 use crate::frozen::{Lifetime, Phase};
 
