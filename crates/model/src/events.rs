@@ -15,8 +15,7 @@ use std::collections::VecDeque;
 use std::hint::select_unpredictable;
 use std::str::FromStr;
 
-use crate::network::RouteStep;
-use crate::network::bound;
+use crate::network::{RouteStep, bound};
 use crate::{Load, ModelError, Network, Time};
 
 /// Forms of the distributions of simulated times around their means.

@@ -12,9 +12,7 @@ use crate::decode::{Batch, Decode};
 use crate::fields::{Flaw, Found};
 use crate::request::{BLOCK_REQUEST_BYTES_MAX, Op, Request, TraceKind};
 
-pub use self::file::CompactTrace;
-pub use self::file::convert;
-pub use file::{CompactOptions, CompactWriter};
+pub use self::file::{CompactOptions, CompactTrace, CompactWriter, convert};
 
 mod file;
 

@@ -5,8 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::compact::is_compact;
-use crate::decode::Sample;
-use crate::decode::{Batch, Decode, Decoded, Line, Lines, Record};
+use crate::decode::{Batch, Decode, Decoded, Line, Lines, Record, Sample};
 use crate::error::UnknownFormat;
 use crate::fields::Flaw;
 use crate::request::{Op, TraceKind};

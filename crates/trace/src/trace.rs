@@ -7,17 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::decode::SAMPLE_BYTES;
-use crate::decode::{Batch, Decode};
+use crate::decode::{Batch, Decode, SAMPLE_BYTES};
 use crate::detect;
 use crate::error::{Error, ErrorKind};
 use crate::filter::Filter;
-use crate::format::Columns;
-use crate::format::Format;
+use crate::format::{Columns, Format};
 use crate::generate::{Generated, GeneratorSpec};
 use crate::request::{Request, TraceKind};
-use crate::window::decompressed;
-use crate::window::{Counted, WINDOW_BYTES, Window};
+use crate::window::{Counted, WINDOW_BYTES, Window, decompressed};
 
 /// Path that stands for standard input.
 pub(crate) const STANDARD_INPUT: &str = "-";

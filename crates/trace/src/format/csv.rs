@@ -14,8 +14,9 @@
 use std::str::FromStr;
 
 use super::{Fit, Spec, fit_lines, operation};
-use crate::decode::{Batch, Clock, Decode, Line, Lines, SECTOR_BYTES, Volumes};
-use crate::decode::{Sample, without_mark};
+use crate::decode::{
+    Batch, Clock, Decode, Line, Lines, SECTOR_BYTES, Sample, Volumes, without_mark,
+};
 use crate::fields::{Flaw, decimal, hash, integer, key_of, offset_bytes};
 use crate::request::{BLOCK_REQUEST_BYTES_MAX, Op, Request, TraceKind};
 

@@ -20,8 +20,7 @@
 //! and has size 0. A disk with a name is numbered in order of appearance.
 
 use super::{Spec, operation, starts_with};
-use crate::decode::Sample;
-use crate::decode::{Batch, Clock, Line, SECTOR_BYTES, Volumes};
+use crate::decode::{Batch, Clock, Line, SECTOR_BYTES, Sample, Volumes};
 use crate::fields::{Fields, Flaw, decimal, hash, hexadecimal, integer, key_of};
 use crate::request::{Op, Request, TraceKind};
 
