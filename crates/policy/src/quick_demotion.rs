@@ -62,7 +62,7 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> QuickDemotion<HITS_TO_STAY,
 
     /// Returns whether the order is filling and its main queue has room beyond the share of the
     /// small one.
-    #[inline]
+    #[inline(always)] // with each insertion
     fn fills_main(&mut self, weight: u32) -> bool {
         self.filling |= self.queues.is_empty();
         self.filling
