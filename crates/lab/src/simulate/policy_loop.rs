@@ -308,9 +308,9 @@ impl Visitor for Simulation<'_> {
         let sizes = self.stream.sizes.as_ref();
         match (self.admission.take(), sizes) {
             (Some(admission), _) => {
-                let gate = AdmissionGate::new(&self, admission);
+                let admission = AdmissionState::new(&self, admission);
                 let size_at = |at| sizes.map_or(1, |sizes| sizes[at]);
-                self.run::<P, Vec<u64>, true>(make(), Some(gate), size_at)
+                self.run::<P, Vec<u64>, true>(make(), Some(admission), size_at)
             }
             (None, Some(sizes)) => self.run::<P, Vec<u64>, false>(make(), None, |at| sizes[at]),
             (None, None) => self.run::<P, UnitWeights, false>(make(), None, |_| 1),
@@ -324,7 +324,7 @@ impl Simulation<'_> {
     fn run<P: Policy, W: SlotWeights, const ADMITS: bool>(
         &self,
         policy: P,
-        gate: Option<AdmissionGate>,
+        admission: Option<AdmissionState>,
         size_at: impl Fn(usize) -> u64,
     ) -> (Counts, Vec<SimulatedInterval>) {
         let stream = self.stream;
@@ -332,12 +332,13 @@ impl Simulation<'_> {
         let slots = if stream.sizes.is_none() { stream.objects_in(self.capacity) } else { 0 };
         let estimates = stream.rate < 1.0 && !ADMITS;
         let mut misses_of = PerKey(estimates.then(|| vec![0; stream.distinct]));
-        let needs_streams = gate.as_ref().is_some_and(|gate| gate.admission.needs().streams);
+        let needs_streams =
+            admission.as_ref().is_some_and(|admission| admission.policy.needs().streams);
         let mut positions = Positions::of(stream, &policy).followed_if(needs_streams);
         let index = DenseIndex::new(stream.distinct);
         let mut cache = Cache::<P, W, ADMITS> {
             owner: SlotOwner::new(policy, index, self.capacity, slots),
-            gate,
+            admission,
             stream,
             scale: self.scale,
             counts: Counts::default(),
@@ -369,7 +370,8 @@ impl Simulation<'_> {
                 self.progress.fetch_add(PROGRESS_MASK as u64 + 1, Relaxed); // only a number to show
             }
         }
-        let of_admission = cache.gate.as_ref().map_or(0, |gate| gate.admission.memory_bytes());
+        let of_admission =
+            cache.admission.as_ref().map_or(0, |admission| admission.policy.memory_bytes());
         let counts = Counts {
             slope: misses_of.slope(stream),
             policy_bytes: cache.owner.memory_bytes() + of_admission,
@@ -381,8 +383,8 @@ impl Simulation<'_> {
 }
 
 /// An admission policy, its inputs and its last orders.
-struct AdmissionGate {
-    admission: Admissions,
+struct AdmissionState {
+    policy: Admissions,
     /// True if the admission policy must know the victim of each insertion.
     names_victims: bool,
     /// Size of each key in bytes at its last request, 0 before.
@@ -394,7 +396,7 @@ struct AdmissionGate {
     orders: Orders,
 }
 
-impl AdmissionGate {
+impl AdmissionState {
     fn new(simulation: &Simulation<'_>, mut admission: Admissions) -> Self {
         let Simulation { stream, capacity, scale, latency, .. } = *simulation;
         let (entries, weight) = (stream.objects_in(capacity), scale.room(capacity));
@@ -410,7 +412,7 @@ impl AdmissionGate {
         let names_victims = admission.needs().victims;
         admission.tick(Tick(0), &mut orders);
         Self {
-            admission,
+            policy: admission,
             names_victims,
             size_of: vec![0; stream.distinct],
             key_of: (0..stream.distinct as u32).map(|key| (mix(u64::from(key)), key)).collect(),
@@ -419,13 +421,18 @@ impl AdmissionGate {
             orders,
         }
     }
+
+    fn evicted(&mut self, victim: &Access, size: u64) {
+        self.window.removed += traffic(size);
+        self.policy.evicted(victim);
+    }
 }
 
-/// A cache of objects, with or without sizes. With `ADMITS` it has a gate, which it asks about each
+/// A cache of objects, with or without sizes. With `ADMITS` it asks an admission policy about each
 /// miss.
 struct Cache<'a, P, W, const ADMITS: bool> {
     owner: SlotOwner<P, DenseIndex, W>,
-    gate: Option<AdmissionGate>,
+    admission: Option<AdmissionState>,
     stream: &'a Stream,
     scale: Scale,
     counts: Counts,
@@ -457,10 +464,10 @@ fn access<P: Policy, const ADMITS: bool>(
 }
 
 impl<P: Policy, W: SlotWeights, const ADMITS: bool> Cache<'_, P, W, ADMITS> {
-    /// Returns the gate; `None`, known to the compiler, without `ADMITS`.
+    /// Returns the state of the admission policy; `None`, known to the compiler, without `ADMITS`.
     #[inline(always)]
-    fn gate(&mut self) -> Option<&mut AdmissionGate> {
-        if ADMITS { self.gate.as_mut() } else { None }
+    fn admission(&mut self) -> Option<&mut AdmissionState> {
+        if ADMITS { self.admission.as_mut() } else { None }
     }
 
     #[inline(always)]
@@ -472,9 +479,9 @@ impl<P: Policy, W: SlotWeights, const ADMITS: bool> Cache<'_, P, W, ADMITS> {
     #[inline(always)]
     fn request(&mut self, at: usize, key: u32, size: u64, in_a_row: u64) -> bool {
         self.counts.bytes += size;
-        if let Some(gate) = self.gate() {
-            gate.size_of[key as usize] = size;
-            gate.window.lookups += traffic(size);
+        if let Some(admission) = self.admission() {
+            admission.size_of[key as usize] = size;
+            admission.window.lookups += traffic(size);
         }
         let Some(slot) = self.owner.find(key) else {
             self.counts.missed_bytes += size;
@@ -488,13 +495,13 @@ impl<P: Policy, W: SlotWeights, const ADMITS: bool> Cache<'_, P, W, ADMITS> {
         if ADMITS || P::INFO.next_uses {
             let access = Access { in_a_row, ..self.access(Some(at), key, self.owner.weight(slot)) };
             self.owner.hit(slot, &access);
-            if let Some(gate) = self.gate() {
-                gate.window.hits += traffic(size);
+            if let Some(admission) = self.admission() {
+                admission.window.hits += traffic(size);
                 if access.direction == Direction::Write {
-                    gate.window.inserted += traffic(size);
-                    gate.window.replaced += traffic(size);
+                    admission.window.inserted += traffic(size);
+                    admission.window.replaced += traffic(size);
                 }
-                gate.admission.used(&access);
+                admission.policy.used(&access);
             }
         } else {
             self.owner.access(slot);
@@ -505,24 +512,25 @@ impl<P: Policy, W: SlotWeights, const ADMITS: bool> Cache<'_, P, W, ADMITS> {
     /// Asks the admission policy about a key that is not cached.
     #[inline(always)]
     fn admits(&mut self, candidate: &Access, size: u64) -> bool {
-        let Self { owner, gate: Some(gate), .. } = self else { return true };
-        let asked = (gate.names_victims, gate.orders.hold);
-        owner.admits(candidate, size, &mut gate.admission, asked, |key| mix(u64::from(key)))
+        let Self { owner, admission: Some(admission), .. } = self else { return true };
+        let asked = (admission.names_victims, admission.orders.hold);
+        owner.admits(candidate, size, &mut admission.policy, asked, |key| mix(u64::from(key)))
     }
 
     /// Inserts a key that is not cached. Returns false for an object larger than the cache.
     #[inline(always)]
     fn insert(&mut self, key: u32, size: u64, candidate: &Access) -> bool {
-        let Self { owner, gate, stream, scale, .. } = self;
+        let Self { owner, admission, stream, scale, .. } = self;
         let slot = owner.insert_weighing(size, key, candidate, |_, victim, size| {
-            if ADMITS && let Some(gate) = gate {
-                gate.evicted(&access::<P, ADMITS>(stream, None, victim, scale.told(size)), size);
+            if ADMITS && let Some(admission) = admission {
+                admission
+                    .evicted(&access::<P, ADMITS>(stream, None, victim, scale.told(size)), size);
             }
         });
         let is_inserted = slot.is_some();
         self.counts.inserted += u64::from(is_inserted);
-        if let Some(gate) = self.gate().filter(|_| is_inserted) {
-            gate.window.inserted += traffic(size);
+        if let Some(admission) = self.admission().filter(|_| is_inserted) {
+            admission.window.inserted += traffic(size);
         }
         is_inserted
     }
@@ -540,15 +548,15 @@ impl<P: Policy, W: SlotWeights, const ADMITS: bool> Cache<'_, P, W, ADMITS> {
     /// Deletes or resizes an object, if it is cached.
     #[cold]
     fn change(&mut self, change: &Change) {
-        let Self { owner, gate, stream, scale, .. } = self;
+        let Self { owner, admission, stream, scale, .. } = self;
         match (owner.find(change.key), change.size) {
             (None, _) => {}
             (Some(slot), None) => owner.remove(slot),
             (Some(slot), Some(size)) => {
                 owner.reweigh(slot, size, scale.told(size), |_, victim, size| {
-                    if ADMITS && let Some(gate) = gate {
+                    if ADMITS && let Some(admission) = admission {
                         let victim = access::<P, ADMITS>(stream, None, victim, scale.told(size));
-                        gate.evicted(&victim, size);
+                        admission.evicted(&victim, size);
                     }
                 });
             }
@@ -557,23 +565,16 @@ impl<P: Policy, W: SlotWeights, const ADMITS: bool> Cache<'_, P, W, ADMITS> {
 
     /// Reports the counts of a window to the admission policy, and carries out its orders.
     fn end_window(&mut self, now: Tick) {
-        let Self { owner, gate: Some(gate), .. } = self else { return };
-        gate.window.entries = owner.len() as u64;
-        gate.admission.observe(&gate.window);
-        gate.window = Window { times: gate.times, ..Window::default() };
-        gate.admission.tick(now, &mut gate.orders);
-        let fetches: Vec<(u32, u64)> = (gate.orders.fetch.iter())
-            .map(|fetch| gate.key_of[&fetch.hash])
-            .map(|key| (key, gate.size_of[key as usize]))
+        let Self { owner, admission: Some(admission), .. } = self else { return };
+        admission.window.entries = owner.len() as u64;
+        admission.policy.observe(&admission.window);
+        admission.window = Window { times: admission.times, ..Window::default() };
+        admission.policy.tick(now, &mut admission.orders);
+        let fetches: Vec<(u32, u64)> = (admission.orders.fetch.iter())
+            .map(|fetch| admission.key_of[&fetch.hash])
+            .map(|key| (key, admission.size_of[key as usize]))
             .collect();
         fetches.into_iter().for_each(|(key, size)| self.fetch(key, size, false));
-    }
-}
-
-impl AdmissionGate {
-    fn evicted(&mut self, victim: &Access, size: u64) {
-        self.window.removed += traffic(size);
-        self.admission.evicted(victim);
     }
 }
 
