@@ -141,7 +141,8 @@ impl Run<'_> {
     }
 }
 
-/// Names of outcomes, and whether they are misses, by their index in the arrays of [`OutcomeCounts`].
+/// Names of outcomes, and whether they are misses, by their index in the arrays of
+/// [`OutcomeCounts`].
 const OUTCOMES: [(&str, bool); 3] = [("hit", false), ("miss", true), ("ghost", true)];
 const HIT: usize = 0;
 const MISS: usize = 1;

@@ -1,8 +1,8 @@
 //! Simulates an eviction policy over a trace, with or without an admission policy.
 //!
 //! The trace is in memory with dense keys ([`super::stream`]), so a run is a loop over plain
-//! arrays: key to slot, a hit or a miss, the policy's own work. The loop is compiled three times for
-//! each policy: for objects of one size, for objects with sizes, and with an admission policy.
+//! arrays: key to slot, a hit or a miss, the policy's own work. The loop is compiled three times
+//! for each policy: for objects of one size, for objects with sizes, and with an admission policy.
 //!
 //! An admission policy is asked before each insertion. It receives counts every [`WINDOW_REQUESTS`]
 //! requests, and objects that it orders are fetched at once. A write is served like a read; a write

@@ -152,8 +152,8 @@ impl Fussy {
 impl RegisteredAdmission for Fussy {
     const INFO: PolicyInfo = PolicyInfo::new(
         "fussy",
-        "admits only popular blocks, and fetches them later; admits everything while that does worse \
-         than LRU",
+        "admits only popular blocks, and fetches them later; admits everything while that does \
+         worse than LRU",
         "FussyCache",
     )
     .with(&[

@@ -115,8 +115,8 @@ impl RegisteredAdmission for Obp {
             min: 0.0,
             max: 1000.0,
             whole: false,
-            about: "cost of writing a byte, in bytes read; 0 for 1, or more where a write is measured to take \
-                    longer",
+            about: "cost of writing a byte, in bytes read; 0 for 1, or more where a write is \
+                    measured to take longer",
         },
         Parameter::count("replaced", 0, 0..=1, "whether newer data of cached blocks counts"),
         Parameter::count(

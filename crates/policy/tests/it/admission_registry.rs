@@ -107,7 +107,8 @@ fn the_documented_table_is_current() {
     let text = format!(
         "# The admissions\n\nGenerated from the registry by `UPDATE_DOCS=1 cargo test -p \
          floe-policy --test it admission_registry`. Several are written\nwith `+` between them, \
-         such as `small-bypass + obp:target=0.2`: a block is admitted if all of them admit it.\n\n{}",
+         such as `small-bypass + obp:target=0.2`: a block is admitted if all of them admit \
+         it.\n\n{}",
         table()
     );
     if std::env::var_os("UPDATE_DOCS").is_some() {
