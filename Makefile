@@ -49,7 +49,7 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences, p
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path rivals/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy $(RIVALS) --all-targets --locked -- -D warnings
+	$(CARGO) clippy $(RIVALS) --all-targets --features flash --locked -- -D warnings
 	$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	$(CARGO) check -p floe-lab --no-default-features --bin floe-demo --locked
@@ -97,6 +97,7 @@ bench: ## benchmarks, each a ratio to a rival or to the floor
 	$(CARGO) build --release --locked -p floe-cli --bin floe --features compiled-policies
 	scripts/results-server "$${CARGO_TARGET_DIR:-target}/release/floe" --rounds 3 --seconds 0.3
 	$(CARGO) run --release --locked $(RIVALS) -- --rounds 3 --seconds 0.02
+	$(CARGO) run --release --locked $(RIVALS) --features flash --bin floe-rivals-flash -- --rounds 3
 
 # It takes hours, and goes on where it was interrupted. STEPS="table2 admission" makes only these.
 .PHONY: results
