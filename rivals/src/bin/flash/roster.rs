@@ -41,7 +41,6 @@ pub fn roster() -> Vec<Named> {
     let default = ["direct=no", "write=eviction", "memory=lru", "block=16M", "buffer=16M"];
     let default = [&default[..], &["queue=16M"]].concat();
     vec![
-        #[cfg(feature = "hybrid")]
         named("floe", &[], subjects::open::<subjects::floe::Floe>, &[]),
         named("foyer", &[], foyer, &[]),
         named("foyer-uring", &["engine=uring"], foyer, &["reads", "inserts", "idle", "mixed"]),

@@ -3,7 +3,6 @@
 //! A subject implements [`Subject`]; [`Bench`] adds the loops, compiled for each subject, behind an
 //! interface without futures.
 
-#[cfg(feature = "hybrid")]
 pub mod floe;
 pub mod floor;
 pub mod foyer;
