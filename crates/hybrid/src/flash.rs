@@ -50,6 +50,11 @@ pub(crate) trait Flash: Send + Sync + Debug + 'static {
         true
     }
 
+    /// Returns whether this process is a child of the one that opened the file.
+    fn is_forked(&self) -> bool {
+        false
+    }
+
     /// Fills `into` from `offset` on, blocking.
     ///
     /// # Errors
@@ -203,6 +208,10 @@ impl Flash for FileFlash {
 
     fn is_direct(&self) -> bool {
         self.target.direct
+    }
+
+    fn is_forked(&self) -> bool {
+        self.forks != forks()
     }
 
     fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()> {

@@ -140,7 +140,7 @@ impl Flow {
         if own > 0 {
             DECLINED.set(true);
         }
-        if stripe.changed_since(hash, since, own) {
+        if stripe.changed_since(hash, since, own) || self.store.stripes.cleared_since(since) {
             return count(&self.counters.superseded);
         }
         match self.store.append_object(hash, &header, &encoded, key, value) {

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -109,9 +110,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         let store = Arc::new(store);
         let mut evictor = Evictor(Arc::clone(&store));
         let log = Arc::clone(&store);
-        let writer = std::thread::Builder::new()
-            .name("floe-hybrid".to_owned())
-            .spawn(move || log.log.run(&mut evictor))?;
+        let writer =
+            std::thread::Builder::new().name("floe-hybrid".to_owned()).spawn(move || {
+                let run = AssertUnwindSafe(|| log.log.run(&mut evictor));
+                if std::panic::catch_unwind(run).is_err() {
+                    log.log.fail(&io::Error::other("the writer thread has panicked"));
+                }
+            })?;
         if opened == Opened::Recovered
             && let Err(error) = recovery::log_removals(&store, &superblock, &unlogged)
         {
@@ -471,17 +476,23 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 return Ok(found);
             }
             let value = fetch.await?;
-            *lock(&change) = Some(self.begin_change(hash));
+            let begun = loop {
+                match self.try_begin_change(hash) {
+                    Ok(begun) => break begun,
+                    Err(needed) => self.store().log.room(needed).await,
+                }
+            };
+            *lock(&change) = Some(begun);
             let key: K = key.to_owned();
             let held = self.hold(&key, value, self.shared.time_to_live);
-            self.enter(hash);
+            // A value that memory declines, since its key changed meanwhile, must not go to flash.
+            self.enter(0);
             Ok(held)
         };
         let result = {
             let loaded = self.shared.memory.loads().try_get_async(key, load).await;
             loaded.map(|held| held.value.clone())
         };
-        CHANGING.set(0);
         drop(change);
         self.shared.flow.drain();
         result
@@ -552,10 +563,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// When the flash fails; a restart may then bring objects back.
     pub fn clear(&self) -> io::Result<()> {
         let store = self.store();
+        // Memory first: what leaves it by calls that began before the stripes are locked is dropped.
+        self.shared.memory.clear();
         let first = loop {
             let mut stripes = store.stripes.all();
             match store.clear() {
                 Ok(first) => {
+                    store.stripes.note_clear();
                     stripes.iter_mut().for_each(|stripe| drop(stripe.take_all_departing()));
                     break first;
                 }
@@ -570,7 +584,6 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 }
             }
         };
-        self.shared.memory.clear();
         let flash = &*store.log.flash;
         self.shared.superblock.write(flash, |block| block.first_segment = first)
     }
@@ -643,6 +656,10 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
     fn close(&self) -> io::Result<()> {
         let Some(writer) = lock(&self.writer).take() else { return Ok(()) };
         let store = &self.flow.store;
+        if store.log.flash.is_forked() {
+            std::mem::forget(writer); // the parent's
+            return Err(io::Error::other("the cache belongs to the process that forked this one"));
+        }
         self.flow.drain_fully();
         // Memory's objects are appended as if they had left it.
         let since = store.stripes.now();
@@ -661,9 +678,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
             }
         }
         store.log.end_soon();
-        if writer.join().is_err() {
-            return Err(io::Error::other("the writer thread has panicked"));
-        }
+        let _ = writer.join(); // a panic of it has ended the log
         match store.log.failure() {
             Some(failure) => Err(io::Error::other(failure)),
             None => recovery::save(store, &self.superblock),

@@ -292,6 +292,9 @@ impl Log {
         keeps: bool,
     ) -> Result<(Place, u64), Refused> {
         let (size, log_bytes) = (self.geometry.segment_bytes as usize, header.log_bytes());
+        if self.flash.is_forked() {
+            return Err(Refused::Ended); // the writer is the parent's
+        }
         let mut state = lock(&self.state);
         if state.failed.is_some() || state.ending {
             return Err(Refused::Ended);

@@ -9,6 +9,7 @@
 //! Keys whose hashes cannot be told apart by the [index](crate::index) have the same stripe, so the
 //! log has their records in the order in which the index saw them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -65,6 +66,9 @@ impl<T> Stripe<T> {
 pub(crate) struct Stripes<T> {
     stripes: Box<[Mutex<Stripe<T>>]>,
     start: Instant,
+    /// Time at which all objects were removed; 0 if never. Written while all stripes are locked and
+    /// read under the lock of one, which orders it.
+    cleared: AtomicU64,
 }
 
 impl<T> Stripes<T> {
@@ -73,6 +77,7 @@ impl<T> Stripes<T> {
         Self {
             stripes: (0..STRIPES).map(|_| Mutex::new(stripe())).collect(),
             start: Instant::now(),
+            cleared: AtomicU64::new(0),
         }
     }
 
@@ -85,6 +90,16 @@ impl<T> Stripes<T> {
     pub(crate) fn of(&self, hash: u64) -> MutexGuard<'_, Stripe<T>> {
         let stripe = &self.stripes[(hash >> STRIPE_SHIFT) as usize % STRIPES];
         stripe.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that all objects are removed. The caller holds all stripes.
+    pub(crate) fn note_clear(&self) {
+        self.cleared.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Returns whether all objects were removed at or after a time. The caller holds a stripe.
+    pub(crate) fn cleared_since(&self, time: u64) -> bool {
+        self.cleared.load(Ordering::Relaxed) >= time
     }
 
     /// Locks all stripes, in order.
