@@ -131,7 +131,7 @@ pub(crate) struct Log {
     state: Mutex<State>,
     /// Wakes the writer.
     work: Condvar,
-    /// Wakes producers and callers of [`Log::sync`].
+    /// Wakes producers and callers of [`Log::sync_until`].
     progress: Condvar,
     /// The segments in memory, for readers.
     resident: RwLock<Vec<Arc<Segment>>>,
