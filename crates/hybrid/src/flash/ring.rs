@@ -1,11 +1,9 @@
 //! Reads through one io_uring that all threads of a process share.
 //!
-//! The thread that begins a read submits it, and takes the completions that there are then: the
-//! futures that it wakes are often those of its own runtime's thread. One thread, the reaper, waits
-//! for the other completions; where many reads are in flight, it waits for several at once. The
-//! lock of `Queue` covers the submission queue and the count of reads in flight, never a system
-//! call except where the submission queue is full. The lock `completions` covers the completion
-//! queue.
+//! The thread that begins a read submits it, and one thread, the reaper, waits for completions and
+//! wakes futures. The lock of `Queue` covers the submission queue and the count of reads in flight,
+//! never a system call except where the submission queue is full. The reaper alone touches the
+//! completion queue.
 //!
 //! Invariants: the user data of a read's entry is one reference to its [`Request`], which holds the
 //! buffer. The reaper takes the reference back with the completion, so the kernel never writes to
@@ -45,13 +43,6 @@ const ATTEMPTS: usize = 16;
 /// Times that the kernel may give a read back unserved before the reaper reads it itself.
 const MOST_REFUSALS: u32 = 3;
 
-/// Reads in flight from which on the reaper waits for several completions.
-const MANY_IN_FLIGHT: usize = 16;
-
-/// Most completions that the reaper waits for, and the longest time that it does, in nanoseconds.
-const MOST_AT_ONCE: usize = 16;
-const LONGEST_WAIT: u32 = 50_000;
-
 /// Most bytes of one entry; longer reads are continued.
 const MOST_BYTES: usize = 1 << 30;
 
@@ -72,8 +63,6 @@ struct Shared {
     target: Arc<Target>,
     buffers: Buffers,
     queue: Mutex<Queue>,
-    /// Held by the thread that takes completions.
-    completions: Mutex<Vec<(u64, i32)>>,
 }
 
 #[derive(Debug, Default)]
@@ -109,13 +98,7 @@ impl Ring {
         if !features.is_feature_nodrop() || !features.is_feature_fast_poll() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let shared = Arc::new(Shared {
-            uring,
-            target,
-            buffers,
-            queue: Mutex::default(),
-            completions: Mutex::default(),
-        });
+        let shared = Arc::new(Shared { uring, target, buffers, queue: Mutex::default() });
         let reaper = thread::Builder::new().name("floe-flash".to_owned()).spawn({
             let shared = Arc::clone(&shared);
             move || shared.reap()
@@ -138,7 +121,6 @@ impl Ring {
             // Should the kernel take the entries later, it fills buffers that nobody waits for.
             requests.iter().for_each(|request| self.shared.serve(request, &mut wakers));
         }
-        self.shared.take_completions(&mut wakers);
         wake_all(&mut wakers);
     }
 }
@@ -239,50 +221,29 @@ impl Shared {
 
     /// Runs the reaper until the ring is dropped and no read is in flight.
     fn reap(&self) {
-        let mut wakers = Vec::new();
+        let (mut ended, mut wakers) = (Vec::new(), Vec::new());
         loop {
-            if let Err(error) = self.wait()
+            if let Err(error) = self.uring.submit_and_wait(1)
                 && !is_transient(&error)
             {
                 thread::sleep(Duration::from_millis(10)); // forbidden since; completions still come
             }
-            let over = self.take_completions(&mut wakers);
+            // SAFETY: the reaper alone has the completion queue.
+            let completions = unsafe { self.uring.completion_shared() };
+            ended.extend(completions.map(|entry| (entry.user_data(), entry.result())));
+            let mut served = 0;
+            for (token, result) in ended.drain(..).filter(|(token, _)| *token != WAKE_UP) {
+                // SAFETY: the user data of a read's entry is a reference from `push_read`, and each
+                // entry completes once.
+                let request = unsafe { Arc::from_raw(token as *const Request) };
+                served += usize::from(self.advance(&request, result, &mut wakers));
+            }
+            let over = self.refill(served, &mut wakers);
             wake_all(&mut wakers);
             if over {
                 return;
             }
         }
-    }
-
-    /// Waits for a completion, or for several where many reads are in flight.
-    fn wait(&self) -> io::Result<usize> {
-        let in_flight = lock(&self.queue).in_flight;
-        if in_flight < MANY_IN_FLIGHT || !self.uring.params().is_feature_ext_arg() {
-            return self.uring.submit_and_wait(1);
-        }
-        let longest = types::Timespec::new().nsec(LONGEST_WAIT);
-        let arguments = types::SubmitArgs::new().timespec(&longest);
-        self.uring.submitter().submit_with_args((in_flight / 4).min(MOST_AT_ONCE), &arguments)
-    }
-
-    /// Takes the completions that there are, unless another thread does. Returns whether the reaper
-    /// has nothing left to do, for ever.
-    fn take_completions(&self, wakers: &mut Vec<Waker>) -> bool {
-        let Ok(mut ended) = self.completions.try_lock() else {
-            return false; // the other thread sees what came before it, and the reaper the rest
-        };
-        // SAFETY: the lock is held, so that no other thread has the completion queue.
-        let completions = unsafe { self.uring.completion_shared() };
-        ended.extend(completions.map(|entry| (entry.user_data(), entry.result())));
-        let mut served = 0;
-        for (token, result) in ended.drain(..).filter(|(token, _)| *token != WAKE_UP) {
-            // SAFETY: the user data of a read's entry is a reference from `push_read`, and each
-            // entry completes once.
-            let request = unsafe { Arc::from_raw(token as *const Request) };
-            served += usize::from(self.advance(&request, result, wakers));
-        }
-        drop(ended);
-        self.refill(served, wakers)
     }
 
     /// Ends a read, or has it continued. Returns whether it has ended.
@@ -366,7 +327,7 @@ impl fmt::Debug for Shared {
 
 /// Returns whether an error of `io_uring_enter` means "try again later".
 fn is_transient(error: &io::Error) -> bool {
-    let transient = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ENOMEM, libc::ETIME];
+    let transient = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ENOMEM];
     error.raw_os_error().is_some_and(|number| transient.contains(&number))
 }
 
