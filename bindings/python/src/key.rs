@@ -5,7 +5,7 @@
 //! are deadlocked. Therefore `str`, `int`, `bytes`, `float`, `bool`, `None`, types, and tuples of
 //! these, all of exactly these types, are compared here, with the same results as in Python.
 //! Objects of other types that are equal to such a *plain* object are replaced by it for comparison
-//! ([`crate::plain`]): numbers, namedtuples, and most subclasses. Every other key is resolved to an
+//! ([`sort`]): numbers, namedtuples, and most subclasses. Every other key is resolved to an
 //! [identity](crate::identity::Known) before any lock is taken, and is equal only to keys with the
 //! same identity.
 //!

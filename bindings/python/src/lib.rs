@@ -23,7 +23,7 @@ mod slot;
 mod sort;
 mod waits;
 
-/// Atomics of [`pointer`], whose model test replaces them by those of a model checker.
+/// Atomics of [`mod@pointer`], whose model test replaces them by those of a model checker.
 mod sync {
     pub(crate) use std::sync::atomic::{AtomicPtr, Ordering};
 

@@ -563,7 +563,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// When the flash fails; a restart may then bring objects back.
     pub fn clear(&self) -> io::Result<()> {
         let store = self.store();
-        // Memory first: what leaves it by calls that began before the stripes are locked is dropped.
+        // Memory first: what leaves it by calls that began before the stripes are locked is lost.
         self.shared.memory.clear();
         let first = loop {
             let mut stripes = store.stripes.all();
