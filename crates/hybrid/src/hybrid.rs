@@ -157,11 +157,10 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         key.encode_key(|key| hash_key(self.store().hash_seed, key))
     }
 
-    /// Notes that objects which leave memory from now on do so by this thread's call, which changes
-    /// the key with this hash; 0 for none.
-    fn enter(&self, changing: u64) {
+    /// Notes that objects which leave memory from now on do so by this thread's load.
+    fn note_load(&self) {
         CALL_BEGAN.set(self.store().stripes.now());
-        CHANGING.set(changing);
+        CHANGING.set(0);
     }
 
     /// Returns how the cache was found when it was opened.
@@ -241,7 +240,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             self.shared.memory.remove(&key);
             return Inserted::Declined(declined);
         }
-        self.enter(change.hash());
+        CALL_BEGAN.set(change.began());
+        CHANGING.set(change.hash());
         self.shared.memory.insert_with(key, held, options);
         CHANGING.set(0);
         if DECLINED.replace(false) { Inserted::ToFlash } else { Inserted::InMemory }
@@ -358,7 +358,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
         let found = self.store().read(hash, place, bytes, read).await;
         let (value, expires) = found.ok().flatten().flatten().ok_or(Miss)?;
-        self.enter(0);
+        self.note_load();
         Ok(self.brought(key_bytes, value, expires))
     }
 
@@ -391,7 +391,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
             let found = key.encode_key(|key| self.store().read_blocking(hash, place, key, read));
             let (value, expires) = found.ok().flatten().flatten().ok_or(Miss)?;
-            self.enter(0);
+            self.note_load();
             Ok::<_, Miss>(self.brought(key.encode_key(<[u8]>::len), value, expires))
         });
         let value = loaded.ok().map(|held| held.value.clone());
@@ -486,7 +486,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             let key: K = key.to_owned();
             let held = self.hold(&key, value, self.shared.time_to_live);
             // A value that memory declines, since its key changed meanwhile, must not go to flash.
-            self.enter(0);
+            self.note_load();
             Ok(held)
         };
         let result = {

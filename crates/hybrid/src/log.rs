@@ -23,6 +23,8 @@ use crate::index::Place;
 
 /// Bytes that are written at a time.
 const CHUNK_BYTES: usize = 256 << 10;
+/// Bytes that are written at a time while producers wait.
+const LARGE_CHUNK_BYTES: usize = 1 << 20;
 /// Segments in memory that producers may fill; the writer may fill one more with records that it
 /// keeps.
 const PRODUCER_SEGMENTS: usize = 2;
@@ -537,7 +539,7 @@ impl Log {
     /// Writes what producers append until the log ends. `evict` empties places ahead.
     pub(crate) fn run(&self, evict: &mut impl Evict) {
         let mut chunk =
-            self.flash.buffers().take(CHUNK_BYTES.min(self.geometry.segment_bytes as usize));
+            self.flash.buffers().take(LARGE_CHUNK_BYTES.min(self.geometry.segment_bytes as usize));
         loop {
             let result = match self.next_work() {
                 Work::Evict(number) => evict.evict(number).map(|()| {
@@ -589,7 +591,9 @@ impl Log {
             let segment = Arc::clone(&first.segment);
             if first.written < ready {
                 let from = first.written / PAGE_BYTES * PAGE_BYTES;
-                let until = ready.next_multiple_of(PAGE_BYTES).min(from + CHUNK_BYTES);
+                let producers_wait = state.fillings.len() >= PRODUCER_SEGMENTS;
+                let most = if producers_wait { LARGE_CHUNK_BYTES } else { CHUNK_BYTES };
+                let until = ready.next_multiple_of(PAGE_BYTES).min(from + most);
                 let written = Written::Records(until.min(ready));
                 return Work::Write { segment, from, until, written };
             }

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Number of stripes, a power of two. The bits of the hash that choose one are bits of every tag.
-const STRIPES: usize = 1 << 14;
+const STRIPES: usize = 1 << 12;
 const STRIPE_SHIFT: u32 = 7;
 
 /// The state of the keys of a stripe.
@@ -117,16 +117,18 @@ impl<T> Stripes<T> {
         let mut stripe = self.of(hash);
         forget()?;
         let departing = stripe.take_departing(hash);
-        self.note(&mut stripe, hash);
+        let began = self.note(&mut stripe, hash) + 1;
         stripe.changing.push(hash);
-        Ok((Change { stripes: self, hash }, departing))
+        Ok((Change { stripes: self, hash, began }, departing))
     }
 
-    fn note(&self, stripe: &mut Stripe<T>, hash: u64) {
+    /// Notes a change of a key. Returns its time.
+    fn note(&self, stripe: &mut Stripe<T>, hash: u64) -> u64 {
         let now = self.now();
         let known = stripe.recent.iter().position(|(changed, _)| *changed == hash);
         let oldest = usize::from(stripe.recent[1].1 < stripe.recent[0].1);
         stripe.recent[known.unwrap_or(oldest)] = (hash, now);
+        now
     }
 }
 
@@ -135,12 +137,18 @@ impl<T> Stripes<T> {
 pub(crate) struct Change<'a, T> {
     stripes: &'a Stripes<T>,
     hash: u64,
+    began: u64,
 }
 
 impl<T> Change<'_, T> {
     /// Returns the hash of the key.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
+    }
+
+    /// Returns the first time after the begin of the change.
+    pub(crate) fn began(&self) -> u64 {
+        self.began
     }
 }
 
