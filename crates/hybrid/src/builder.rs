@@ -116,9 +116,10 @@ impl<K, V> fmt::Debug for Builder<K, V> {
 }
 
 impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
-    /// Sets the limit of memory in bytes: objects in memory, and the segments that are filled and
-    /// written. The [index](crate::FlashStats::index_bytes) comes on top of it: about 9 bytes for
-    /// each object on flash.
+    /// Sets the limit of memory in bytes: objects in memory, the segments that are filled and
+    /// written, and the [index](crate::FlashStats::index_bytes), which takes about 9 bytes for each
+    /// object on flash. An index that needs more takes it beyond the limit: the objects in memory
+    /// keep an eighth.
     pub fn memory(self, bytes: u64) -> Self {
         Self { memory: bytes, ..self }
     }
@@ -156,7 +157,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
         };
         let max_segment_bytes = segment_bytes(self.memory);
         let buffers = SEGMENTS_IN_MEMORY as u64 * max_segment_bytes;
-        let Some(objects_bytes) = self.memory.checked_sub(buffers).filter(|left| *left > 0) else {
+        let Some(memory_bytes) = self.memory.checked_sub(buffers).filter(|left| *left > 0) else {
             return Err(OpenError::Setting(format!(
                 "{} bytes of memory are too few: a hybrid cache needs at least {}",
                 self.memory,
@@ -177,7 +178,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
         let open =
             recovery::open(Arc::new(flash), &options).map_err(|failure| failure.at(&path))?;
         let settings =
-            Settings { objects_bytes, on_full: self.on_full, time_to_live: self.time_to_live };
+            Settings { memory_bytes, on_full: self.on_full, time_to_live: self.time_to_live };
         Hybrid::assemble(open, &settings).map_err(|source| OpenError::Io { path, source })
     }
 }

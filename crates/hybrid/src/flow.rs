@@ -37,8 +37,8 @@ pub enum OnFull {
 /// Settings of an open cache.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Limit of objects in memory in bytes.
-    pub(crate) objects_bytes: u64,
+    /// Limit in bytes of objects in memory and the index together.
+    pub(crate) memory_bytes: u64,
     pub(crate) on_full: OnFull,
     pub(crate) time_to_live: Option<Duration>,
 }
@@ -52,17 +52,6 @@ pub(crate) struct Held<V> {
     pub(crate) expires: u32,
     /// True if flash has the object, too, unless it evicted it since.
     pub(crate) on_flash: bool,
-    /// Set by the first hit.
-    pub(crate) used: AtomicBool,
-}
-
-impl<V> Held<V> {
-    pub(crate) fn note_use(&self) {
-        // Later hits write nothing. Relaxed: a hint for admission.
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
-        }
-    }
 }
 
 /// An encoded object on its way from memory to flash.

@@ -62,6 +62,10 @@ struct Miss;
 
 struct Shared<K: Key + Send + Sync + 'static, V: Value> {
     memory: Cache<K, Held<V>>,
+    /// Limit in bytes of objects in memory and the index together.
+    memory_bytes: u64,
+    /// Bytes of the index that the objects in memory have made room for.
+    index_bytes: AtomicU64,
     flow: Arc<Flow>,
     superblock: SuperblockWriter,
     opened: Opened,
@@ -133,20 +137,34 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         });
         let listener = Arc::clone(&flow);
         let memory = Cache::builder()
-            .weight_capacity(settings.objects_bytes)
+            .weight_capacity(settings.memory_bytes)
             .weigher(|_: &K, held: &Held<V>| held.weight)
             .listener(move |key: &K, held: &Held<V>, cause| listener.depart(key, held, cause))
             .build();
-        Ok(Self {
+        let cache = Self {
             shared: Arc::new(Shared {
                 memory,
+                memory_bytes: settings.memory_bytes,
+                index_bytes: AtomicU64::new(0),
                 flow,
                 superblock,
                 opened,
                 time_to_live: settings.time_to_live,
                 writer: Mutex::new(Some(writer)),
             }),
-        })
+        };
+        cache.account_for_index();
+        Ok(cache)
+    }
+
+    /// Gives the memory that the index has taken from the objects in memory, which keep an eighth.
+    fn account_for_index(&self) {
+        let (now, shared) = (self.store().index.memory_bytes(), &*self.shared);
+        // Relaxed: the counts order nothing, and the larger one wins.
+        if shared.index_bytes.fetch_max(now, Ordering::Relaxed) < now {
+            let left = shared.memory_bytes.saturating_sub(now);
+            shared.memory.resize_weight(left.max(shared.memory_bytes / 8));
+        }
     }
 
     fn store(&self) -> &Store<Departing> {
@@ -244,6 +262,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         CHANGING.set(change.hash());
         self.shared.memory.insert_with(key, held, options);
         CHANGING.set(0);
+        self.account_for_index();
         if DECLINED.replace(false) { Inserted::ToFlash } else { Inserted::InMemory }
     }
 
@@ -269,8 +288,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         });
         let options = time_to_live
             .map_or_else(InsertOptions::new, |time| InsertOptions::new().time_to_live(time));
-        let used = AtomicBool::new(false);
-        (Held { value, weight, expires, on_flash: false, used }, options)
+        (Held { value, weight, expires, on_flash: false }, options)
     }
 
     /// Makes an entry for memory of an object that was read from flash.
@@ -283,8 +301,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 InsertOptions::new().time_to_live(Duration::from_secs(left))
             }
         };
-        let used = AtomicBool::new(false);
-        (Held { value, weight, expires, on_flash: true, used }, options)
+        (Held { value, weight, expires, on_flash: true }, options)
     }
 
     fn in_memory<Q>(&self, key: &Q) -> Option<V>
@@ -292,10 +309,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         K: Borrow<Q>,
         Q: Key + ?Sized,
     {
-        self.shared.memory.read(key, |held| {
-            held.note_use();
-            held.value.clone()
-        })
+        self.shared.memory.read(key, |held| held.value.clone())
     }
 
     /// Returns the object of a key that is on its way from memory to flash.

@@ -14,6 +14,7 @@
 //! and at most an eighth of a large table is unused.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::format::LengthCode;
@@ -98,6 +99,10 @@ impl Shard {
 
     fn parts(&self) -> usize {
         self.buckets.len() / PART_BUCKETS
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.buckets.len() * size_of::<Bucket>()) as u64
     }
 
     fn is_full(&self) -> bool {
@@ -186,6 +191,8 @@ fn distance(tag: u64) -> usize {
 pub(crate) struct Index {
     layout: Layout,
     shards: Box<[Mutex<Shard>]>,
+    /// Bytes of all tables, a statistic.
+    bytes: AtomicU64,
 }
 
 /// The result of an insertion.
@@ -205,10 +212,18 @@ impl Index {
         assert!(address_units <= 1 << 40, "flash beyond 16 TiB");
         let buckets = objects * 100 / (FULL_PERCENT * SLOTS) as u64;
         let parts = buckets.div_ceil(PART_BUCKETS as u64).max(1);
-        let shards = (parts / 8).clamp(64, 4096);
+        let shards = (parts / 8).clamp(16, 4096);
         let parts = (parts / shards).max(1) as usize;
         let shards = (0..shards).map(|_| Mutex::new(Shard::new(parts))).collect();
-        Self { layout: Layout { address_bits }, shards }
+        Self::of(Layout { address_bits }, shards)
+    }
+
+    fn of(layout: Layout, mut shards: Box<[Mutex<Shard>]>) -> Self {
+        let bytes = |shard: &mut Mutex<Shard>| {
+            shard.get_mut().unwrap_or_else(PoisonError::into_inner).bytes()
+        };
+        let bytes = AtomicU64::new(shards.iter_mut().map(bytes).sum());
+        Self { layout, shards, bytes }
     }
 
     fn shard(&self, hash: u64) -> (MutexGuard<'_, Shard>, Key) {
@@ -247,7 +262,12 @@ impl Index {
                 Inserted::Replaced(self.layout.place(old))
             }
             None => {
+                let before = shard.bytes();
                 shard.insert(self.layout, key, slot);
+                let grown = shard.bytes() - before;
+                if grown > 0 {
+                    self.bytes.fetch_add(grown, Ordering::Relaxed);
+                }
                 Inserted::New
             }
         }
@@ -334,10 +354,7 @@ impl Index {
 
     /// Returns the bytes of memory of the tables.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let buckets = |shard: &Mutex<Shard>| {
-            shard.lock().unwrap_or_else(PoisonError::into_inner).buckets.capacity()
-        };
-        self.shards.iter().map(|shard| (buckets(shard) * size_of::<Bucket>()) as u64).sum()
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the numbers that [`Index::load`] needs to read the tables again.
@@ -382,8 +399,7 @@ impl Index {
             }
             shards.push(Mutex::new(shard));
         }
-        let layout = Self::new(address_units, 0).layout;
-        Ok(Self { layout, shards: shards.into() })
+        Ok(Self::of(Self::new(address_units, 0).layout, shards.into()))
     }
 }
 

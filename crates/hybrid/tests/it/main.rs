@@ -243,6 +243,23 @@ fn insertions_and_removals_can_be_awaited() {
 }
 
 #[test]
+fn objects_in_memory_make_room_for_the_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cache");
+    let built = Hybrid::builder().memory(2 << 20).flash(&path, 64 << 20).object_bytes(1 << 20);
+    let cache: Hybrid<u64, u64> = built.open().unwrap();
+    let limit = cache.stats().memory.weight_capacity.unwrap();
+    for key in 0..100_000 {
+        cache.insert(key, key);
+    }
+    let stats = cache.stats();
+    let taken = stats.memory.weight_capacity.unwrap() + stats.flash.index_bytes;
+    assert!(stats.flash.index_bytes > 500_000, "{stats:?}");
+    assert!(taken <= limit + (1 << 19), "{taken} of {limit}");
+    assert!(stats.memory.weight <= stats.memory.weight_capacity.unwrap());
+}
+
+#[test]
 fn many_keys_are_read_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cache");
