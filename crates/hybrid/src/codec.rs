@@ -52,6 +52,12 @@ pub trait Value: Clone + Send + Sync + 'static {
     /// version of the program.
     fn decode(bytes: &[u8]) -> Option<Self>;
 
+    /// Makes a value from bytes that it may keep, without a copy. The bytes share a buffer that is
+    /// up to two pages longer.
+    fn decode_shared(bytes: Bytes) -> Option<Self> {
+        Self::decode(&bytes)
+    }
+
     /// Returns the bytes of memory that the value takes, for the cache's limit.
     fn bytes(&self) -> usize;
 }
@@ -143,7 +149,25 @@ macro_rules! values_of_bytes {
     )*};
 }
 
-values_of_bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>, Bytes);
+values_of_bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>);
+
+impl Value for Bytes {
+    fn encode<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+        with(self)
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        Some(Self::copy_from_slice(bytes))
+    }
+
+    fn decode_shared(bytes: Bytes) -> Option<Self> {
+        Some(bytes)
+    }
+
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+}
 
 macro_rules! values_of_text {
     ($($value:ty),*) => {$(

@@ -17,6 +17,7 @@ use crate::flow::{
     CALL_BEGAN, CHANGING, DECLINED, Departing, Flow, FlowCounters, Held, Settings, lock,
 };
 use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, UNIT_BYTES};
+use crate::index::Place;
 use crate::log::Refused;
 use crate::order::Change;
 use crate::recovery::{self, OpenStore, Opened, SuperblockWriter};
@@ -75,8 +76,8 @@ struct Shared<K: Key + Send + Sync + 'static, V: Value> {
 
 /// A cache in memory and on flash. Clones share it.
 ///
-/// Objects are inserted into memory, and go to flash when they leave it. A hit on flash brings the
-/// object to memory. Flash is one log: objects are appended, and the oldest ones leave, but for
+/// Objects are inserted into memory, and go to flash when they leave it. The second hit on flash
+/// brings an object to memory. Flash is one log: objects are appended, and the oldest ones leave, but for
 /// those that were used since they were written.
 ///
 /// ```
@@ -348,12 +349,16 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Q: Key + ToOwned<Owned = K> + ?Sized,
     {
         let hash = self.hash(key);
-        if let Some(value) = key.encode_key(|key| self.departing(hash, key)) {
+        let bytes = key.encode_key(<[u8]>::to_vec);
+        if let Some(value) = self.departing(hash, &bytes) {
             return Some(value);
         }
         // Most misses end here, without a load.
-        self.store().index.peek(hash)?;
-        let load = self.load_from_flash(hash, key);
+        let (place, uses) = self.store().index.look_up(hash)?;
+        if uses == 0 {
+            return self.read_once(hash, place, bytes).await;
+        }
+        let load = self.load_from_flash(hash, bytes);
         let value = {
             let loaded = self.shared.memory.loads().get_async(key, load).await;
             loaded.ok().map(|held| held.value.clone())
@@ -362,15 +367,29 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         value
     }
 
-    async fn load_from_flash<Q>(&self, hash: u64, key: &Q) -> Result<(Held<V>, InsertOptions), Miss>
-    where
-        Q: Key + ?Sized,
-    {
-        let bytes = key.encode_key(<[u8]>::to_vec);
-        let key_bytes = bytes.len();
-        let place = self.store().index.look_up(hash).ok_or(Miss)?;
+    /// Reads an object that was not used since it was written. It does not come to memory, where
+    /// another would have to leave for it.
+    async fn read_once(&self, hash: u64, place: Place, key: Vec<u8>) -> Option<V> {
+        let read = |value: &[u8], _| V::decode(value);
+        if let Some(found) = self.store().read_resident(hash, place, &key, read) {
+            return found.flatten();
+        }
+        let ((offset, len), pending) = self.store().begin_read(hash, place, key);
+        let buffer = self.store().log.flash.start(offset, len).await;
+        V::decode_shared(self.store().end_shared_read(pending, buffer).ok()??)
+    }
+
+    /// Reads an object for memory, as the load of its key. The place is looked up within the load,
+    /// which every later change of the key outdates.
+    async fn load_from_flash(
+        &self,
+        hash: u64,
+        key: Vec<u8>,
+    ) -> Result<(Held<V>, InsertOptions), Miss> {
+        let place = self.store().index.peek(hash).ok_or(Miss)?;
+        let key_bytes = key.len();
         let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
-        let found = self.store().read(hash, place, bytes, read).await;
+        let found = self.store().read(hash, place, key, read).await;
         let (value, expires) = found.ok().flatten().flatten().ok_or(Miss)?;
         self.note_load();
         Ok(self.brought(key_bytes, value, expires))
@@ -399,10 +418,14 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         if let Some(value) = key.encode_key(|key| self.departing(hash, key)) {
             return Some(value);
         }
-        self.store().index.peek(hash)?;
+        let (place, uses) = self.store().index.look_up(hash)?;
+        let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
+        if uses == 0 {
+            let found = key.encode_key(|key| self.store().read_blocking(hash, place, key, read));
+            return found.ok().flatten().flatten().map(|(value, _)| value);
+        }
         let loaded = self.shared.memory.loads().get(key, || {
-            let place = self.store().index.look_up(hash).ok_or(Miss)?;
-            let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
+            let place = self.store().index.peek(hash).ok_or(Miss)?;
             let found = key.encode_key(|key| self.store().read_blocking(hash, place, key, read));
             let (value, expires) = found.ok().flatten().flatten().ok_or(Miss)?;
             self.note_load();
@@ -434,7 +457,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             let read = |value: &[u8], _| V::decode(value);
             values[at] = self.departing(hash, &bytes);
             if values[at].is_none()
-                && let Some(place) = self.store().index.look_up(hash)
+                && let Some((place, _)) = self.store().index.look_up(hash)
             {
                 match self.store().read_resident(hash, place, &bytes, read) {
                     Some(found) => values[at] = found.flatten(),
@@ -450,9 +473,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         }
         let readings = self.store().log.flash.start_all(&ranges);
         for ((at, pending), reading) in places.into_iter().zip(readings) {
-            let read = |value: &[u8], _| V::decode(value);
-            let found = self.store().end_read(pending, reading.await, read);
-            values[at] = found.ok().flatten().flatten();
+            let found = self.store().end_shared_read(pending, reading.await);
+            values[at] = found.ok().flatten().and_then(V::decode_shared);
             self.count_flash(values[at].is_some());
         }
         values
@@ -481,10 +503,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             self.count_flash(true);
             return Ok(value);
         }
+        self.store().index.look_up(hash); // counts a use
         // Ends once memory has the value.
         let change = Mutex::new(None);
         let load = async {
-            let found = self.load_from_flash(hash, key).await;
+            let found = self.load_from_flash(hash, key.encode_key(<[u8]>::to_vec)).await;
             self.count_flash(found.is_ok());
             if let Ok(found) = found {
                 return Ok(found);

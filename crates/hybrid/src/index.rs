@@ -234,15 +234,17 @@ impl Index {
         (shard.lock().unwrap_or_else(PoisonError::into_inner), key)
     }
 
-    /// Returns where the record of a key is, and counts a use.
-    pub(crate) fn look_up(&self, hash: u64) -> Option<Place> {
+    /// Returns where the record of a key is, and the number of its uses before this one, which is
+    /// counted.
+    pub(crate) fn look_up(&self, hash: u64) -> Option<(Place, u8)> {
         let (mut shard, key) = self.shard(hash);
         let (bucket, at) = shard.find(self.layout, key)?;
         let slot = &mut shard.buckets[bucket].0[at];
-        if uses(*slot) < MOST_USES {
+        let before = uses(*slot);
+        if before < MOST_USES {
             *slot += 1 << 62;
         }
-        Some(self.layout.place(*slot))
+        Some((self.layout.place(*slot), before))
     }
 
     /// Returns where the record of a key is, without counting a use.
@@ -486,7 +488,7 @@ mod tests {
                         model.insert(print, (address, 0));
                     }
                     2 => {
-                        let expected = known.map(|(address, _)| place(address));
+                        let expected = known.map(|(address, uses)| (place(address), uses));
                         prop_assert_eq!(index.look_up(hash), expected);
                         if let Some((_, uses)) = model.get_mut(&print) {
                             *uses = (*uses + 1).min(MOST_USES);

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use twox_hash::XxHash3_64;
 
 use crate::flash::{Buffer, Flash};
 use crate::format::{
-    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, PAGE_BYTES, Record, RecordHeader, RecordKind,
-    SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, UNIT_BYTES, crc, footer_bytes,
+    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, PAGE_BYTES, RECORD_HEADER_BYTES, Record,
+    RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, UNIT_BYTES,
+    crc, footer_bytes,
 };
 use crate::index::{Index, Inserted, Place};
 use crate::log::{Evict, Log, Refused};
@@ -206,6 +208,20 @@ impl<T> Store<T> {
         let (at, _) = self.log.geometry.locate(place.address);
         let salt = self.log.segment_in(at).salt();
         ((offset, len), PendingRead { hash, place, key, skip, salt })
+    }
+
+    /// Examines what a read has brought. Returns the value in the buffer that was read.
+    pub(crate) fn end_shared_read(
+        &self,
+        pending: PendingRead,
+        buffer: io::Result<Buffer>,
+    ) -> io::Result<Option<Bytes>> {
+        let PendingRead { hash, place, key, skip, salt } = pending;
+        let buffer = buffer.inspect_err(|_| count(&self.counters.failed_reads))?;
+        let found = Self::examine(&buffer[skip..], salt, &key, |value, _| value.len());
+        let Some(value_bytes) = self.judge(hash, place, found) else { return Ok(None) };
+        let start = skip + RECORD_HEADER_BYTES + key.len();
+        Ok(Some(Bytes::from_owner(buffer).slice(start..start + value_bytes)))
     }
 
     /// Examines what a read has brought.

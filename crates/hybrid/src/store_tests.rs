@@ -89,7 +89,7 @@ impl Rig {
 
     fn get(&self, key: u64) -> Option<Vec<u8>> {
         let hash = self.hash(key);
-        let place = self.store.index.look_up(hash)?;
+        let (place, _) = self.store.index.look_up(hash)?;
         let read = |value: &[u8], _| value.to_vec();
         self.store.read_blocking(hash, place, &key.to_le_bytes(), read).unwrap()
     }
@@ -174,7 +174,7 @@ fn damage_and_unreadable_sectors_are_misses_and_counted() {
     let (mut found, mut failed) = (0, 0);
     for key in 0..2000 {
         let hash = rig.hash(key);
-        let Some(place) = rig.store.index.look_up(hash) else { continue };
+        let Some((place, _)) = rig.store.index.look_up(hash) else { continue };
         let read = |value: &[u8], _| value.to_vec();
         match rig.store.read_blocking(hash, place, &key.to_le_bytes(), read) {
             Ok(Some(value)) => {
