@@ -34,7 +34,7 @@ pub(crate) mod fetch_size;
 pub(crate) mod shards;
 mod streams;
 
-/// Most smallest blocks of a shard: their numbers have 32 bits.
+/// Maximum number of smallest blocks of a shard: their numbers have 32 bits.
 const MOST_SHARD_BLOCKS: u64 = 1 << 31;
 
 /// One part of a cache over any number of volumes; with one part, a whole cache.

@@ -12,14 +12,14 @@ use crate::geometry::{BlockSizes, SECTOR_BYTES, format_size};
 use crate::mapping::directory::Evict;
 use crate::memory::Memory;
 
-/// Most shards a cache can have.
+/// Maximum number of shards a cache can have.
 pub const MOST_SHARDS: u64 = 128;
 
 /// Cache space of a shard when the number of shards is not configured.
 const SHARD_BYTES: u64 = 1 << 30;
 
-/// Least shards for each part, so that the parts have equal load, and least groups of a shard that
-/// is useful.
+/// Minimum number of shards for each part, so that the parts have equal load, and minimum number of
+/// groups of a shard that is useful.
 const SHARDS_A_PART: u64 = 4;
 const GROUPS_A_SHARD: u64 = 16;
 

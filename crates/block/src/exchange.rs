@@ -265,7 +265,7 @@ impl Exchange {
 /// Bits of a [`RequestId`] for the number within its part; the part is in the bits above.
 const LOCAL_BITS: u32 = 24;
 
-/// Most parts of a cache.
+/// Maximum number of parts of a cache.
 pub const MOST_PARTS: usize = 1 << (u32::BITS - LOCAL_BITS);
 
 /// The number of a part of a cache, from 0.

@@ -18,7 +18,7 @@ pub type Sectors = Range<u64>;
 /// Largest block size accepted, in bytes.
 pub const LARGEST_BLOCK_BYTES: u64 = 1 << 20;
 
-/// Most block sizes one cache can have: the powers of two from 4 KiB to 1 MiB.
+/// Maximum number of block sizes one cache can have: the powers of two from 4 KiB to 1 MiB.
 pub const MOST_CLASSES: usize = 9;
 
 /// The id of a volume of the cache. A new volume gets the lowest free id, unless the caller gives
@@ -245,7 +245,7 @@ impl BlockSizes {
     }
 }
 
-/// Least groups of a cache that lets the eviction policy choose its victims well.
+/// Minimum number of groups of a cache that lets the eviction policy choose its victims well.
 const LEAST_GROUPS: u64 = 64;
 
 /// Default for the smallest block size, in sectors. Each block of a request is an operation of its

@@ -7,12 +7,12 @@
 
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 
-/// Sub-requests of one request under way at once: enough for the largest read or write of an NBD
-/// client.
+/// Maximum number of sub-requests of one request under way at once: enough for the largest read or
+/// write of an NBD client.
 pub(crate) const PIECES_AT_ONCE: u32 = 128;
 
-/// Sub-requests of a prefetch under way at once. Each takes a buffer as long as a region: 8 MiB
-/// with the largest blocks.
+/// Maximum number of sub-requests of a prefetch under way at once. Each takes a buffer as long as a
+/// region: 8 MiB with the largest blocks.
 const PREFETCHED_AT_ONCE: u32 = 8;
 
 /// The router's next action for a request.

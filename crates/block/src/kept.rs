@@ -474,7 +474,8 @@ impl KeptCache {
 /// A persistent cache that was started: its superblock, and its parts with their journals.
 #[derive(Debug)]
 pub struct Begun {
-    /// The superblock, to be written again when volumes are added or removed, and at the end.
+    /// The superblock. The owner writes it again when volumes are added or removed, and at
+    /// shutdown.
     pub superblock: Superblock,
     /// The cache and the journal of each part.
     pub parts: Vec<(BlockCache, PartJournal)>,

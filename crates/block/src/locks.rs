@@ -209,7 +209,7 @@ impl Locks {
     }
 }
 
-/// Counters of turns, in which commits or settlements run: numbers of turns begun and ended.
+/// Counters of the turns in which commits or settlements run: turns begun and turns ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Turns {
     begun: u64,
@@ -222,7 +222,7 @@ impl Turns {
         self.begun + 1
     }
 
-    /// Begins a turn.
+    /// Begins the next turn of commits or settlements.
     pub(crate) fn begin(&mut self) {
         debug_assert_eq!(self.begun, self.ended, "one at a time");
         self.begun += 1;

@@ -164,18 +164,18 @@ impl Mapping {
     }
 }
 
-/// Most blocks that all rounds together clean at once; each round has at least one.
+/// Maximum number of blocks that all rounds together clean at once; each round has at least one.
 pub(crate) const CLEANED_AT_ONCE: usize = 32;
 
-/// Most blocks cleaned ahead at once, and their largest share of all blocks: the blocks evicted in
-/// their place were not the coldest.
+/// Maximum number of blocks cleaned ahead at once, and their largest share of all blocks: the
+/// blocks evicted in their place were not the coldest.
 const AHEAD_AT_ONCE: usize = 32;
 const AHEAD_SHARE: usize = 8;
 
 /// The limit of a shard's dirty sectors, and the count of blocks being cleaned ahead.
 #[derive(Debug, Default)]
 pub(crate) struct Dirt {
-    /// Most sectors that may be dirty on the cache device; `None` without a limit.
+    /// Maximum number of sectors that may be dirty on the cache device; `None` without a limit.
     most: Option<u64>,
     /// Blocks that are being cleaned ahead.
     ahead: usize,

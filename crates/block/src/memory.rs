@@ -29,11 +29,11 @@ use crate::geometry::{Place, SECTOR_BYTES, VolumeId, format_size};
 use crate::join::{Request, RequestKind};
 use crate::stats::Stats;
 
-/// Least bytes of a memory tier. A smaller tier would hold hardly any pages.
+/// Minimum number of bytes of a memory tier. A smaller tier would hold hardly any pages.
 pub const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 
-/// Least pages of a part of the tier, if there are fewer than [`MOST_SMALL_PARTS`] such parts. Each
-/// part has some tens of evicted pages that wait until no reader looks at them.
+/// Minimum number of pages of a part of the tier, if there are fewer than [`MOST_SMALL_PARTS`] such
+/// parts. Each part has some tens of evicted pages that wait until no reader looks at them.
 const LEAST_PART_PAGES: usize = 256;
 
 /// Number of parts of [`LEAST_PART_PAGES`] from which the library's default number of parts is
@@ -48,16 +48,16 @@ const SPARE_BYTES: u64 = 72 * (SECTOR_BYTES + 64);
 const SPARE_SHARE: u64 = 16;
 const MOST_SPARE_BYTES: u64 = 2 << 20;
 
-/// Overhead of a held page besides its bytes, in the table and in the shard's set.
+/// Overhead in bytes of an unflushed page, in the table and in the shard's set.
 const HELD_COST_BYTES: u64 = 96;
 
-/// Divisor of the tier's memory: held pages may take a quarter of it.
+/// Divisor of the tier's memory: unflushed pages may take a quarter of it.
 const HELD_SHARE: u64 = 4;
 
-/// Least sectors that a shard can hold, if it may hold any.
+/// Minimum limit of unflushed sectors of a shard that may have any.
 pub(crate) const LEAST_HELD_SECTORS: u64 = 8;
 
-/// Most pages of a request that are looked up together.
+/// Maximum number of pages of a request that are looked up together.
 const LOOKED_FOR_AT_ONCE: usize = 16;
 
 /// The write mode of the memory tier.
@@ -133,7 +133,7 @@ pub enum Memory {
     Copies,
     /// The tier also holds unflushed writes.
     Holds {
-        /// Most unflushed sectors of all shards together, shared out evenly.
+        /// Maximum number of unflushed sectors of all shards together, shared out evenly.
         sectors: u64,
     },
 }

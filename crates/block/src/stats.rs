@@ -204,7 +204,7 @@ counters! {
     }
 }
 
-/// Most lost runs that each part reports.
+/// Maximum number of lost runs that each part reports.
 pub(crate) const MOST_LOST_RUNS: usize = 8;
 
 impl Requests {

@@ -161,7 +161,7 @@ impl<D: Device> Device for VolatileDevice<D> {
 
 /// The most adjacent sectors written in one operation.
 const RUN_SECTORS: usize = 64;
-/// The most writes in flight on the inner device.
+/// Maximum number of writes in flight on the inner device.
 const WRITES: usize = 32;
 /// The polling interval of an inner device that does not wake the ring.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -216,8 +216,9 @@ enum DiskTask {
     Store { offset: u64, len: u64 },
     /// Write out all sectors to make room in the cache.
     MakeRoom,
-    /// Zero a range, given whether it may be unmapped and must be fast; with `None`, discard it.
-    /// `stale` are the sectors that were cached for it before.
+    /// Zero a range, or discard it if `zeroing` is `None`. `zeroing` says whether the range may be
+    /// unmapped, and whether zeroing must be fast. `stale` are the sectors that were cached for it
+    /// before.
     Zero { offset: u64, len: u64, zeroing: Option<(bool, bool)>, stale: Vec<Dirty> },
     /// Change the size of the device.
     Resize { bytes: u64 },

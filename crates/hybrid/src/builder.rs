@@ -43,7 +43,7 @@ pub enum OpenError {
         /// The error of the system.
         source: io::Error,
     },
-    /// The file holds something else.
+    /// The file is not a hybrid cache.
     #[error(
         "{path} holds something other than a hybrid cache; use another path, or remove it",
         path = path.display()
@@ -116,33 +116,33 @@ impl<K, V> fmt::Debug for Builder<K, V> {
 }
 
 impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
-    /// Sets the limit of memory in bytes: objects in memory, the segments that are filled and
-    /// written, and the [index](crate::FlashStats::index_bytes), which takes about 9 bytes for each
-    /// object on flash. An index that needs more takes it beyond the limit: the objects in memory
-    /// keep an eighth.
+    /// Sets the limit of memory in bytes. It covers the objects in memory, the segments being
+    /// filled or written, and the [index](crate::FlashStats::index_bytes). The index takes about 9
+    /// bytes for each object on flash. The objects in memory keep at least an eighth of the limit;
+    /// a larger index exceeds it.
     pub fn memory(self, bytes: u64) -> Self {
         Self { memory: bytes, ..self }
     }
 
-    /// Sets the file or block device, and the bytes of it that are used. A file that does not exist
-    /// is created. One that exists keeps its size, and so `bytes` must be that.
+    /// Sets the file or block device, and the number of its bytes to use. A missing file is
+    /// created. For an existing file, `bytes` must be its size.
     pub fn flash(self, path: impl AsRef<Path>, bytes: u64) -> Self {
         let bytes = bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64;
         Self { flash: Some((path.as_ref().to_owned(), Some(bytes))), ..self }
     }
 
-    /// Sets what happens where producers are faster than the drive. They wait unless this is set.
+    /// Sets the behaviour when producers are faster than the drive. By default they wait.
     pub fn on_full(self, on_full: OnFull) -> Self {
         Self { on_full, ..self }
     }
 
-    /// Sets the time after its insertion at which an object expires.
+    /// Sets the default time to live of objects.
     pub fn time_to_live(self, time: Duration) -> Self {
         Self { time_to_live: Some(time), ..self }
     }
 
-    /// Sets the mean size of objects, key and value, in bytes, as far as known. The index has room
-    /// for as many from the start, and need not grow.
+    /// Sets the expected mean size of an object, key and value, in bytes. The index is then
+    /// allocated for the expected number of objects and need not grow.
     pub fn object_bytes(self, bytes: u64) -> Self {
         Self { object_bytes: bytes.max(1), ..self }
     }
@@ -150,7 +150,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
     /// Opens the cache, or creates it.
     ///
     /// # Errors
-    /// Names the path and the reason. What a file held stays.
+    /// Names the path and the reason. The content of an existing file stays as it was.
     pub fn open(self) -> Result<Hybrid<K, V>, OpenError> {
         let Some((path, bytes)) = self.flash else {
             return Err(OpenError::Setting("a hybrid cache needs a path for its flash".to_owned()));
@@ -188,7 +188,7 @@ fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// Returns the largest segment of which enough fit into a quarter of the memory.
+/// Returns the largest segment size at which the segments in memory fit into a quarter of it.
 fn segment_bytes(memory: u64) -> u64 {
     let most = memory / 4 / SEGMENTS_IN_MEMORY as u64;
     let largest = if most == 0 { 0 } else { 1 << most.ilog2() };

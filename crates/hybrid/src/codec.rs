@@ -1,4 +1,4 @@
-//! [`Key`] and [`Value`]: what can be stored on flash.
+//! [`Key`] and [`Value`]: traits of types that can be stored on flash.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 /// A key that can be written to flash.
 ///
-/// A borrowed form, such as `str` for `String`, encodes to the same bytes as the owned one. Keys
-/// are equal exactly where their bytes are.
+/// A borrowed form, such as `str` for `String`, encodes to the same bytes as the owned one. Two
+/// keys must be equal exactly when their bytes are.
 pub trait Key: Hash + Eq {
     /// Calls `with` with the bytes of the key, at most 65,535.
     fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R;
@@ -16,7 +16,7 @@ pub trait Key: Hash + Eq {
 
 /// A value that can be written to flash and read again.
 ///
-/// Clones are made for every hit: a large value is best shared, such as [`Bytes`] or an `Arc`.
+/// Each hit clones the value: use a shared type for large values, such as [`Bytes`] or an `Arc`.
 ///
 /// ```
 /// use floe_hybrid::Value;
@@ -48,8 +48,8 @@ pub trait Value: Clone + Send + Sync + 'static {
     /// Calls `with` with the bytes of the value.
     fn encode<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R;
 
-    /// Makes a value from its bytes. `None` counts as a miss: the bytes may be those of another
-    /// version of the program.
+    /// Decodes a value from its bytes. `None` counts as a miss: another version of the program may
+    /// have written the bytes.
     fn decode(bytes: &[u8]) -> Option<Self>;
 
     /// Makes a value from bytes that it may keep, without a copy. The bytes share a buffer that is
@@ -58,7 +58,7 @@ pub trait Value: Clone + Send + Sync + 'static {
         Self::decode(&bytes)
     }
 
-    /// Returns the bytes of memory that the value takes, for the cache's limit.
+    /// Returns the memory that the value takes in bytes, which counts towards the cache's limit.
     fn bytes(&self) -> usize;
 }
 
@@ -118,7 +118,7 @@ impl<const N: usize> Key for [u8; N] {
     }
 }
 
-/// The first key's bytes, their number as 2 bytes in front, and the second key's bytes.
+/// A pair is encoded as the length of the first key in 2 bytes, the first key and the second key.
 impl<A: Key, B: Key> Key for (A, B) {
     fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
         let mut bytes = Vec::new();

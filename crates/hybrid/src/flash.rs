@@ -104,7 +104,7 @@ pub(crate) struct FlashOptions {
     pub(crate) direct: bool,
     /// Read by io_uring where possible. Otherwise threads read.
     pub(crate) io_uring: bool,
-    /// Most bytes of free buffers that are kept.
+    /// Limit of the free buffers that are kept, in bytes.
     pub(crate) kept_bytes: usize,
 }
 
@@ -119,12 +119,12 @@ impl Default for FlashOptions {
 /// Dropping it waits for the reads in flight. Their futures keep the results.
 #[derive(Debug)]
 pub(crate) struct FileFlash {
-    /// Set up at the first [`Flash::start`]. Dropped before `target`.
+    /// The read engine, set up at the first [`Flash::start`]. Dropped before `target`.
     engine: OnceLock<Engine>,
     target: Arc<Target>,
     buffers: Buffers,
     io_uring: bool,
-    /// The process that opened the file, by its [`forks`].
+    /// Number of the process that opened the file, from [`forks`].
     forks: u64,
 }
 
@@ -133,7 +133,7 @@ enum Engine {
     #[cfg(target_os = "linux")]
     Ring(ring::Ring),
     Threads(Threads),
-    /// Not even a thread could be started: reads block.
+    /// No thread could be started: reads block the caller.
     Caller,
 }
 
@@ -169,7 +169,7 @@ impl FileFlash {
         })
     }
 
-    /// Begins the reads of the requests, all of them inside of the file.
+    /// Submits reads to the engine. All ranges must be inside the file.
     fn begin(&self, requests: &[Arc<Request>]) {
         match self.engine() {
             #[cfg(target_os = "linux")]
@@ -183,8 +183,8 @@ impl FileFlash {
         }
     }
 
-    /// Returns the request for a range, or a read that has ended already: of no bytes, of a range
-    /// outside of the file, or by a forked child, which has no part in the engine.
+    /// Returns the request for a range, or a read that has ended already. That is an empty read, a
+    /// read outside the file, or one by a forked child, which cannot use the engine.
     fn request(&self, offset: u64, len: usize) -> Result<Arc<Request>, Reading> {
         if let Err(error) = self.target.check_range(len, offset, std::ptr::null()) {
             return Err(Reading::ready(Err(error)));

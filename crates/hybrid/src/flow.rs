@@ -1,4 +1,4 @@
-//! The way of objects from memory to flash.
+//! The path of evicted objects from memory to flash.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -15,15 +15,15 @@ use crate::log::Refused;
 use crate::store::{Store, count, hash_key, seconds_now};
 
 thread_local! {
-    /// Time of the stripes at which this thread's call began that may make objects leave memory.
+    /// Start of this thread's current call that may evict from memory, on the clock of the stripes.
     pub(crate) static CALL_BEGAN: Cell<u64> = const { Cell::new(0) };
-    /// Hash of the key that this thread's call changes; 0 for none.
+    /// Hash of the key that this thread's current call changes; 0 for none.
     pub(crate) static CHANGING: Cell<u64> = const { Cell::new(0) };
     /// Set when memory declines the object of that key.
     pub(crate) static DECLINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The behaviour where objects leave memory faster than the drive takes them.
+/// The behaviour when memory evicts objects faster than the drive can write them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnFull {
@@ -50,7 +50,7 @@ pub(crate) struct Held<V> {
     pub(crate) weight: u32,
     /// Second since 1970 from which on the object is expired; 0 for never.
     pub(crate) expires: u32,
-    /// True if flash has the object, too, unless it evicted it since.
+    /// True if the object was written to flash. Flash may have evicted it since.
     pub(crate) on_flash: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Held<V> {
 pub(crate) struct Departing {
     pub(crate) header: RecordHeader,
     pub(crate) encoded: [u8; RECORD_HEADER_BYTES],
-    /// Key and value.
+    /// Bytes of key and value.
     pub(crate) body: Vec<u8>,
 }
 
@@ -85,14 +85,14 @@ pub(crate) struct FlowCounters {
     pub(crate) failed: AtomicU64,
 }
 
-/// The way from memory to flash. The memory's listener has it, too.
+/// The path from memory to flash, shared with the eviction listener of the cache in memory.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) store: Arc<Store<Departing>>,
     pub(crate) on_full: OnFull,
-    /// Hashes of objects that found no room in the log yet.
+    /// Hashes of objects that wait for room in the log.
     pub(crate) waiting: Mutex<VecDeque<u64>>,
-    /// True where `waiting` may have something.
+    /// True if `waiting` may have objects.
     pub(crate) waits: AtomicBool,
     pub(crate) counters: FlowCounters,
 }
@@ -102,7 +102,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Flow {
-    /// Takes an object that left memory.
+    /// Accepts an object that memory has evicted.
     pub(crate) fn depart<K: Key, V: Value>(&self, key: &K, held: &Held<V>, cause: Cause) {
         if held.on_flash || !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed) {
             return;
@@ -114,7 +114,7 @@ impl Flow {
         key.encode_key(|key| held.value.encode(|value| self.send(key, value, held.expires, since)));
     }
 
-    /// Appends an object to the log, or has it wait for room.
+    /// Appends an object to the log, or queues it until there is room.
     pub(crate) fn send(&self, key: &[u8], value: &[u8], expires: u32, since: u64) {
         let kind = RecordKind::Object;
         let header = RecordHeader { kind, key_bytes: key.len(), value_bytes: value.len(), expires };
@@ -153,7 +153,7 @@ impl Flow {
             && header.log_bytes() <= self.store.log.geometry.max_record_bytes()
     }
 
-    /// Appends waiting objects while there is room. Returns the bytes that the next one needs.
+    /// Appends queued objects while there is room. Returns the bytes that the next one needs.
     pub(crate) fn drain(&self) -> Option<usize> {
         // Acquire: pairs with the store after the push.
         if !self.waits.load(Ordering::Acquire) {
@@ -185,7 +185,7 @@ impl Flow {
         }
     }
 
-    /// Appends all waiting objects, and waits for the drive where it must.
+    /// Appends all queued objects. Blocks while the log has no room.
     pub(crate) fn drain_fully(&self) {
         while let Some(needed) = self.drain() {
             self.store.log.wait_for_room(needed);

@@ -1,4 +1,5 @@
-//! The bytes on flash: superblock, segments, records, footers. docs/format.md draws them.
+//! The bytes on flash: superblock, segments, records, footers. docs/hybrid-format.md has the
+//! layout.
 //!
 //! The file holds two superblocks and then segments of equal size. The log is written to the
 //! segments in turn; segment number `n` (from 1 on) stands in place `n mod segments`. A segment
@@ -61,8 +62,8 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Divides `bytes` of flash into segments of at most `max_segment_bytes`. Returns `None` if it
-    /// has no room for 8 of them.
+    /// Divides `bytes` of flash into segments of at most `max_segment_bytes`. Returns `None` if
+    /// fewer than 8 segments fit.
     pub(crate) fn of(bytes: u64, max_segment_bytes: u64) -> Option<Self> {
         let room = bytes.checked_sub(SEGMENTS_START)?;
         let mut segment_bytes = MAX_SEGMENT_BYTES as u64;
@@ -97,13 +98,13 @@ impl Geometry {
         (bytes / self.segment_bytes, (bytes % self.segment_bytes) as usize)
     }
 
-    /// Returns the bytes that the longest record may have.
+    /// Returns the maximum length of a record in bytes.
     pub(crate) fn max_record_bytes(&self) -> usize {
         self.segment_bytes as usize - SEGMENT_HEADER_BYTES - footer_bytes(1)
     }
 }
 
-/// Returns the bytes at a segment's end that a footer of so many entries takes.
+/// Returns the bytes that a footer with this many entries takes at a segment's end.
 pub(crate) fn footer_bytes(entries: usize) -> usize {
     entries * ENTRY_BYTES + TRAILER_BYTES
 }
@@ -111,9 +112,9 @@ pub(crate) fn footer_bytes(entries: usize) -> usize {
 /// The page that identifies a file as a hybrid cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Superblock {
-    /// Number of times it was written; odd ones are copy B.
+    /// Number of times that the superblock was written; odd generations are copy B.
     pub(crate) generation: u64,
-    /// Random, never used for two caches.
+    /// Random identity of the cache, never used for two caches.
     pub(crate) id: u64,
     pub(crate) geometry: Geometry,
     /// Number of times the cache was opened.
@@ -124,7 +125,8 @@ pub(crate) struct Superblock {
     pub(crate) hash_seed: u64,
     /// True if the last session ended in order.
     pub(crate) clean: bool,
-    /// Segment number at which the index was saved, and the number of its bytes; 0 if it was not.
+    /// Segment number at which the saved index starts, and its length in bytes; both 0 without a
+    /// saved index.
     pub(crate) saved_at: u64,
     pub(crate) saved_bytes: u64,
     /// Checksum of the saved index.
@@ -134,11 +136,11 @@ pub(crate) struct Superblock {
 /// The reason why a page is no superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadSuperblock {
-    /// The page holds something else.
+    /// The page is no superblock.
     Foreign,
     /// A superblock whose checksum does not match.
     Damaged,
-    /// Written by a later version of Floe.
+    /// The superblock was written by a later version of Floe.
     Version(u32),
 }
 
@@ -203,8 +205,8 @@ pub(crate) struct SegmentId {
 }
 
 impl SegmentId {
-    /// Returns a number that is combined with the checksums in the segment, so that bytes of its
-    /// predecessors in the same place do not pass.
+    /// Returns the segment's salt. It is combined with the checksums in the segment, so that bytes
+    /// of an older segment in the same place do not match.
     pub(crate) fn salt(&self) -> u32 {
         let mut mixed = self.cache ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^= self.session.rotate_left(32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -238,9 +240,10 @@ impl SegmentId {
 /// The meaning of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RecordKind {
-    /// A key and its value.
+    /// An object: a key and its value.
     Object,
-    /// All older records of the key are invalid. The record holds the key's hash, no key.
+    /// A removal: all older records of the key are invalid. The record holds the key's hash instead
+    /// of the key.
     Removal,
 }
 
@@ -255,17 +258,17 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Returns the bytes of header, key and value.
+    /// Returns the length of header, key and value in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
         RECORD_HEADER_BYTES + self.key_bytes + self.value_bytes
     }
 
-    /// Returns the bytes of the log that the record takes.
+    /// Returns the bytes that the record takes in the log, padding included.
     pub(crate) fn log_bytes(&self) -> usize {
         self.record_bytes().next_multiple_of(UNIT_BYTES)
     }
 
-    /// Encodes the header with a checksum of header, key and value, yet without the salt.
+    /// Encodes the header with a checksum of header, key and value. The salt is not added yet.
     pub(crate) fn encode(&self, key: &[u8], value: &[u8]) -> [u8; RECORD_HEADER_BYTES] {
         debug_assert_eq!((key.len(), value.len()), (self.key_bytes, self.value_bytes));
         let mut header = [0; RECORD_HEADER_BYTES];
@@ -300,8 +303,8 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Reads the record that begins the buffer. Returns `None` if it is not whole, its checksum
-    /// does not match, or another segment's content stands there.
+    /// Parses the record at the start of the buffer. Returns `None` if it is incomplete, damaged,
+    /// or left by another segment.
     pub(crate) fn decode(bytes: &'a [u8], salt: u32) -> Option<Self> {
         if bytes.len() < RECORD_HEADER_BYTES {
             return None;
@@ -326,11 +329,12 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The length of a record on flash as the index keeps it: 6 bits, rounded up by at most a quarter.
+/// The length of a record as the index stores it: a code of 6 bits, which rounds up by at most a
+/// quarter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LengthCode(pub(crate) u8);
 
-/// Units that each code stands for.
+/// Length in units that each code stands for.
 const LENGTHS: [u32; 64] = {
     let mut lengths = [0; 64];
     let mut units = 0u32;
@@ -346,19 +350,19 @@ const LENGTHS: [u32; 64] = {
 };
 
 impl LengthCode {
-    /// Returns the smallest code for a record of so many bytes, at most those of a segment.
+    /// Returns the smallest code for a record of this many bytes, at most the bytes of a segment.
     pub(crate) fn of(bytes: usize) -> Self {
         let units = bytes.div_ceil(UNIT_BYTES) as u32;
         Self(LENGTHS.partition_point(|&length| length < units) as u8)
     }
 
-    /// Returns the bytes that hold the record.
+    /// Returns the length in bytes that the code stands for.
     pub(crate) fn bytes(self) -> usize {
         LENGTHS[usize::from(self.0)] as usize * UNIT_BYTES
     }
 }
 
-/// A footer's note of one record.
+/// A footer's entry for one record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FooterEntry {
     pub(crate) hash: u64,
@@ -389,8 +393,7 @@ impl FooterEntry {
     }
 }
 
-/// A note of a removal, which the end of the process leaves though the removal's record is not
-/// written yet.
+/// A note of a removal whose record is not written yet. It survives the end of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) hash: u64,
@@ -430,7 +433,7 @@ impl Note {
     }
 }
 
-/// The end of a closed segment.
+/// The trailer at the end of a closed segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trailer {
     pub(crate) id: SegmentId,

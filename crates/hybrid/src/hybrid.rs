@@ -31,11 +31,11 @@ const ENTRY_OVERHEAD: usize = 96;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Inserted {
-    /// The object is in memory. It goes to flash when it leaves memory, if admission agrees.
+    /// The object is in memory. It goes to flash when memory evicts it.
     InMemory,
-    /// Memory has no room for an object of this size: it is on its way to flash.
+    /// The object is too large for memory and is on its way to flash.
     ToFlash,
-    /// The object is in neither, and an older one of its key is gone.
+    /// The object was not kept, and an older object of its key was removed.
     Declined(Declined),
 }
 
@@ -53,11 +53,11 @@ pub enum Declined {
 pub enum Removed {
     /// No restart brings the object back.
     Durable,
-    /// The object is gone, but it may be back after a restart: the flash has failed.
+    /// The object was removed, but a restart may bring it back: the flash has failed.
     NotDurable(io::Error),
 }
 
-/// A miss, as the load of a key finds it.
+/// A miss in memory and on flash, reported by the load of a key.
 #[derive(Debug)]
 struct Miss;
 
@@ -65,7 +65,7 @@ struct Shared<K: Key + Send + Sync + 'static, V: Value> {
     memory: Cache<K, Held<V>>,
     /// Limit in bytes of objects in memory and the index together.
     memory_bytes: u64,
-    /// Bytes of the index that the objects in memory have made room for.
+    /// Bytes of the index for which the limit of the objects in memory was lowered.
     index_bytes: AtomicU64,
     flow: Arc<Flow>,
     superblock: SuperblockWriter,
@@ -76,9 +76,9 @@ struct Shared<K: Key + Send + Sync + 'static, V: Value> {
 
 /// A cache in memory and on flash. Clones share it.
 ///
-/// Objects are inserted into memory, and go to flash when they leave it. The second hit on flash
-/// brings an object to memory. Flash is one log: objects are appended, and the oldest ones leave, but for
-/// those that were used since they were written.
+/// Objects are inserted into memory. When memory evicts an object, it is appended to a log on
+/// flash. The second hit on flash copies the object to memory. The log evicts its oldest segment;
+/// objects in it that were used since they were written are appended again.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -109,7 +109,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> fmt::Debug for Hybrid<K, V> {
 }
 
 impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
-    /// Makes the cache of an open store. `memory_bytes` is the limit of objects in memory.
+    /// Creates the cache from an open store. `memory_bytes` is the limit of the objects in memory.
     pub(crate) fn assemble(open: OpenStore<Departing>, settings: &Settings) -> io::Result<Self> {
         let OpenStore { store, superblock, opened, unlogged } = open;
         let store = Arc::new(store);
@@ -158,7 +158,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Ok(cache)
     }
 
-    /// Gives the memory that the index has taken from the objects in memory, which keep an eighth.
+    /// Lowers the limit of the objects in memory as the index grows. They keep at least an eighth.
     fn account_for_index(&self) {
         let (now, shared) = (self.store().index.memory_bytes(), &*self.shared);
         // Relaxed: the counts order nothing, and the larger one wins.
@@ -176,18 +176,19 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         key.encode_key(|key| hash_key(self.store().hash_seed, key))
     }
 
-    /// Notes that objects which leave memory from now on do so by this thread's load.
+    /// Attributes evictions from memory from now on to this thread's load.
     fn note_load(&self) {
         CALL_BEGAN.set(self.store().stripes.now());
         CHANGING.set(0);
     }
 
-    /// Returns how the cache was found when it was opened.
+    /// Returns the state in which the cache was found when it was opened.
     pub fn opened(&self) -> Opened {
         self.shared.opened
     }
 
-    /// Begins a change of a key: flash forgets what it has of it. Waits for the drive if it must.
+    /// Begins a change of a key and removes its object from flash. Blocks while the log has no
+    /// room.
     fn begin_change(&self, hash: u64) -> Change<'_, Departing> {
         loop {
             match self.try_begin_change(hash) {
@@ -197,7 +198,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         }
     }
 
-    /// Begins a change of a key, or returns the bytes of the log that are needed for it.
+    /// Begins a change of a key, or returns the bytes of room in the log that it needs.
     fn try_begin_change(&self, hash: u64) -> Result<Change<'_, Departing>, usize> {
         let store = self.store();
         let begun = store.stripes.begin_change(hash, || match store.forget(hash) {
@@ -208,16 +209,16 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         begun.map(|(change, _)| change)
     }
 
-    /// Inserts an object, or replaces the one of its key.
+    /// Inserts an object, replacing any older object of its key.
     ///
-    /// The call may wait for the drive where producers are faster; see
-    /// [`on_full`](crate::Builder::on_full). [`insert_async`](Self::insert_async) does not make a
-    /// thread wait.
+    /// The call blocks while producers are faster than the drive; see
+    /// [`on_full`](crate::Builder::on_full). [`insert_async`](Self::insert_async) does not block a
+    /// thread.
     pub fn insert(&self, key: K, value: V) -> Inserted {
         self.insert_with_lifetime(key, value, self.shared.time_to_live)
     }
 
-    /// Inserts an object that expires after a time; `None` for never.
+    /// Inserts an object with a time to live; `None` for one that never expires.
     pub fn insert_with_lifetime(
         &self,
         key: K,
@@ -230,8 +231,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         inserted
     }
 
-    /// Inserts an object, and awaits the drive where producers are faster. If the future is
-    /// dropped, the object may be inserted or not.
+    /// Inserts an object without blocking: the future waits while producers are faster than the
+    /// drive. If the future is dropped, the object may or may not be inserted.
     pub async fn insert_async(&self, key: K, value: V) -> Inserted {
         let hash = self.hash(&key);
         let change = loop {
@@ -267,7 +268,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         if DECLINED.replace(false) { Inserted::ToFlash } else { Inserted::InMemory }
     }
 
-    /// Returns why an object cannot be kept at all.
+    /// Returns the reason why an object cannot be stored at all, if there is one.
     fn declined(&self, key: &K, held: &Held<V>) -> Option<Declined> {
         let most = self.store().log.geometry.max_record_bytes() - RECORD_HEADER_BYTES;
         if (held.weight as usize) < most {
@@ -292,7 +293,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         (Held { value, weight, expires, on_flash: false }, options)
     }
 
-    /// Makes an entry for memory of an object that was read from flash.
+    /// Creates the entry in memory of an object that was read from flash.
     fn brought(&self, key_bytes: usize, value: V, expires: u32) -> (Held<V>, InsertOptions) {
         let weight = (key_bytes + value.bytes() + ENTRY_OVERHEAD).min(u32::MAX as usize) as u32;
         let options = match expires {
@@ -395,7 +396,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Ok(self.brought(key_bytes, value, expires))
     }
 
-    /// Returns the value of a key, from memory or from flash. The thread waits for the drive.
+    /// Returns the value of a key, from memory or from flash. Blocks while flash is read.
     pub fn get_blocking<Q>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -437,7 +438,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     }
 
     /// Returns the values of many keys, in their order. All reads of flash are in flight at once,
-    /// at the cost of one submission. Values that are found on flash do not come to memory.
+    /// at the cost of one submission. Values found on flash are not copied to memory.
     pub async fn get_many<Q>(&self, keys: &[&Q]) -> Vec<Option<V>>
     where
         K: Borrow<Q>,
@@ -480,11 +481,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         values
     }
 
-    /// Returns the value of a key; where neither memory nor flash has it, awaits `fetch` and
-    /// inserts what it brings. Callers that ask for the key meanwhile wait for the same fetch.
+    /// Returns the value of a key. If neither memory nor flash has it, awaits `fetch` and inserts
+    /// the result. Concurrent callers for the key wait for that one fetch.
     ///
     /// # Errors
-    /// The error of `fetch`, for all who waited for it.
+    /// The error of `fetch`, for all callers that waited for it.
     pub async fn get_or_fetch<Q, E>(
         &self,
         key: &Q,
@@ -535,8 +536,9 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         result
     }
 
-    /// Returns whether memory or flash has an object of the key. Of flash the answer is wrong for
-    /// one absent key in some thousands, since the index knows keys by a part of their hash.
+    /// Returns whether memory or flash has an object of the key. For flash this may be a false
+    /// positive: about one absent key in some thousands, since the index knows keys by a part of
+    /// their hash.
     pub fn contains<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -573,7 +575,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         }
     }
 
-    /// Removes the object of a key, and awaits that no restart can bring it back.
+    /// Removes the object of a key. The future ends when no restart can bring the object back.
     pub async fn remove_async<Q>(&self, key: &Q) -> Removed
     where
         K: Borrow<Q>,
@@ -594,7 +596,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         }
     }
 
-    /// Removes all objects, in a time that does not depend on their number.
+    /// Removes all objects in constant time.
     ///
     /// # Errors
     /// When the flash fails; a restart may then bring objects back.
@@ -625,8 +627,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         self.shared.superblock.write(flash, |block| block.first_segment = first)
     }
 
-    /// Makes all that was removed and replaced until now durable, and all that has gone to flash.
-    /// Objects that are in memory only stay there.
+    /// Makes all earlier removals and replacements durable, and all objects written to the log.
+    /// Objects that are only in memory are not written.
     ///
     /// # Errors
     /// When the flash fails.
@@ -635,7 +637,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         self.store().log.sync_until(self.store().log.end())
     }
 
-    /// Awaits what [`sync`](Self::sync) waits for.
+    /// Makes removals and replacements durable, as [`sync`](Self::sync) does, without blocking a
+    /// thread.
     ///
     /// # Errors
     /// When the flash fails.
@@ -646,8 +649,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         self.store().log.durable(self.store().log.end()).await
     }
 
-    /// Writes what is in memory to flash, and ends the cache: its other handles find only what is
-    /// in memory. The next start finds all objects within a second.
+    /// Writes the objects in memory to flash and closes the cache. Other handles then find only
+    /// objects in memory. The next start finds all objects within a second.
     ///
     /// # Errors
     /// When the flash fails; the next start then recovers what it can.

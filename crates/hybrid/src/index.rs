@@ -1,4 +1,4 @@
-//! The index in memory: where the record of a key is on flash, in 8 bytes an object.
+//! The index in memory: the place of each key's record on flash, in 8 bytes an object.
 //!
 //! A cuckoo hash table of buckets of 64 bytes with 8 slots each. A slot holds a tag of the key's
 //! hash, the record's address, its [length](LengthCode), and 2 bits that count its uses. The other
@@ -22,12 +22,12 @@ use crate::format::LengthCode;
 const SLOTS: usize = 8;
 /// The largest share of used slots before a shard grows, in percent.
 const FULL_PERCENT: usize = 95;
-/// Slots that may move to make room for one.
+/// Maximum number of slots moved to make room for one.
 const MOST_MOVES: usize = 400;
-/// Buckets of a part, as a power of two.
+/// Number of buckets of a part, as an exponent of 2.
 const PART_BITS: u32 = 7;
 const PART_BUCKETS: usize = 1 << PART_BITS;
-/// Uses that a slot can count.
+/// Maximum number of uses that a slot can count.
 pub(crate) const MOST_USES: u8 = 3;
 
 /// The place of a record on flash.
@@ -42,7 +42,7 @@ pub(crate) struct Place {
 #[repr(align(64))]
 struct Bucket([u64; SLOTS]);
 
-/// The division of a slot's 64 bits: from above 2 of uses, 6 of length, the tag, the address.
+/// The layout of a slot's 64 bits. From the top: 2 bits of uses, 6 of length, the tag, the address.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     address_bits: u32,
@@ -75,7 +75,7 @@ fn uses(slot: u64) -> u8 {
     (slot >> 62) as u8
 }
 
-/// One of the tables: its parts, one behind the other.
+/// The hash table of one shard: its parts, one after the other.
 #[derive(Debug, Default)]
 struct Shard {
     buckets: Vec<Bucket>,
@@ -84,7 +84,7 @@ struct Shard {
     random: u64,
 }
 
-/// The part of a key's hash that a shard sees.
+/// The part of a key's hash that its shard uses.
 #[derive(Debug, Clone, Copy)]
 struct Key {
     /// One of the two buckets within a part.
@@ -125,8 +125,8 @@ impl Shard {
         })
     }
 
-    /// Puts a slot into one of its buckets, if need be by moving others. Returns the slot that
-    /// found no room, which may be another one.
+    /// Inserts a slot into one of its two buckets, moving other slots if both are full. Returns the
+    /// slot left without room, which may be another one.
     fn place(&mut self, layout: Layout, key: Key, slot: u64) -> Result<(), (Key, u64)> {
         let (mut key, mut slot) = (key, slot);
         for _ in 0..MOST_MOVES {
@@ -161,7 +161,7 @@ impl Shard {
         self.used += 1;
     }
 
-    /// Gives the shard an eighth more parts, at least one.
+    /// Grows the shard by an eighth of its parts, at least one.
     fn grow(&mut self, layout: Layout) {
         let mut parts = self.parts() + (self.parts() / 8).max(1);
         'larger: loop {
@@ -181,12 +181,12 @@ impl Shard {
     }
 }
 
-/// Returns the exclusive or between the two buckets of a tag, never 0.
+/// Returns the exclusive or of the two bucket numbers of a tag, never 0.
 fn distance(tag: u64) -> usize {
     (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PART_BITS)) as usize | 1
 }
 
-/// The index of all records that may be served.
+/// The index of all records that lookups can find.
 #[derive(Debug)]
 pub(crate) struct Index {
     layout: Layout,
@@ -198,7 +198,7 @@ pub(crate) struct Index {
 /// The result of an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// No record of the key was known.
+    /// The key had no record.
     New,
     /// The slot held this place: an older record of the key, or of a key with an equal tag.
     Replaced(Place),
@@ -206,7 +206,7 @@ pub(crate) enum Inserted {
 
 impl Index {
     /// Creates an index for `address_units` units of flash, with room for about `objects`. It grows
-    /// where that was too few.
+    /// when more are inserted.
     pub(crate) fn new(address_units: u64, objects: u64) -> Self {
         let address_bits = (64 - address_units.leading_zeros()).clamp(24, 40);
         assert!(address_units <= 1 << 40, "flash beyond 16 TiB");
@@ -234,8 +234,7 @@ impl Index {
         (shard.lock().unwrap_or_else(PoisonError::into_inner), key)
     }
 
-    /// Returns where the record of a key is, and the number of its uses before this one, which is
-    /// counted.
+    /// Returns the place of a key's record and the number of its uses so far. Counts a use.
     pub(crate) fn look_up(&self, hash: u64) -> Option<(Place, u8)> {
         let (mut shard, key) = self.shard(hash);
         let (bucket, at) = shard.find(self.layout, key)?;
@@ -247,14 +246,14 @@ impl Index {
         Some((self.layout.place(*slot), before))
     }
 
-    /// Returns where the record of a key is, without counting a use.
+    /// Returns the place of a key's record without counting a use.
     pub(crate) fn peek(&self, hash: u64) -> Option<Place> {
         let (shard, key) = self.shard(hash);
         let (bucket, at) = shard.find(self.layout, key)?;
         Some(self.layout.place(shard.buckets[bucket].0[at]))
     }
 
-    /// Notes the newest record of a key, with no uses.
+    /// Sets the place of a key's newest record. Its uses start at 0.
     pub(crate) fn insert(&self, hash: u64, place: Place) -> Inserted {
         let (mut shard, key) = self.shard(hash);
         let slot = self.layout.slot(key.tag, place, 0);
@@ -275,12 +274,12 @@ impl Index {
         }
     }
 
-    /// Forgets a key. Returns where its record is.
+    /// Removes a key. Returns the place of its record.
     pub(crate) fn remove(&self, hash: u64) -> Option<Place> {
         self.remove_where(hash, |_| true).map(|(place, _)| place)
     }
 
-    /// Forgets a key if its newest record is at this address. Returns the number of its uses.
+    /// Removes a key if its newest record is at this address. Returns the number of its uses.
     pub(crate) fn remove_at(&self, hash: u64, address: u64) -> Option<u8> {
         self.remove_where(hash, |place| place.address == address).map(|(_, uses)| uses)
     }
@@ -306,8 +305,8 @@ impl Index {
         (self.layout.place(slot).address == address).then(|| uses(slot))
     }
 
-    /// Changes the address of a record that was copied, and the number of its uses. Returns false
-    /// if the key has a newer record or none.
+    /// Updates the address and the uses of a record that was copied. Returns false if the key has a
+    /// newer record or none.
     pub(crate) fn relocate(&self, hash: u64, from: u64, to: Place, uses: u8) -> bool {
         let (mut shard, key) = self.shard(hash);
         let Some((bucket, at)) = shard.find(self.layout, key) else { return false };
@@ -319,8 +318,8 @@ impl Index {
         is_same
     }
 
-    /// Forgets all keys whose records are at these addresses. Reads the whole table. Returns their
-    /// number.
+    /// Removes all keys whose records are in this range of addresses. Scans the whole table.
+    /// Returns the number of keys removed.
     pub(crate) fn remove_range(&self, addresses: Range<u64>) -> u64 {
         let mut removed = 0;
         for shard in &self.shards {
@@ -339,7 +338,7 @@ impl Index {
         removed
     }
 
-    /// Forgets all keys, one shard after the other.
+    /// Removes all keys, one shard after the other.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -354,12 +353,12 @@ impl Index {
         self.shards.iter().map(|shard| used(shard) as u64).sum()
     }
 
-    /// Returns the bytes of memory of the tables.
+    /// Returns the memory of the tables in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the numbers that [`Index::load`] needs to read the tables again.
+    /// Returns the shape of the tables, which [`Index::load`] needs to restore them.
     pub(crate) fn shape(&self) -> Vec<u32> {
         let parts = |shard: &Mutex<Shard>| {
             shard.lock().unwrap_or_else(PoisonError::into_inner).parts() as u32
@@ -367,7 +366,7 @@ impl Index {
         self.shards.iter().map(parts).collect()
     }
 
-    /// Passes the slots of all tables to `write`, a part at a time.
+    /// Saves the tables: passes the slots of one part at a time to `write`.
     pub(crate) fn save<E>(&self, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut bytes = Vec::with_capacity(PART_BUCKETS * size_of::<Bucket>());
         for shard in &self.shards {
@@ -381,7 +380,7 @@ impl Index {
         Ok(())
     }
 
-    /// Creates an index of a saved shape from the bytes that `read` fills in, a part at a time.
+    /// Restores an index of a saved shape. `read` fills in the slots of one part at a time.
     pub(crate) fn load<E>(
         address_units: u64,
         shape: &[u32],

@@ -1,4 +1,4 @@
-//! Looking at the file of a cache that no process uses.
+//! Inspection of a cache's file while no process uses it.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::format::{
 use crate::recovery::{OpenFailure, read_superblock};
 use crate::store::{decode_footer, seconds_now};
 
-/// Facts of a cache in its superblock.
+/// Facts about a cache from its superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
@@ -20,11 +20,11 @@ pub struct Info {
     pub session: u64,
     /// True if the last session was closed.
     pub clean: bool,
-    /// Bytes of a segment.
+    /// Size of a segment in bytes.
     pub segment_bytes: u64,
     /// Number of segments.
     pub segments: u64,
-    /// Bytes of the saved index; 0 if there is none.
+    /// Length of the saved index in bytes; 0 if there is none.
     pub saved_index_bytes: u64,
 }
 
@@ -32,13 +32,13 @@ pub struct Info {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contents {
-    /// Segments of the log.
+    /// Number of segments of the log.
     pub segments: u64,
-    /// Segments without a footer: of the log's end, or of a crash.
+    /// Segments without a footer, left at the end of the log or by a crash.
     pub open_segments: u64,
     /// Segments that could not be read.
     pub unreadable_segments: u64,
-    /// Records of objects, also of those that were replaced or removed since.
+    /// Records of objects, including objects replaced or removed later.
     pub objects: u64,
     /// Records of objects that are expired.
     pub expired: u64,
@@ -81,8 +81,8 @@ pub fn info(path: impl AsRef<Path>) -> Result<Info, OpenError> {
     })
 }
 
-/// Reads all segments of a cache and checks every record. `progress` gets the segments that were
-/// read and their number. No process may be using the cache.
+/// Reads all segments of a cache and checks every record. `progress` gets the number of segments
+/// read and the number of all segments. No process may be using the cache.
 ///
 /// # Errors
 /// When the file cannot be opened, is in use, or holds something else. Damage is no error: it is

@@ -1,4 +1,4 @@
-//! The log: where records are appended, and the thread that writes them to flash.
+//! The log of records, and the thread that writes it to flash.
 //!
 //! Producers append to the open segment, which is in memory. The writer thread writes it in chunks,
 //! one at a time, since the bytes in flight decide the tail of the reads beside them. A segment
@@ -21,16 +21,16 @@ use crate::format::{
 };
 use crate::index::Place;
 
-/// Bytes that are written at a time.
+/// Size in bytes of a write to flash.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Bytes that are written at a time while producers wait.
+/// Size in bytes of a write to flash while producers wait.
 const LARGE_CHUNK_BYTES: usize = 1 << 20;
-/// Segments in memory that producers may fill; the writer may fill one more with records that it
-/// keeps.
+/// Maximum number of segments in memory that producers may fill. The writer may fill one more with
+/// records that it keeps.
 const PRODUCER_SEGMENTS: usize = 2;
-/// Segments beyond the open one that are empty before the writer rests.
+/// Number of segments after the open one whose places the writer empties in advance.
 pub(crate) const EMPTY_AHEAD: u64 = 2;
-/// Most segments in memory.
+/// Maximum number of segments in memory.
 pub(crate) const SEGMENTS_IN_MEMORY: usize = PRODUCER_SEGMENTS + 1;
 
 /// The reason why a record was not appended.
@@ -53,9 +53,9 @@ struct Segment {
 #[derive(Debug)]
 struct Filling {
     segment: Arc<Segment>,
-    /// Bytes of header and records.
+    /// Length of header and records in bytes.
     filled: usize,
-    /// Bytes that are on flash, a multiple of pages unless all are.
+    /// Bytes that are on flash, a multiple of the page size until the segment is complete.
     written: usize,
     /// Encoded entries of the footer.
     entries: Vec<u8>,
@@ -64,7 +64,7 @@ struct Filling {
 }
 
 impl Filling {
-    /// Returns whether a record has room before the footer.
+    /// Returns whether a record fits before the footer.
     fn has_room(&self, segment_bytes: usize, log_bytes: usize) -> bool {
         let entries = self.entries.len() / ENTRY_BYTES + 1;
         // The footer has pages of its own: they are written last.
@@ -77,13 +77,13 @@ impl Filling {
 struct State {
     /// Segments in memory, oldest first; the last one is open.
     fillings: VecDeque<Filling>,
-    /// Number of the first segment whose place is not empty yet.
+    /// Number of the first segment whose place still has old content.
     empty_until: u64,
-    /// Position up to which a caller wants everything to be durable.
+    /// Position up to which a caller requested durability.
     wanted: u64,
-    /// Position up to which everything is durable.
+    /// Position up to which the log is durable.
     durable: u64,
-    /// Set when the writer shall end.
+    /// True when the writer is to end.
     ending: bool,
     /// Description of the failure that ended the log.
     failed: Option<String>,
@@ -91,28 +91,30 @@ struct State {
     spare: Vec<Vec<u8>>,
     /// Wakers of futures that wait for progress.
     wakers: Vec<Waker>,
-    /// Number of the next note.
+    /// Number of the next removal note.
     next_note: u64,
-    /// Positions of the notes, by their places. A place is free once its position is written.
+    /// Log positions of the removal notes, by place. A place is free once the log is written up to
+    /// its position.
     notes: Vec<u64>,
-    /// Position up to which everything is to be written at once, durable or not.
+    /// Position up to which the log is to be written without delay. Durability is not required.
     hurried: u64,
 }
 
 impl State {
-    /// Returns the position up to which everything is written.
+    /// Returns the position up to which the log is written.
     fn written(&self, segment_bytes: u64) -> u64 {
         let first = self.fillings.front().expect("a segment is open");
         first.segment.id.number * segment_bytes + first.written as u64
     }
 
-    /// Returns the position that must be written before there is a place for a note.
+    /// Returns the position up to which the log must be written before the next removal note has a
+    /// place.
     fn note_waits_for(&self) -> u64 {
         self.notes[(self.next_note % NOTES as u64) as usize]
     }
 }
 
-/// Bytes written to flash, by what they are.
+/// Counters of bytes written to flash.
 #[derive(Debug, Default)]
 pub(crate) struct LogCounters {
     /// Bytes written, headers, padding and footers included.
@@ -146,9 +148,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Work that the writer thread finds.
+/// The next work of the writer thread.
 enum Work {
-    /// Evict the content of the place that this segment is to have.
+    /// Evict the old content of this segment's place.
     Evict(u64),
     /// Write these bytes of a segment.
     Write {
@@ -157,23 +159,23 @@ enum Work {
         until: usize,
         written: Written,
     },
-    /// Make what was written durable up to this position.
+    /// Make the log durable up to this position.
     Sync(u64),
     End,
 }
 
-/// The part of a segment that is on flash once a write is done.
+/// The part of a segment that is on flash after a write.
 #[derive(Debug, Clone, Copy)]
 enum Written {
     /// The records up to this offset.
     Records(usize),
-    /// All of the segment.
+    /// The whole segment.
     Whole,
 }
 
-/// Empties the place of a segment before the log gets there.
+/// Evicts the old content of a segment's place before the log reaches it.
 pub(crate) trait Evict {
-    /// Forgets, or appends anew, what the place of segment `number` holds.
+    /// Removes the objects in the place of segment `number` from the index, or appends them again.
     ///
     /// # Errors
     /// When the flash fails; the log then ends.
@@ -181,8 +183,8 @@ pub(crate) trait Evict {
 }
 
 impl Log {
-    /// Creates a log that goes on with segment `next` and note `next_note`. `known` are numbers and
-    /// sessions of the segments on flash that count.
+    /// Creates a log that continues with segment `next` and note `next_note`. `known` has the
+    /// numbers and sessions of the valid segments on flash.
     pub(crate) fn new(
         flash: Arc<dyn Flash>,
         geometry: Geometry,
@@ -234,7 +236,7 @@ impl Log {
         sessions.store(session, Ordering::Relaxed);
     }
 
-    /// Notes that the place of a segment holds nothing.
+    /// Records that the place of a segment is empty.
     pub(crate) fn empty_place(&self, number: u64) {
         let (numbers, sessions) = &self.places[(number % self.geometry.segments) as usize];
         numbers.store(0, Ordering::Relaxed);
@@ -270,7 +272,7 @@ impl Log {
         });
     }
 
-    /// Closes the open segment: its footer is written into the buffer.
+    /// Closes the open segment by writing its footer into the buffer.
     fn close_segment(&self, filling: &mut Filling) {
         let size = self.geometry.segment_bytes as usize;
         let entries = filling.entries.len() / ENTRY_BYTES;
@@ -364,12 +366,12 @@ impl Log {
         Ok((place, position))
     }
 
-    /// Waits until producers may append so many bytes, or the log has ended.
+    /// Waits until producers may append this many bytes, or the log has ended.
     pub(crate) fn wait_for_room(&self, log_bytes: usize) {
         self.wait(|state| self.has_room(state, log_bytes).then_some(()));
     }
 
-    /// Waits as [`Log::wait_for_room`] does, without a thread.
+    /// Waits for room in the log without blocking a thread, like [`Log::wait_for_room`].
     pub(crate) async fn room(&self, log_bytes: usize) {
         self.progress_until(|state| self.has_room(state, log_bytes).then_some(())).await;
     }
@@ -387,7 +389,7 @@ impl Log {
         (may_open || has_room) && state.note_waits_for() <= written
     }
 
-    /// Waits until `check` has a result, which it may have after any progress of the writer.
+    /// Waits until `check` returns a result. It is called after each progress of the writer.
     fn wait<R>(&self, mut check: impl FnMut(&mut State) -> Option<R>) -> R {
         let mut state = lock(&self.state);
         loop {
@@ -398,7 +400,7 @@ impl Log {
         }
     }
 
-    /// Awaits what [`Log::wait`] waits for.
+    /// Waits for a result of `check` without blocking a thread, like [`Log::wait`].
     async fn progress_until<R>(&self, mut check: impl FnMut(&mut State) -> Option<R>) -> R {
         poll_fn(|context: &mut Context<'_>| {
             let mut state = lock(&self.state);
@@ -413,7 +415,7 @@ impl Log {
         .await
     }
 
-    /// Wakes all who wait for progress.
+    /// Wakes all threads and futures that wait for progress.
     fn notify(&self, mut state: MutexGuard<'_, State>) {
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
@@ -462,7 +464,7 @@ impl Log {
         self.wait(|state| self.is_durable(state, position))
     }
 
-    /// Waits as [`Log::sync_until`] does, without a thread.
+    /// Waits for durability without blocking a thread, like [`Log::sync_until`].
     ///
     /// # Errors
     /// When the flash fails.
@@ -488,8 +490,8 @@ impl Log {
         None
     }
 
-    /// Returns the number of the open segment, and starts another one, so that all records until
-    /// now are in older segments.
+    /// Starts a new segment unless the open one is empty. Returns the number of the open segment:
+    /// all earlier records are in older ones.
     ///
     /// # Errors
     /// When no segment is empty yet: [`Log::wait_for_room`] waits.
@@ -531,12 +533,12 @@ impl Log {
         self.notify(state);
     }
 
-    /// Returns why the log has failed, if it has.
+    /// Returns the description of the log's failure, if it has failed.
     pub(crate) fn failure(&self) -> Option<String> {
         lock(&self.state).failed.clone()
     }
 
-    /// Writes what producers append until the log ends. `evict` empties places ahead.
+    /// Runs the writer until the log ends. `evict` empties places ahead of the log.
     pub(crate) fn run(&self, evict: &mut impl Evict) {
         let mut chunk =
             self.flash.buffers().take(LARGE_CHUNK_BYTES.min(self.geometry.segment_bytes as usize));
@@ -564,7 +566,7 @@ impl Log {
         }
     }
 
-    /// Waits for something to do.
+    /// Waits for the next work.
     fn next_work(&self) -> Work {
         let mut state = lock(&self.state);
         loop {

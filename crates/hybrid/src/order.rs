@@ -13,14 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Number of stripes, a power of two. The bits of the hash that choose one are bits of every tag.
+/// Number of stripes, a power of two. The bits of the hash that choose a stripe are part of every
+/// tag.
 const STRIPES: usize = 1 << 12;
 const STRIPE_SHIFT: u32 = 7;
 
 /// The state of the keys of a stripe.
 #[derive(Debug)]
 pub(crate) struct Stripe<T> {
-    /// The last changes: hashes and times.
+    /// The latest changes: hashes of keys and times.
     recent: [(u64, u64); 2],
     /// Hashes of the keys that are being changed in memory.
     changing: Vec<u64>,
@@ -29,8 +30,8 @@ pub(crate) struct Stripe<T> {
 }
 
 impl<T> Stripe<T> {
-    /// Returns whether the key was changed at or after a time, or may have been. `own` changes of
-    /// it that are under way are the caller's.
+    /// Returns whether the key was, or may have been, changed at or after a time. `own` is the
+    /// number of changes under way that are the caller's.
     pub(crate) fn changed_since(&self, hash: u64, time: u64, own: usize) -> bool {
         let oldest = self.recent.iter().map(|(_, at)| *at).min().unwrap_or(0);
         let noted = self.recent.iter().any(|&(changed, at)| changed == hash && at >= time);
@@ -43,13 +44,13 @@ impl<T> Stripe<T> {
         self.departing.iter().find(|(departing, _)| *departing == hash).map(|(_, object)| object)
     }
 
-    /// Takes the object of a key off its way to flash.
+    /// Removes the object of a key from those on their way to flash.
     pub(crate) fn take_departing(&mut self, hash: u64) -> Option<T> {
         let at = self.departing.iter().position(|(departing, _)| *departing == hash)?;
         Some(self.departing.swap_remove(at).1)
     }
 
-    /// Sends an object on its way to flash.
+    /// Adds an object to those on their way to flash.
     pub(crate) fn depart(&mut self, hash: u64, object: T) {
         self.take_departing(hash);
         self.departing.push((hash, object));
@@ -81,7 +82,7 @@ impl<T> Stripes<T> {
         }
     }
 
-    /// Returns the time of the order of changes, in nanoseconds, never 0.
+    /// Returns the time on the clock of the stripes, in nanoseconds, never 0.
     pub(crate) fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64 + 1
     }
@@ -92,7 +93,7 @@ impl<T> Stripes<T> {
         stripe.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that all objects are removed. The caller holds all stripes.
+    /// Records the removal of all objects. The caller holds all stripes.
     pub(crate) fn note_clear(&self) {
         self.cleared.store(self.now(), Ordering::Relaxed);
     }
@@ -107,8 +108,8 @@ impl<T> Stripes<T> {
         self.stripes.iter().map(|it| it.lock().unwrap_or_else(PoisonError::into_inner)).collect()
     }
 
-    /// Notes that a key is about to change in memory. `forget` runs under the stripe's lock, and
-    /// takes what flash has of the key; while it fails, nothing is noted.
+    /// Begins a change of a key in memory. `forget` runs under the stripe's lock and removes the
+    /// key from flash. If it fails, no change is recorded.
     pub(crate) fn begin_change<E>(
         &self,
         hash: u64,
@@ -122,7 +123,7 @@ impl<T> Stripes<T> {
         Ok((Change { stripes: self, hash, began }, departing))
     }
 
-    /// Notes a change of a key. Returns its time.
+    /// Records a change of a key. Returns its time.
     fn note(&self, stripe: &mut Stripe<T>, hash: u64) -> u64 {
         let now = self.now();
         let known = stripe.recent.iter().position(|(changed, _)| *changed == hash);
@@ -146,7 +147,7 @@ impl<T> Change<'_, T> {
         self.hash
     }
 
-    /// Returns the first time after the begin of the change.
+    /// Returns the first time after the start of the change.
     pub(crate) fn began(&self) -> u64 {
         self.began
     }

@@ -1,4 +1,4 @@
-//! Opening and closing a store: superblocks, the saved index, and what a crash left.
+//! Opening and closing a store: superblocks, the saved index, and recovery after a crash.
 //!
 //! A store that was closed in order has saved its index behind the log's end, and reads it again.
 //! After a crash the index is built from the footers of the segments, and from the records of those
@@ -20,9 +20,9 @@ use crate::log::{EMPTY_AHEAD, Evict, Log, Refused, SEGMENTS_IN_MEMORY};
 use crate::order::Stripes;
 use crate::store::{Evictor, Store, StoreCounters, read_entries};
 
-/// Threads that read footers after a crash: they wait for the drive.
+/// Number of threads that read footers after a crash.
 const READERS: usize = 8;
-/// Bytes of the saved index that are read or written at a time.
+/// Size in bytes of reads and writes of the saved index.
 const SAVE_BYTES: usize = 1 << 20;
 
 /// The reason why a store could not be opened.
@@ -30,7 +30,7 @@ const SAVE_BYTES: usize = 1 << 20;
 pub(crate) enum OpenFailure {
     /// A read or write failed.
     Io(io::Error),
-    /// The file holds something else.
+    /// The file is not a hybrid cache.
     Foreign,
     /// Both superblocks are damaged.
     Damaged,
@@ -38,9 +38,9 @@ pub(crate) enum OpenFailure {
     Version(u32),
     /// The file is shorter than the cache that it holds.
     Short {
-        /// Bytes that the cache has.
+        /// Size of the cache in bytes.
         expected: u64,
-        /// Bytes that the file has.
+        /// Size of the file in bytes.
         actual: u64,
     },
     /// The flash has no room for 8 segments.
@@ -58,7 +58,7 @@ impl From<io::Error> for OpenFailure {
 pub enum Opened {
     /// The cache was created.
     New,
-    /// The cache had been closed in order.
+    /// The cache had been closed cleanly.
     Clean,
     /// The last process ended without closing the cache; what it had written was recovered.
     Recovered,
@@ -67,7 +67,7 @@ pub enum Opened {
 /// Settings of a store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StoreOptions {
-    /// Objects that the index has room for from the start.
+    /// Number of objects for which the index has room from the start.
     pub(crate) expected_objects: u64,
     /// Largest segment in bytes.
     pub(crate) max_segment_bytes: u64,
@@ -125,14 +125,14 @@ pub(crate) fn read_superblock(flash: &dyn Flash) -> Result<Option<Superblock>, O
     Err(version.unwrap_or(if damaged { OpenFailure::Damaged } else { OpenFailure::Foreign }))
 }
 
-/// A place and the segment that it holds after a crash.
+/// A place, and the segment found in it after a crash.
 #[derive(Debug, Clone, Copy)]
 struct PlaceFound {
     place: u64,
     id: SegmentId,
 }
 
-/// A store that was opened.
+/// An opened store, before its log runs.
 #[derive(Debug)]
 pub(crate) struct OpenStore<T> {
     pub(crate) store: Store<T>,
@@ -233,7 +233,8 @@ pub(crate) fn log_removals<T>(
     begin_session(superblock, &*store.log.flash)
 }
 
-/// Returns the notes of the last session, and of one that ended before it had begun, in order.
+/// Returns the removal notes of the last session, and of one that ended during its opening, in
+/// order.
 fn read_notes(flash: &dyn Flash, block: &Superblock) -> io::Result<Vec<Note>> {
     let mut bytes = flash.buffers().take((SEGMENTS_START - NOTES_START) as usize);
     flash.read(&mut bytes, NOTES_START)?;
@@ -269,8 +270,8 @@ fn apply_notes(
     older
 }
 
-/// Builds the index from what is on flash. Returns it with the number of the segment at which the
-/// log goes on, and numbers and sessions of the segments that count.
+/// Builds the index from the segments on flash. Returns it with the number of the segment at which
+/// the log continues, and the numbers and sessions of the valid segments.
 #[expect(clippy::type_complexity, reason = "three results of one step")]
 fn rebuild(
     flash: &dyn Flash,
@@ -365,7 +366,7 @@ fn in_parallel<R: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// The saved index: a page of lengths, the segments in the places, the shape, and the slots.
+/// A saved index being written: lengths, the segments in the places, the shape, and the slots.
 struct SaveWriter<'a> {
     flash: &'a dyn Flash,
     geometry: Geometry,
@@ -391,7 +392,7 @@ impl SaveWriter<'_> {
         Ok(())
     }
 
-    /// Writes what was pushed, rounded up to a page.
+    /// Writes the pushed bytes, rounded up to a page.
     fn flush(&mut self) -> io::Result<()> {
         if self.chunk.is_empty() {
             return Ok(());
@@ -535,9 +536,9 @@ fn load_index(
 /// Reads the saved index in order, several chunks side by side.
 struct LoadReader<'a, F> {
     chunks: Vec<crate::flash::Buffer>,
-    /// Chunks that were read.
+    /// Chunks that have been read.
     at: usize,
-    /// Offset in `chunks`.
+    /// Offset of the next byte in `chunks`.
     offset: usize,
     read: &'a F,
     count: usize,

@@ -15,7 +15,8 @@ const SECTOR: usize = 512;
 struct State {
     /// The content that reads return.
     now: Vec<u8>,
-    /// The content after a loss of power, but for sectors that the drive has written early.
+    /// The durable content. A loss of power may also leave later sectors that the drive wrote
+    /// early.
     durable: Vec<u8>,
     /// Ranges written since the last sync.
     volatile: Vec<(usize, usize)>,
@@ -56,7 +57,7 @@ impl SimulatedFlash {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the drive lose power after so many writes and syncs.
+    /// Makes the drive lose power after this many writes and syncs.
     pub(crate) fn lose_power_after(&self, operations: u64) {
         self.state().left = Some(operations);
     }
@@ -73,13 +74,13 @@ impl SimulatedFlash {
         state.durable[bit / 8] ^= 1 << (bit % 8);
     }
 
-    /// Returns what the process had written: what the end of the process leaves.
+    /// Returns the content after the end of the process: all that it had written.
     pub(crate) fn written(&self) -> Vec<u8> {
         self.state().now.clone()
     }
 
-    /// Returns what a loss of power leaves: each sector written since the last sync is the old one
-    /// or the new one.
+    /// Returns the content after a loss of power: each sector written since the last sync is the
+    /// old one or the new one.
     pub(crate) fn after_power_loss(&self) -> Vec<u8> {
         let state = &mut *self.state();
         let mut image = state.durable.clone();

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Statistics of the part in memory. Its misses go to flash.
+    /// Statistics of the part in memory. A miss there is looked up on flash.
     pub memory: floe_memory::Stats,
     /// Statistics of the part on flash.
     pub flash: FlashStats,
@@ -20,41 +20,41 @@ pub struct FlashStats {
     pub misses: u64,
     /// Objects on flash.
     pub objects: u64,
-    /// Objects that went to flash.
+    /// Objects written to flash after leaving memory.
     pub inserted: u64,
-    /// Objects that left with their segment.
+    /// Objects that flash evicted with their segment.
     pub evicted: u64,
-    /// Objects that were written again as their segment left, since they had been used.
+    /// Objects that were appended again when their segment was evicted, because they had been used.
     pub kept: u64,
-    /// Objects that left though they had been used, since there was no room to keep them.
+    /// Used objects that were evicted because there was no room to keep them.
     pub dropped_used: u64,
-    /// Objects lost to another key that the index cannot tell apart.
+    /// Objects lost to a newer object whose key has the same tag in the index.
     pub collided: u64,
-    /// Reads that found the record of another key.
+    /// Reads of flash that found the record of another key.
     pub mistaken: u64,
-    /// Records that were damaged.
+    /// Records read whose checksum did not match.
     pub damaged: u64,
-    /// Reads that failed.
+    /// Reads of flash that failed.
     pub failed_reads: u64,
-    /// Objects that did not go to flash since their key had changed.
+    /// Objects not written to flash because their key was changed meanwhile.
     pub superseded: u64,
-    /// Objects that did not go to flash since the drive was behind.
+    /// Objects not written to flash because the drive was too slow.
     pub declined_behind: u64,
-    /// Objects that did not go to flash since they were too large.
+    /// Objects not written to flash because they were too large.
     pub declined_too_large: u64,
-    /// Objects that did not go to flash since it had failed.
+    /// Objects not written to flash because the flash had failed.
     pub declined_failed: u64,
-    /// Bytes of records appended to the log.
+    /// Bytes of records that producers appended to the log.
     pub appended_bytes: u64,
-    /// Bytes of records written again.
+    /// Bytes of records appended again when their segment was evicted.
     pub kept_bytes: u64,
     /// Bytes written to flash, footers and padding included.
     pub written_bytes: u64,
-    /// Bytes of flash.
+    /// Size of the flash in bytes.
     pub capacity_bytes: u64,
     /// True if reads and writes bypass the system's page cache.
     pub is_direct: bool,
-    /// Bytes of memory that the index takes.
+    /// Memory of the index in bytes.
     pub index_bytes: u64,
     /// Description of the failure that ended the part on flash, if there was one.
     pub failure: Option<String>,

@@ -23,16 +23,16 @@ const READ_BYTES: usize = 1 << 20;
 /// Gap between two records up to which they are read together, in bytes.
 const READ_GAP: usize = 64 << 10;
 
-/// Counts of what happened to records.
+/// Counters of the store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreCounters {
     /// Objects appended.
     pub(crate) inserted: AtomicU64,
     /// Objects whose segment was evicted.
     pub(crate) evicted: AtomicU64,
-    /// Objects that were kept when their segment was evicted, since they had been used.
+    /// Objects kept when their segment was evicted, because they had been used.
     pub(crate) kept: AtomicU64,
-    /// Objects evicted though they had been used, since the log had no room.
+    /// Used objects that were evicted because the log had no room.
     pub(crate) dropped_used: AtomicU64,
     /// Objects lost to a key with an equal tag.
     pub(crate) collided: AtomicU64,
@@ -58,7 +58,7 @@ pub(crate) fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The store of a cache; `T` is what the stripes hold of objects that depart from memory.
+/// The store of a cache. `T` is the type of an object on its way from memory to flash.
 #[derive(Debug)]
 pub(crate) struct Store<T> {
     pub(crate) log: Log,
@@ -70,20 +70,20 @@ pub(crate) struct Store<T> {
     pub(crate) keep_share: f64,
 }
 
-/// The result of looking at bytes for a key's record.
+/// The result of searching a buffer for a key's record.
 #[derive(Debug)]
 pub(crate) enum Found<R> {
     Value(R),
     /// The object is expired.
     Expired,
-    /// The record is damaged, or was overwritten meanwhile.
+    /// The record is damaged or has been overwritten.
     Damaged,
     /// The record of another key.
     Mistaken,
 }
 
 impl<T> Store<T> {
-    /// Returns the record of a place in a buffer if it is that of `key`.
+    /// Parses the record at a place in a buffer, and returns it if it is that of `key`.
     pub(crate) fn examine<R>(
         bytes: &[u8],
         salt: u32,
@@ -101,7 +101,7 @@ impl<T> Store<T> {
         Found::Value(read(record.value, expires))
     }
 
-    /// Appends an object, and makes it the newest of its key. The caller holds the key's stripe.
+    /// Appends an object and points the index to it. The caller holds the key's stripe.
     pub(crate) fn append_object(
         &self,
         hash: u64,
@@ -118,8 +118,8 @@ impl<T> Store<T> {
         Ok(())
     }
 
-    /// Forgets the object of a key, and logs that, so that no restart brings it back. The caller
-    /// holds the key's stripe. Returns whether there was one.
+    /// Removes the object of a key and logs the removal, so that no restart brings it back. The
+    /// caller holds the key's stripe. Returns whether there was an object.
     pub(crate) fn forget(&self, hash: u64) -> Result<bool, Refused> {
         if self.index.peek(hash).is_none() {
             return Ok(false);
@@ -142,7 +142,7 @@ impl<T> Store<T> {
         Ok(())
     }
 
-    /// Reads the pages of a place.
+    /// Reads the pages that hold a record.
     fn read_pages(&self, place: Place) -> io::Result<(Buffer, usize, u32)> {
         let (offset, len, skip) = self.log.pages(place);
         let (at, _) = self.log.geometry.locate(place.address);
@@ -196,8 +196,8 @@ impl<T> Store<T> {
         Some(self.judge(hash, place, self.log.read_resident(place, examine)?))
     }
 
-    /// Returns the range of the file that a read of a record needs, and what
-    /// [`Store::end_read`] needs.
+    /// Begins a lookup: returns the range of the file to read, and the state for
+    /// [`Store::end_read`].
     pub(crate) fn begin_read(
         &self,
         hash: u64,
@@ -210,7 +210,7 @@ impl<T> Store<T> {
         ((offset, len), PendingRead { hash, place, key, skip, salt })
     }
 
-    /// Examines what a read has brought. Returns the value in the buffer that was read.
+    /// Ends a lookup: checks the bytes read and returns the value in their buffer.
     pub(crate) fn end_shared_read(
         &self,
         pending: PendingRead,
@@ -224,7 +224,7 @@ impl<T> Store<T> {
         Ok(Some(Bytes::from_owner(buffer).slice(start..start + value_bytes)))
     }
 
-    /// Examines what a read has brought.
+    /// Ends a lookup: checks the bytes read and returns the record.
     pub(crate) fn end_read<R>(
         &self,
         pending: PendingRead,
@@ -252,8 +252,8 @@ impl<T> Store<T> {
         None
     }
 
-    /// Forgets all objects: those in older segments than the one returned do not count any more.
-    /// The caller holds all stripes.
+    /// Removes all objects: records in segments older than the one returned become invalid. The
+    /// caller holds all stripes.
     pub(crate) fn clear(&self) -> Result<u64, Refused> {
         let first = self.log.turn()?;
         self.index.clear();
@@ -272,11 +272,11 @@ pub(crate) struct PendingRead {
     salt: u32,
 }
 
-/// The eviction of segments, for the log's writer.
+/// The eviction of segments, called by the log's writer.
 #[derive(Debug)]
 pub(crate) struct Evictor<T>(pub(crate) Arc<Store<T>>);
 
-/// A record that is to be kept.
+/// A record to be kept.
 struct Kept {
     entry: FooterEntry,
     address: u64,
@@ -321,7 +321,7 @@ impl<T> Evict for Evictor<T> {
     }
 }
 
-/// Appends records of a segment that is evicted to the log's end.
+/// Appends the kept records of an evicted segment to the end of the log.
 fn keep<T>(store: &Store<T>, place: u64, id: SegmentId, kept: &[Kept]) -> io::Result<()> {
     let geometry = store.log.geometry;
     let segment_bytes = geometry.segment_bytes as usize;
@@ -360,7 +360,8 @@ fn keep<T>(store: &Store<T>, place: u64, id: SegmentId, kept: &[Kept]) -> io::Re
     Ok(())
 }
 
-/// Appends a record again, unless its key has a newer one. Returns whether it need not be evicted.
+/// Appends a kept record again, unless its key has a newer record. Returns whether the record is
+/// dealt with, so that it need not be evicted.
 fn keep_record<T>(store: &Store<T>, kept: &Kept, record: &Record<'_>) -> bool {
     let expires = record.header.expires;
     if expires != 0 && u64::from(expires) <= seconds_now() {
@@ -380,7 +381,8 @@ fn keep_record<T>(store: &Store<T>, kept: &Kept, record: &Record<'_>) -> bool {
     store.index.relocate(hash, kept.address, place, kept.uses - 1)
 }
 
-/// Returns what a segment on flash holds: by its footer, or by its records if it was not closed.
+/// Returns the entries of a segment on flash: from its footer, or from its records if it was not
+/// closed.
 pub(crate) fn read_entries(
     flash: &dyn Flash,
     (geometry, hash_seed): (Geometry, u64),
@@ -404,14 +406,14 @@ pub(crate) fn read_entries(
     }
 }
 
-/// Returns the entries of a footer that ends these bytes, if they are whole.
+/// Returns the entries of the footer at the end of these bytes, if it is intact.
 pub(crate) fn decode_footer(bytes: &[u8], entries: usize, sum: u32) -> Option<Vec<FooterEntry>> {
     let end = bytes.len() - TRAILER_BYTES;
     let entries = bytes.get(end.checked_sub(entries * ENTRY_BYTES)?..end)?;
     (crc(entries) == sum).then(|| entries.chunks(ENTRY_BYTES).map(FooterEntry::decode).collect())
 }
 
-/// Reads the records of a segment one after the other, up to the first that is not whole.
+/// Reads the records of a segment in order, up to the first incomplete or damaged one.
 fn scan(
     flash: &dyn Flash,
     (geometry, hash_seed): (Geometry, u64),

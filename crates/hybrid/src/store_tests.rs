@@ -1,4 +1,4 @@
-//! The store against a map, with crashes of the process and losses of power.
+//! Tests that compare the store with a map through crashes of the process and losses of power.
 
 use std::collections::HashMap;
 use std::sync::Arc;

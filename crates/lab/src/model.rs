@@ -51,7 +51,7 @@ pub struct Identity {
     /// Requests in flight; `None` in an open loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mpl: Option<u32>,
-    /// Million requests that arrive a second; `None` in a closed loop.
+    /// Arrival rate in million requests a second; `None` in a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrival_mrps: Option<f64>,
     /// Number of cores; `None` for no limit.

@@ -146,7 +146,7 @@ const HEAVY_PART: i64 = 16;
 pub(crate) struct Share {
     /// The share while no entry is heavy.
     limits: Amount,
-    /// Least weight of a heavy entry.
+    /// Minimum weight of a heavy entry.
     heavy_from: i64,
     /// Binary logarithm of the number of shards.
     shards_log: u32,

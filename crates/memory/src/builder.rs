@@ -487,20 +487,21 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     }
 }
 
-/// Fewest entries of a shard by default. Smaller shards choose victims worse. On the traces of
-/// docs/results/policies.md, shards of 256 have 0.03 % more misses than shards of 1024, and shards
-/// of 128 have 0.07 % more. With fewer shards, threads that replace values contend more often.
+/// Minimum number of entries of a shard by default. Smaller shards choose victims worse. On the
+/// traces of docs/results/policies.md, shards of 256 have 0.03 % more misses than shards of 1024,
+/// and shards of 128 have 0.07 % more. With fewer shards, threads that replace values contend more
+/// often.
 const SHARE_MIN: u64 = 160;
 
-/// Fewest entries of a shard by default, where the number of entries is estimated from the limit of
-/// weight.
+/// Minimum number of entries of a shard by default, where the number of entries is estimated from
+/// the limit of weight.
 const SHARE_MIN_BY_WEIGHT: u64 = 256;
 
-/// Most entries of a shard by default. An insertion that makes a shard grow, or sweep all of its
-/// entries, takes time in proportion to them.
+/// Maximum number of entries of a shard by default. An insertion that makes a shard grow, or sweep
+/// all of its entries, takes time in proportion to them.
 const SHARE_MAX: u64 = 1 << 15;
 
-/// Most shards that a large capacity alone makes by default.
+/// Maximum number of shards that a large capacity alone makes by default.
 const SHARDS_FOR_CAPACITY: u64 = 1 << 10;
 
 /// Assumed weight of an entry where no limit of entries is set: a page. It only determines the
@@ -650,7 +651,7 @@ where
     }
 }
 
-/// Most shards of a cache: sixteen bits of the hash choose the shard.
+/// Maximum number of shards of a cache: sixteen bits of the hash choose the shard.
 pub(crate) const SHARDS_MAX: usize = 1 << 16;
 
 /// The reason why the settings of a [`Builder`] are invalid.

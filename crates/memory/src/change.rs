@@ -63,8 +63,8 @@ impl<K, V, P: Replacement> After<'_, K, V, P> {
     }
 }
 
-/// A batch that is being dropped. Afterwards it returns the places of dropped entries to the slab,
-/// and the other entries to limbo.
+/// A batch of entries being dropped. On drop, returns the memory of dropped entries to the slab and
+/// the remaining entries to limbo.
 struct Freed<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
     entries: Vec<Retired>,
@@ -657,7 +657,7 @@ impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
     }
 }
 
-/// Lock acquisitions between two pauses of a walk over all entries.
+/// Number of lock acquisitions between two pauses of a walk over all entries.
 const HOLDS_PER_REST: u32 = 16;
 
 /// Inserts an entry on the fast path, which covers the usual case. Returns the entry if it needs

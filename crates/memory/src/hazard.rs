@@ -305,7 +305,7 @@ impl Further {
         self.present * CHUNK
     }
 
-    /// Returns true if the cell is one of these.
+    /// Returns true if the cell belongs to these chunks.
     pub(crate) fn has(&self, cell: &Cell) -> bool {
         self.chunks
             .iter()

@@ -300,8 +300,8 @@ impl Index {
         unsafe { self.buckets.get_unchecked(number) }
     }
 
-    /// Returns the spot and the place of a key; `is_it` recognizes the key's place. Only the owner
-    /// may call this.
+    /// Returns the position of a key and the number of its entry; `is_it` compares the entry's key.
+    /// Only the owner may call this.
     #[inline(always)]
     pub(crate) fn find(&self, hash: Hash32, is_it: impl Fn(u32) -> bool) -> Option<(Spot, u32)> {
         let first = self.first(hash);
@@ -463,9 +463,9 @@ impl KeyHash {
 pub(crate) const NOWHERE: u32 = 0;
 /// Bits of a place's number that give the entry in its chunk.
 const ENTRY_BITS: u32 = 24;
-/// Most chunks of a slab.
+/// Maximum number of chunks of a slab.
 pub(crate) const CHUNKS: usize = 1 << (u32::BITS - ENTRY_BITS);
-/// Most entries of a chunk.
+/// Maximum number of entries of a chunk.
 pub(crate) const ENTRIES: usize = (1 << ENTRY_BITS) - 1;
 
 /// The addresses of a slab's chunks.

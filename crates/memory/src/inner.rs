@@ -64,7 +64,8 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     /// Name of the admission, if there is one.
     pub(crate) admission: Option<String>,
     pub(crate) loads: LoadCounts,
-    /// Check before entries are freed. Dropped last, because entries may refer to its state.
+    /// Check that runs before entries are freed. Dropped last, because entries may refer to its
+    /// state.
     pub(crate) keep_check: Option<KeepCheck<K, V>>,
 }
 

@@ -61,11 +61,11 @@ struct Maintenance {
     ticks: BTreeSet<(u64, u64)>,
     sweeps: BTreeSet<(u64, u64)>,
     last_number: u64,
-    /// True if a thread leads.
+    /// True if a thread is the leader.
     is_led: bool,
-    /// Threads that wait for the lead.
+    /// Number of threads that wait to become the leader.
     waiting: usize,
-    /// Sweeps under way; `long_at` is the time from which the one begun last counts as long.
+    /// Number of sweeps under way. From time `long_at`, the latest one counts as long.
     sweeping: usize,
     long_at: u64,
     threads: usize,

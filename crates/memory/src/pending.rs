@@ -445,9 +445,9 @@ impl Drop for Running {
 /// runs.
 #[derive(Debug, Default)]
 struct Graph {
-    /// For each waiting run: its waits, by number, and the runs for which it waits.
+    /// For each waiting load: the numbers of its waits, and the loads that they wait for.
     waiting: HashMap<LoadRun, Vec<(u64, LoadRun)>>,
-    /// For each blocked thread: its waits, by number, and the runs for which it waits.
+    /// For each blocked thread: the numbers of its waits, and the loads that they wait for.
     blocked: HashMap<Thread, Vec<(u64, LoadRun)>>,
 }
 

@@ -41,7 +41,7 @@ use crate::hazard::{Cell, Further, Record};
 use crate::retired::{Grace, Round};
 use crate::sync::{Arc, Mutex, MutexGuard, Ordering, lock, lock_until};
 
-/// Most further cells of all threads that a reclaimer reads at once.
+/// Maximum number of further cells of all threads that a reclaimer reads at once.
 const FEW: usize = 1024;
 
 /// A box, whose contents keep their address while the list grows.
@@ -88,8 +88,8 @@ struct List {
     free: Counted,
     /// Records, cells and holds that reclaimers have examined since the cache was made.
     visited: u64,
-    /// Most records, cells and holds examined under one lock, except by calls that visit all of
-    /// them on request.
+    /// Maximum number of records, cells and holds examined under one lock, except by calls that
+    /// visit all of them on request.
     visited_at_once: u64,
     /// The scan under way, where there are many cells.
     scan: Option<Scan>,
@@ -467,7 +467,7 @@ fn all_fence(list: &List, own: &Record) -> bool {
     list.records[..list.owned].iter().all(|record| std::ptr::eq(&**record, own) || fences(record))
 }
 
-/// The addresses that a scan has found in cells so far.
+/// The addresses that a scan of the hazard cells has found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// Latest round that all threads had answered, or for which the barrier was passed, when the

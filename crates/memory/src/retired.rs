@@ -28,7 +28,7 @@ pub(crate) struct Retired {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) retired: Retired,
-    /// Round that was asked after the entry had left.
+    /// Reclamation round requested after the entry was removed.
     pub(crate) asked: Round,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) entries: Vec<Retired>,
-    /// Round that was asked after the entries had left.
+    /// Reclamation round requested after the entries were removed.
     pub(crate) asked: Round,
     /// Earlier entries that guards kept, to be checked again.
     pub(crate) held: Vec<Waiting>,
@@ -59,7 +59,8 @@ impl Batch {
 /// Removed entries for which a listener is to be called, with their causes.
 pub(crate) type Departures = Vec<(Retired, Cause)>;
 
-/// The number of a round. The first is 1.
+/// The number of a reclamation round, counted from 1: every thread answers it, or a barrier stands
+/// in for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Round(u64);
 

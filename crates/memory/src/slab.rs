@@ -12,13 +12,13 @@ use crate::sync::Arc;
 const CHUNK_BYTES: usize = 16 << 20;
 /// Most bytes in the first chunk; each further one is as large as all before.
 const CHUNK_FIRST_BYTES: usize = 64 << 10;
-/// Most entries in the first chunk.
+/// Maximum number of entries in the first chunk.
 const ENTRIES_FIRST: usize = 32;
 /// Divisor for chunks beyond the expected number of entries: each is this part of all before. Any
 /// chunk may have this size.
 const BEYOND_SHARE: usize = 8;
 
-/// Most memory that the slabs of a cache take in one piece.
+/// Largest block of memory, in bytes, that the slabs of a cache take in one piece.
 const ARENA_BYTES: usize = 256 << 20;
 /// Divisor of the expected entries: a slab has this part of them in chunks of its own before it
 /// takes its part of an arena. So a cache that stays far from full takes no arena.

@@ -17,7 +17,7 @@ use crate::retired::{Batch, Departures};
 
 // Not those of the models: only one thread uses them.
 
-/// Most nested calls of the user's code in one thread; further ones are deferred.
+/// Maximum number of nested calls of the user's code in one thread; further ones are deferred.
 const DEEPEST: u32 = 4;
 
 /// Work for the user's code that an operation defers until its shard's lock is released.

@@ -79,7 +79,7 @@ pub struct Advice {
     pub other: Option<Alternative>,
 }
 
-/// Least relative change in throughput that is reported; the model is no more precise.
+/// Minimum relative change in throughput that is reported; the model is no more precise.
 const NOTABLE: f64 = 0.005;
 
 /// Evaluates the model for a situation.

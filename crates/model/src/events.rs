@@ -40,7 +40,7 @@ pub struct Effort {
     /// Largest half-width of the 95 % interval, as a share of the mean, at which the simulation may
     /// stop.
     pub precision: f64,
-    /// Most visits to simulate; a request without visits counts as one.
+    /// Maximum number of visits to simulate; a request without visits counts as one.
     pub visits_max: u64,
     /// Seed of the random numbers; equal seeds give equal runs.
     pub seed: u64,
@@ -67,7 +67,7 @@ pub struct Simulated {
     pub is_settled: bool,
 }
 
-/// Least number of misses in a run, so that each batch has some.
+/// Minimum number of misses in a run, so that each batch has some.
 const MISSES_MIN: u64 = 2000;
 /// Largest correlation of neighbouring batches at which they count as independent.
 const CORRELATION_MAX: f64 = 0.3;
@@ -391,7 +391,7 @@ impl Random {
         (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Returns an exponential number with mean 1.
+    /// Returns an exponentially distributed random number with mean 1.
     #[inline]
     fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()

@@ -127,7 +127,8 @@ pub struct Needs {
     pub victims: bool,
     /// True if it needs the capacity of the memory above ([`Room::above`]).
     pub above: bool,
-    /// True if it must be asked about newer data of clean held blocks ([`Admission::overwrite`]).
+    /// True if the owner must ask it before a clean cached block is overwritten
+    /// ([`Admission::overwrite`]).
     pub overwrites: bool,
 }
 

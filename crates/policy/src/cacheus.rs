@@ -29,7 +29,7 @@ const S: usize = 1;
 
 /// Share of the cache that Q has at the start (the authors' code).
 const Q_SHARE: f64 = 0.01;
-/// Least learning rate (the authors' code); `RATE_MAX` is the greatest.
+/// Minimum learning rate (the authors' code); `RATE_MAX` is the greatest.
 const RATE_MIN: f64 = 0.001;
 const RATE_MAX: f64 = 1.0;
 /// Steps without a better hit ratio after which the learning rate is reset.

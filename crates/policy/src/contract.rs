@@ -154,7 +154,7 @@ impl Cursor {
     pub const START: Self = Self { part: 0, at: 0 };
     /// The position after the last slot.
     pub const END: Self = Self { part: u32::MAX, at: 0 };
-    /// Most slots that one call of [`Eviction::rank`] looks at.
+    /// Maximum number of slots that one call of [`Eviction::rank`] looks at.
     pub const BATCH: usize = 1024;
 }
 

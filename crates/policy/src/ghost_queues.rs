@@ -23,7 +23,7 @@ const PLACES: usize = 7;
 const LOAD: usize = 4;
 /// Presence bits per ghost; more bits make renumbering rarer.
 const NUMBERS_PER_GHOST: usize = 4;
-/// Least number of presence bits: two words, one of which a partly used first word may take.
+/// Minimum number of presence bits: two words, one of which a partly used first word may take.
 const NUMBERS_MIN: usize = 128;
 const WORD: usize = u64::BITS as usize;
 /// Mask of a departure number: numbers have 31 bits and wrap around.
@@ -173,7 +173,7 @@ impl Queue {
 pub(crate) struct GhostQueues {
     buckets: Vec<Bucket>,
     queues: [Queue; 2],
-    /// Most ghosts that both queues together can hold.
+    /// Maximum number of ghosts that both queues together can hold.
     room: usize,
     /// During renumbering: the set presence bits before each word.
     present_before: Vec<u32>,

@@ -31,7 +31,7 @@ use crate::{
 const AGES: usize = 128;
 /// Number of classes of entries by hits.
 const CLASSES: usize = 8;
-/// Least number of hits of the last class, at which counters stop.
+/// Minimum number of hits of the last class, at which counters stop.
 const COUNT_MAX: u32 = 1 << (CLASSES - 2);
 /// Time that all ages together cover, in insertions per entry of the cache.
 const SPAN: usize = 8;

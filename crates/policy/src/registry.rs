@@ -169,13 +169,13 @@ impl fmt::Display for Choice {
     }
 }
 
-/// The error of a text that is no valid choice. `kind` is the kind of thing to choose: a policy, or
-/// an admission.
+/// The error of a text that is no valid choice. `kind` says which kind of name was parsed: a
+/// policy, or an admission.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ChoiceError {
     /// The name is not registered.
     UnknownName {
-        /// The kind of thing to choose.
+        /// The kind of name that was parsed.
         kind: &'static str,
         /// Name that was given.
         name: String,
@@ -184,7 +184,7 @@ pub enum ChoiceError {
     },
     /// The chosen policy or admission has no such parameter.
     UnknownParameter {
-        /// The kind of thing to choose.
+        /// The kind of name that was parsed.
         kind: &'static str,
         /// Name of the chosen policy or admission.
         chosen: &'static str,
@@ -195,7 +195,7 @@ pub enum ChoiceError {
     },
     /// A parameter is given twice.
     GivenTwice {
-        /// The kind of thing to choose.
+        /// The kind of name that was parsed.
         kind: &'static str,
         /// Name of the chosen policy or admission.
         chosen: &'static str,
@@ -204,14 +204,14 @@ pub enum ChoiceError {
     },
     /// An admission appears twice in a combination.
     ChosenTwice {
-        /// The kind of thing to choose.
+        /// The kind of name that was parsed.
         kind: &'static str,
         /// Name that appears twice.
         chosen: &'static str,
     },
     /// A parameter does not allow its value.
     BadValue {
-        /// The kind of thing to choose.
+        /// The kind of name that was parsed.
         kind: &'static str,
         /// Name of the chosen policy or admission.
         chosen: &'static str,

@@ -13,7 +13,7 @@
 use crate::slot_array::{SampleSet, ordered_by_array};
 use crate::{Access, Eviction, LastUses, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
-/// Most candidates kept from earlier draws (Redis).
+/// Maximum number of candidates kept from earlier draws (Redis).
 const POOL_MAX: usize = 16;
 
 /// Sampled LRU (`sampled`): evicts, of a few random entries, the least recently used. FIFO-like.

@@ -61,7 +61,7 @@ pub struct ShedOrder {
 pub struct Decision {
     /// Time of the decision, on the clock of [`Seen::now`].
     pub at: Duration,
-    /// Share of requests shed from then on.
+    /// Share of requests shed after the decision.
     pub share: f64,
     /// Measured gain of the higher of the two shares compared; `None` when there were too few
     /// measurements.
@@ -295,8 +295,9 @@ impl Shedder {
         self.due
     }
 
-    /// Takes the totals of requests and of their time since the start, at the time `now` since the
-    /// same start. Returns the share to shed from now on. Totals that go back count as unchanged.
+    /// Updates the controller and returns the share of requests to shed from now on. `requests` and
+    /// `time` are totals since the start, and `now` is the time since that start. Totals that go
+    /// back count as unchanged.
     pub fn step(&mut self, now: Duration, requests: u64, time: Duration) -> f64 {
         let count = requests.saturating_sub(self.requests);
         let sum = time.saturating_sub(self.time).as_nanos() as f64;

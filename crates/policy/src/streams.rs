@@ -15,7 +15,7 @@ use std::ops::Range;
 
 /// Number of streams followed at once.
 const STREAMS: usize = 32;
-/// Fewest positions that one prefetch orders; `DEGREE_MAX` is the most.
+/// Minimum number of positions that one prefetch orders; `DEGREE_MAX` is the most.
 const DEGREE: u64 = 8;
 const DEGREE_MAX: u64 = 256;
 

@@ -56,17 +56,17 @@ pub struct TrialOptions {
     /// Time between a mode switch and the next window, in which effects of the other mode leave
     /// caches and queues.
     pub settle: Duration,
-    /// Least number of measurements in a window.
+    /// Minimum number of measurements in a window.
     pub count_min: u64,
     /// Rounds before the first look at the result. Further looks follow each time the number of
     /// rounds has doubled; the first that leaves no doubt ends the trial.
     pub rounds_min: usize,
-    /// Most rounds of a trial.
+    /// Maximum number of rounds of a trial.
     pub rounds_max: usize,
     /// Probability that a trial decides for a mode that is not better, over all its looks at the
     /// result.
     pub risk: f64,
-    /// Least gain that is worth changing to the variant, as a share of the baseline.
+    /// Minimum gain that is worth changing to the variant, as a share of the baseline.
     pub margin: f64,
     /// First wait from the end of a trial to the next.
     pub interval_min: Duration,
@@ -157,7 +157,7 @@ pub struct Trial {
     mode: Mode,
     running: Mode,
     state: State,
-    /// Rounds of the last trials, as long as those trials decided nothing.
+    /// Rounds of the latest trials without a decision; cleared by a decision.
     undecided: Vec<(f64, f64)>,
     interval: Backoff,
     level: Level,
@@ -509,7 +509,7 @@ impl<T> Record<T> {
 
 /// Share of the windows that is cut off at each end.
 const TRIM: f64 = 0.2;
-/// Least number of windows for a comparison.
+/// Minimum number of windows for a comparison.
 const WINDOWS_MIN: usize = 4;
 /// Steps of the numeric integral of Student's distribution.
 const STEPS: usize = 1024;

@@ -38,7 +38,7 @@ const RESTART: f64 = 0.05;
 const REQUESTS_PER_STEP: u64 = 10;
 /// Largest share of the cache that the window may have (Caffeine keeps a main part).
 const WINDOW_MAX: f64 = 0.8;
-/// Most entries that one eviction moves out of a window that has become too large.
+/// Maximum number of entries that one eviction moves out of a window that has become too large.
 const MOVES_MAX: usize = 16;
 
 /// W-TinyLFU (`w-tinylfu`): admits a new key if a sketch counts more requests for it than for the

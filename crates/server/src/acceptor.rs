@@ -547,6 +547,6 @@ const NO_STANDBY: &str = "no standby has been seen lately that could take over; 
 const LACKS_HALF: &str = "the halves of the mirror are not in sync, so that the standby could not \
                           serve from its own; see floe status";
 
-/// Most clients that watch the live page's events over Unix sockets, and as many over TCP. The
-/// limit is below that of connections, so that other clients still get in.
+/// Maximum number of clients that watch the live page's events over Unix sockets, and as many over
+/// TCP. The limit is below that of connections, so that other clients still get in.
 const MOST_WATCHING: usize = 8;

@@ -117,14 +117,14 @@ pub(crate) struct Control {
     pub(crate) note_again: Option<Instant>,
 }
 
-/// The orders to end the server that have arrived so far.
+/// The shutdown requests that have arrived so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct End {
-    /// An order to end the server has arrived.
+    /// True if a shutdown was requested.
     pub(crate) is_due: bool,
-    /// The program is replaced at the end (upgrade): local devices stay for the next program.
+    /// True if an upgrade replaces the program: local devices stay for the next program.
     pub(crate) replaces: bool,
-    /// The server has failed: the control thread waits for nothing any more.
+    /// True if the server has failed: the control thread waits for nothing any more.
     pub(crate) is_abandoned: bool,
 }
 
@@ -526,7 +526,7 @@ impl Control {
 /// Pause before a failed superblock record is retried.
 const NOTE_AGAIN: Duration = Duration::from_secs(10);
 
-/// Most ranges of lost data that the log names for each tier.
+/// Maximum number of ranges of lost data that the log names for each tier.
 const MOST_LOST_LINES: u32 = 32;
 
 /// Runs work on an extra thread, and waits for it or for the order to end the server.

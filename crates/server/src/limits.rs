@@ -13,11 +13,11 @@ pub const MOST_CONNECTIONS: usize = 1024;
 /// The limits that an operator can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Most connections at a time; further clients are disconnected.
+    /// Maximum number of connections at a time; further clients are disconnected.
     pub connections: usize,
-    /// Most bytes that the requests of all clients may occupy on one thread; further requests wait
-    /// for their turn. A single larger request is still served. With very many connections the
-    /// clients' own parts may add up to more.
+    /// Maximum number of bytes that the requests of all clients may occupy on one thread; further
+    /// requests wait for their turn. A single larger request is still served. With very many
+    /// connections the clients' own parts may add up to more.
     pub budget_bytes: usize,
     /// Time limit of the handshake, TLS included.
     pub handshake_time: Duration,
@@ -72,8 +72,8 @@ pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// [`PIECE_BYTES`].
 pub(crate) const SLOW_TIME: Duration = Duration::from_secs(1);
 
-/// Most requests of one client in flight: more than the queue depth that clients use. The cost of
-/// that many reply headers is small beside their data.
+/// Maximum number of requests of one client in flight: more than the queue depth that clients use.
+/// The cost of that many reply headers is small beside their data.
 pub(crate) const MOST_REQUESTS: usize = 256;
 
 /// Limit of unsent answers to a client that negotiates and does not read, in bytes. Beyond it the
@@ -84,14 +84,15 @@ pub(crate) const MOST_ANSWER_BYTES: usize = 64 << 10;
 /// evenly among all possible connections, as each client's own.
 pub(crate) const OWN_PART: usize = 4;
 
-/// Least bytes reserved for each client, whatever the number of connections: one small request.
+/// Minimum number of bytes reserved for each client, whatever the number of connections: one small
+/// request.
 pub(crate) const OWN_BYTES_LEAST: usize = 4 << 10;
 
 /// Divisor for a client's share of the common memory while no other client uses any. A sixth of the
 /// usual 192 MiB is 32 MiB, enough to keep a fast network busy and to receive the longest request.
 pub(crate) const COMMON_SHARE: usize = 6;
 
-/// Most bytes in one receive or send, so that the server notices a client's progress.
+/// Maximum number of bytes in one receive or send, so that the server notices a client's progress.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
 /// Receive buffer of a client that sends little, in bytes: the memory of an idle client, and the
@@ -101,9 +102,9 @@ pub(crate) const RECEIVE_IDLE_BYTES: usize = 4 << 10;
 /// Receive buffer of a client that fills the smaller one, in bytes.
 pub(crate) const RECEIVE_BUSY_BYTES: usize = 64 << 10;
 
-/// Most bytes of reply headers in one send.
+/// Maximum number of bytes of reply headers in one send.
 pub(crate) const SEND_HEADER_BYTES: usize = 4 << 10;
 
-/// Most plaintext bytes encrypted at once: a few TLS records, and little beside the replies
-/// themselves.
+/// Maximum number of plaintext bytes encrypted at once: a few TLS records, and little beside the
+/// replies themselves.
 pub(crate) const SEND_TLS_BYTES: usize = 128 << 10;

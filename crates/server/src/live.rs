@@ -78,7 +78,7 @@ pub(crate) fn event(name: &str, data: &impl Serialize) -> String {
     format!("event: {name}\ndata: {data}\n\n")
 }
 
-/// Most points kept: one hour of intervals of 5 s.
+/// Maximum number of points kept: one hour of intervals of 5 s.
 const MOST_POINTS: usize = 720;
 
 /// The points of the last hour, oldest first.

@@ -14,13 +14,13 @@ use floe_trace::sample_hash;
 /// Block size until a worker is told another, in bytes.
 const FIRST_BLOCK_BYTES: u64 = 4096;
 
-/// Most accesses that all threads store between two samples of the counters: 192 KiB.
+/// Maximum number of accesses that all threads store between two samples of the counters: 192 KiB.
 pub(crate) const ROOM: usize = 8192;
 
-/// Most accesses that one thread stores, for any number of threads.
+/// Maximum number of accesses that one thread stores, for any number of threads.
 const MOST_TOUCHES: usize = 4096;
 
-/// Least limit of the accesses that one thread stores, for any number of threads.
+/// Minimum limit of the accesses that one thread stores, for any number of threads.
 const LEAST_TOUCHES: usize = 64;
 
 /// An access to a sampled block.
@@ -39,7 +39,7 @@ pub(crate) struct Sampling {
     pub(crate) limit: u64,
     /// Block size in bytes; not 0.
     pub(crate) block_bytes: u64,
-    /// Most accesses that a worker stores.
+    /// Maximum number of accesses that a worker stores.
     pub(crate) room: usize,
 }
 

@@ -244,7 +244,7 @@ impl Server {
 /// More is allocated as needed.
 const ARENA_BYTES: usize = 64 << 20;
 
-/// Least memory for requests under way of each thread, in bytes.
+/// Minimum memory for requests under way of each thread, in bytes.
 const ARENA_BYTES_LEAST: usize = 16 << 20;
 
 /// Memory for requests under way of each thread of a server with local block devices, in bytes. No

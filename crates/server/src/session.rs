@@ -603,7 +603,7 @@ mod tests;
 enum Turn {
     /// The request is in the budget's line.
     Waiting(Request),
-    /// The request is not in line until the slow client has taken the send under way.
+    /// The request is out of the line until the slow client has received the send under way.
     SetAside(Request),
     Come(Request),
 }

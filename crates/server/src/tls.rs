@@ -194,8 +194,8 @@ fn pem_problem(error: &pem::Error, what: &str) -> String {
     }
 }
 
-/// Most bytes given to rustls at once. It keeps at most 16 KiB of plaintext, and accepts no more
-/// bytes until that is read.
+/// Maximum number of bytes given to rustls at once. It keeps at most 16 KiB of plaintext, and
+/// accepts no more bytes until that is read.
 const FEED_BYTES: usize = 4 << 10;
 
 /// The server's end of one encrypted connection.

@@ -319,7 +319,8 @@ impl Volumes {
 /// Decompressed bytes from which a format is recognised.
 pub(crate) const SAMPLE_BYTES: usize = 64 << 10;
 
-/// Most lines from which a format is recognised: enough to be sure, few enough to be instant.
+/// Maximum number of lines from which a format is recognised: enough to be sure, few enough to be
+/// instant.
 const SAMPLE_LINES: usize = 256;
 
 /// The start of a trace, from which formats are recognised.

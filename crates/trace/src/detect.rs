@@ -11,7 +11,7 @@ use crate::decode::{SAMPLE_BYTES, Sample};
 use crate::error::{Error, ErrorKind};
 use crate::format::{Fit, Format};
 
-/// Most formats that a refusal names.
+/// Maximum number of formats that a refusal names.
 const NEAREST: usize = 3;
 
 /// Returns the format of a stream called `name` that starts with `bytes`. `whole` is true if the

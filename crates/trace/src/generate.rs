@@ -59,7 +59,7 @@ generators! {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
-    /// Most requests that will be drawn.
+    /// Maximum number of requests that will be drawn.
     pub(crate) requests: u64,
 }
 

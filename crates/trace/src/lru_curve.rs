@@ -44,7 +44,7 @@ const COUNTS_PER_OCTAVE: usize = 256;
 pub struct LruCurve {
     kind: TraceKind,
     sample_keys: usize,
-    /// Least hash that is not sampled; `None` while all keys are sampled.
+    /// Smallest hash that is not sampled; `None` while all keys are sampled.
     limit: Option<u64>,
     /// Slot of each sampled key, by its hash.
     slots: HashMap<u64, u32, foldhash::fast::FixedState>,

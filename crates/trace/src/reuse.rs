@@ -13,11 +13,11 @@ use crate::dense::{DenseKeys, Numbering, deleted, touches};
 use crate::error::{Error, ErrorKind};
 use crate::request::{Request, TraceKind};
 
-/// Most touches for which distances are exact, by default.
+/// Maximum number of touches for which distances are exact, by default.
 const EXACT_TOUCHES_MAX: u64 = 50_000_000;
 /// Number of groups of a sample, from whose differences the error is estimated.
 const GROUPS: usize = 8;
-/// Least touches of a key that is used to fit the Zipf exponent.
+/// Minimum number of touches of a key that is used to fit the Zipf exponent.
 const TOUCHES_MIN: u32 = 5;
 
 /// Popularity and reuse of a trace's keys, or blocks of 4 KiB.

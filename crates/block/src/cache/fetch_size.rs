@@ -22,7 +22,7 @@ use crate::join::{Piece, PieceKind};
 use crate::mapping::index::Index;
 use crate::tasks::units;
 
-/// Most sectors of a ghost: 16 MiB of a sampled cache, in at most 200 KiB of memory.
+/// Maximum number of sectors of a ghost: 16 MiB of a sampled cache, in at most 200 KiB of memory.
 const MOST_SECTORS: u64 = 4096;
 
 /// Sampled requests between two decisions.

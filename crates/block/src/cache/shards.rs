@@ -104,7 +104,8 @@ impl Shards {
         PartId((number % self.parts as u64) as u8)
     }
 
-    /// Returns a shard of this part by its number among all shards, and marks it as stirred.
+    /// Returns a shard of this part by its number among all shards, and marks it as having possible
+    /// events.
     #[inline]
     pub(super) fn at(&mut self, number: u64) -> &mut Shard {
         let here = number as usize / self.parts;
@@ -112,7 +113,7 @@ impl Shards {
         &mut self.shards[here]
     }
 
-    /// Returns the shard that ordered an operation, and marks it as stirred.
+    /// Returns the shard that ordered an operation, and marks it as having possible events.
     #[inline]
     pub(super) fn of_op(&mut self, op: OpId) -> &mut Shard {
         self.at(shard_of(op).into())

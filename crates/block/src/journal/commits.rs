@@ -77,7 +77,7 @@ pub(crate) struct Commits {
 pub(super) enum Bypassing {
     /// Clean data is void at the next start; dirty data is valid.
     Clean {
-        /// Some dirty data could not be cleaned.
+        /// True if some dirty data could not be cleaned.
         stuck: bool,
     },
     /// The whole log is void at the next start.
@@ -242,8 +242,7 @@ impl Commits {
         self.kept && !self.failed && self.has_to_commit(shards)
     }
 
-    /// Records that the logs of this part's shards have pending changes from the opening of the
-    /// cache.
+    /// Records that opening the cache left pending changes in the logs of this part's shards.
     pub(crate) fn inherit(&mut self) {
         self.inherited = true;
     }

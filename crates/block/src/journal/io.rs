@@ -19,7 +19,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 const SECTOR: usize = SECTOR_BYTES as usize;
 const IN_FLIGHT: usize = 8;
 
-/// Most units recorded for mending: 256 MiB at most.
+/// Maximum number of units recorded for mending: 256 MiB at most.
 const MOST_MENDS: usize = 8192;
 
 /// Copies that differ in at most this many bytes differ by damage, not by a crash.
@@ -231,7 +231,8 @@ impl Io<'_> {
         })
     }
 
-    /// Returns the copies to read one by one; only `None` for a device with one copy.
+    /// Returns the numbers of the device's copies, to be read in turn; a device with one copy
+    /// yields `None` alone.
     fn copies(&self) -> Vec<Option<usize>> {
         match self.device.copies() {
             Halves::NONE => vec![None],

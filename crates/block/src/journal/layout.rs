@@ -24,14 +24,15 @@ pub(super) const SUPERBLOCK_BYTES: usize = 32 << 10;
 /// Offsets of the copies of the superblock: those of even and of odd generations.
 pub(super) const SUPERBLOCK_OFFSETS: [u64; 2] = [0, SUPERBLOCK_BYTES as u64];
 
-/// Least pages of a ring. Fewer where crashes are simulated, so that the ring fills sooner.
+/// Minimum number of pages of a ring. Fewer where crashes are simulated, so that the ring fills
+/// sooner.
 const LEAST_RING_PAGES: u64 = if cfg!(floe_crash) { 16 } else { 64 };
 
 /// Divisor for the slack of a dump slot, for blocks that change places while the dump is taken: a
 /// 16th of the longest dump.
 const DUMP_SLACK_SHARE: u64 = 16;
 
-/// Most sectors of a shard: a record has 32 bits for a place.
+/// Maximum number of sectors of a shard: a record has 32 bits for a place.
 const MOST_SHARD_SECTORS: u64 = u32::MAX as u64;
 
 /// Positions of all structures on the cache device.

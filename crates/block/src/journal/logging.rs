@@ -337,7 +337,7 @@ impl Log {
         self.noted
     }
 
-    /// Records that copies in a region are gone.
+    /// Records that cached copies of sectors in a region were dropped.
     pub(crate) fn note_gone(&mut self, region: Place) {
         self.gone.insert(region, self.commits.next());
     }
@@ -388,8 +388,8 @@ fn moved(run: &Sectors, from: u64, to: u64) -> Sectors {
     run.start - from + to..run.end - from + to
 }
 
-/// Most sectors that wait to be logged as clean. Further ones are not logged, and would be missing
-/// after a restart.
+/// Maximum number of sectors that wait to be logged as clean. Further ones are not logged, and
+/// would be missing after a restart.
 const MOST_DEFERRED: usize = 1 << 16;
 
 /// The state of the settlements of all volumes, as a shard sees them.
@@ -509,8 +509,7 @@ impl Settlements {
     }
 }
 
-/// The log's statements on dirty data, for each sector of the shard's space: without checksum,
-/// sealed, or due for sealing.
+/// State of each sector's dirty data in the log: without a checksum, sealed, or due for sealing.
 #[derive(Debug)]
 pub(crate) struct Seals {
     open: Bits,

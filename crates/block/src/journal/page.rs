@@ -206,7 +206,7 @@ pub fn sum_of(sector_bytes: &[u8]) -> u64 {
     checksum(sector_bytes).max(1)
 }
 
-/// Most pages of a log that one parity page covers.
+/// Maximum number of pages of a log that one parity page covers.
 pub(super) const MOST_COVERED: u64 = 64;
 
 /// Parity of pages: the exclusive or of their payloads so far.

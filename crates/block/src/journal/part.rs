@@ -27,7 +27,7 @@ use crate::watched::CacheDevice;
 /// and below the router's.
 const MARK: u64 = 0xfe << 56;
 
-/// Most pages that are written by one operation.
+/// Maximum number of pages that are written by one operation.
 const PAGES_AT_ONCE: usize = 64;
 
 /// The type of one of the journal's own operations.

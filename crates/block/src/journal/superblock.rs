@@ -18,7 +18,7 @@ use crate::geometry::{BlockSizes, SECTOR_BYTES, VolumeId};
 /// have no meaning.
 const VERSION_BEFORE: u32 = 2;
 
-/// Most peer tiers that a superblock can name.
+/// Maximum number of peer tiers that a superblock can name.
 const MOST_COMPANIONS: usize = 15;
 
 /// Longest name of a peer tier, in bytes; longer ones are cut.
@@ -307,13 +307,13 @@ impl Header {
 #[cfg(test)]
 mod tests;
 
-/// Most volumes a cache can have.
+/// Maximum number of volumes a cache can have.
 pub const MOST_VOLUMES: usize = 256;
 
 /// Longest name of a volume, in bytes.
 pub const MOST_NAME_BYTES: usize = 64;
 
-/// Most facts of a backing device's identity that are written.
+/// Maximum number of facts of a backing device's identity that are written.
 const MOST_FACTS: usize = 15;
 
 /// Bytes of the unit in which a record's length is counted.
@@ -505,7 +505,7 @@ fn name(number: u16, bytes: &[u8], len: U16) -> Result<String, String> {
     name.map(str::to_owned).ok_or_else(|| format!("a name for volume {number} that is no text"))
 }
 
-/// Most sectors of a volume that are sampled.
+/// Maximum number of sectors of a volume that are sampled.
 pub const MOST_SAMPLES: usize = 24;
 
 /// Sampled positions near the start, where disks of one size differ, in sectors: partition tables

@@ -292,7 +292,7 @@ pub(super) struct Pages {
     pub(super) generation: u64,
     /// Offset of the header; the pages follow it.
     pub(super) slot_offset: u64,
-    /// Most pages that fit into the slot.
+    /// Maximum number of pages that fit into the slot.
     pub(super) most: u64,
     pub(super) count: u64,
     pub(super) chain: u64,

@@ -52,9 +52,9 @@ pub(crate) type Block = Slot;
 pub(crate) enum Room {
     /// There is free room.
     Free,
-    /// Room is made by evicting this block, which has the wanted size.
+    /// Evict this block, which has the wanted size.
     Replace(Block),
-    /// Room is made by emptying this group.
+    /// Evict all blocks of this group.
     Empty(u32),
 }
 
@@ -530,7 +530,7 @@ mod tests {
     }
 }
 
-/// Most victims tried to find one that is not in use.
+/// Maximum number of victims tried to find one that is not in use.
 const VICTIMS_TRIED: usize = 64;
 
 /// The order of eviction of a shard's blocks: LRU or another policy.

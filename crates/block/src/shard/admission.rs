@@ -301,7 +301,8 @@ impl ActiveAdmission {
     }
 }
 
-/// Most fetches under way at once, and most that wait; further ones are discarded.
+/// Maximum number of fetches under way at once, and of fetches that wait; further ones are
+/// discarded.
 const FETCHED_AT_ONCE: usize = 8;
 const MOST_FETCHES: usize = 1024;
 
@@ -322,7 +323,7 @@ pub(crate) struct Fetches {
 }
 
 impl Fetches {
-    /// Adds a smallest block that the admission orders to be fetched. Neighbours within a region
+    /// Queues a fetch of one smallest block on behalf of the admission. Neighbours within a region
     /// are fetched together.
     pub(crate) fn order(&mut self, volume: VolumeId, start: u64, sizes: &BlockSizes) {
         let end = start + sizes.smallest();

@@ -1,4 +1,4 @@
-//! Processor time of a read, beside that of a bare ring and of `pread`.
+//! Measures the processor time of a read, compared with a bare ring and `pread`.
 //!
 //! `cargo test --release -p floe-hybrid -- --ignored --nocapture processor_time_of_a_read`
 
@@ -18,7 +18,7 @@ use super::*;
 const FILE_BYTES: u64 = 256 << 20;
 const ROUNDS: usize = 15;
 
-/// Processor time of all threads of the process so far.
+/// Returns the processor time of all threads of the process so far.
 fn processor_time() -> Duration {
     // SAFETY: the structure is plain numbers, and written during the call only.
     let usage = unsafe {

@@ -23,7 +23,7 @@ pub(super) fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Has the children of later forks count themselves.
+/// Makes the child of each later fork increase the number of forks.
 pub(super) fn watch_forks() {
     #[cfg(unix)]
     {
@@ -48,7 +48,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Request {
     pub(super) offset: u64,
     pub(super) len: usize,
-    /// The process that began the read, by its [`forks`].
+    /// Number of the process that began the read, from [`forks`].
     forks: u64,
     state: Mutex<State>,
 }
@@ -130,7 +130,7 @@ enum Stage {
 }
 
 impl Reading {
-    /// Returns a read that has ended already.
+    /// Creates a read that has ended already.
     pub(crate) fn ready(result: io::Result<Buffer>) -> Reading {
         Reading(Stage::Ended(Some(result)))
     }

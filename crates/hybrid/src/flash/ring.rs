@@ -34,16 +34,16 @@ use super::target::Target;
 /// Entries of the submission queue.
 const ENTRIES: u32 = 256;
 
-/// Most reads that the kernel has at a time. Further ones wait in the backlog.
+/// Maximum number of reads in the kernel at a time. Further ones wait in the backlog.
 const MOST_IN_FLIGHT: usize = 1024;
 
-/// Attempts to have the kernel take entries while it is short of resources.
+/// Number of attempts to submit entries while the kernel is short of resources.
 const ATTEMPTS: usize = 16;
 
-/// Times that the kernel may give a read back unserved before the reaper reads it itself.
+/// Number of times that the kernel may return a read unserved before the reaper reads it itself.
 const MOST_REFUSALS: u32 = 3;
 
-/// Most bytes of one entry; longer reads are continued.
+/// Maximum length of one entry in bytes; longer reads are continued.
 const MOST_BYTES: usize = 1 << 30;
 
 /// The user data of the entry that wakes the reaper.
@@ -54,7 +54,7 @@ const WAKE_UP: u64 = 0;
 pub(super) struct Ring {
     shared: ManuallyDrop<Arc<Shared>>,
     reaper: ManuallyDrop<JoinHandle<()>>,
-    /// The process whose ring it is, by its [`forks`].
+    /// Number of the process that owns the ring, from [`forks`].
     forks: u64,
 }
 
@@ -76,9 +76,9 @@ struct Queue {
 /// The consequence of a completion.
 enum Progress {
     Ended(io::Result<Buffer>),
-    /// The kernel has to be asked again, for the rest.
+    /// The rest of the read is to be submitted again.
     Unfinished,
-    /// The kernel keeps refusing; a blocking read decides.
+    /// The kernel keeps refusing the read, so a blocking read is tried.
     Refused,
 }
 
@@ -107,7 +107,7 @@ impl Ring {
         Ok(Ring { shared, reaper, forks: forks() })
     }
 
-    /// Begins reads. A kernel that takes none has them served at once, by the caller.
+    /// Begins reads. If the kernel does not accept them, the calling thread serves them at once.
     pub(super) fn begin(&self, requests: &[Arc<Request>]) {
         let mut wakers = Vec::new();
         let mut pushed = false;
@@ -144,7 +144,7 @@ impl Drop for Ring {
 }
 
 impl Shared {
-    /// Gives a read to the submission queue, or to the backlog if too many are in flight. Returns
+    /// Adds a read to the submission queue, or to the backlog if too many are in flight. Returns
     /// whether the queue has to be submitted.
     fn admit(&self, request: &Arc<Request>) -> io::Result<bool> {
         {
@@ -181,7 +181,7 @@ impl Shared {
         pushed
     }
 
-    /// Pushes an entry. Where the queue is full, the kernel is made to take its entries first.
+    /// Pushes an entry. If the queue is full, its entries are submitted first.
     fn push(&self, entry: &squeue::Entry) -> io::Result<()> {
         let _queue = lock(&self.queue);
         loop {
@@ -198,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// Has the kernel take the entries pushed so far, those of other threads included.
+    /// Submits the entries pushed so far, including those of other threads.
     ///
     /// # Errors
     /// When it does not take them even after several attempts.
@@ -246,7 +246,7 @@ impl Shared {
         }
     }
 
-    /// Ends a read, or has it continued. Returns whether it has ended.
+    /// Handles the completion of a read: ends or continues it. Returns whether it has ended.
     fn advance(&self, request: &Arc<Request>, result: i32, wakers: &mut Vec<Waker>) -> bool {
         match self.progress(request, result) {
             Progress::Ended(result) => wakers.extend(request.complete(result)),

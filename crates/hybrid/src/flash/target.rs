@@ -37,7 +37,7 @@ pub enum OpenError {
         /// The error of the system.
         source: io::Error,
     },
-    /// Another process, or another cache of this process, uses the file.
+    /// Another process, or another cache of this process, has the file open.
     #[error("{path} is in use by another process or by another cache", path = path.display())]
     InUse {
         /// The path of the file.
@@ -112,12 +112,12 @@ fn of_free(bytes: Option<u64>) -> String {
 #[derive(Debug)]
 pub(super) struct Target {
     file: File,
-    /// The same file by way of the page cache, where `file` bypasses it.
+    /// A second handle that uses the page cache, if `file` bypasses it.
     cached: Option<File>,
     pub(super) size_bytes: u64,
     pub(super) direct: bool,
     block_device: bool,
-    /// The process that opened the file, by its [`forks`].
+    /// Number of the process that opened the file, from [`forks`].
     forks: u64,
 }
 
@@ -204,7 +204,8 @@ impl Target {
         Ok(())
     }
 
-    /// Writes all of `from` at `offset` to the page cache: the end of the process leaves it.
+    /// Writes all of `from` at `offset` to the page cache, where it survives the end of the
+    /// process.
     pub(super) fn write_cached(&self, from: &[u8], offset: u64) -> io::Result<()> {
         let file = self.cached.as_ref().unwrap_or(&self.file);
         let mut done = 0;
@@ -320,7 +321,7 @@ fn open_file(path: &Path, direct: bool, exclusive: bool) -> Result<(File, bool),
     Ok((open(false).map_err(failed)?, false))
 }
 
-/// Opens an open file once more, by way of the page cache.
+/// Opens an open file a second time, for access through the page cache.
 fn open_cached(file: &File) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     {

@@ -1,4 +1,4 @@
-//! Reads by a few threads that block, where there is no io_uring.
+//! Reads by a few blocking threads, for systems without io_uring.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,7 +10,7 @@ use super::buffer::Buffers;
 use super::request::{Request, forks, lock, wake_all};
 use super::target::Target;
 
-/// Number of threads, which is also the number of reads at a time.
+/// Number of threads, and so of reads at a time.
 const THREADS: usize = 4;
 
 /// A pool of threads that serve reads. Dropping it waits for all of them.
@@ -18,7 +18,7 @@ const THREADS: usize = 4;
 pub(super) struct Threads {
     shared: ManuallyDrop<Arc<Shared>>,
     workers: ManuallyDrop<Vec<JoinHandle<()>>>,
-    /// The process whose threads they are, by its [`forks`].
+    /// Number of the process that owns the threads, from [`forks`].
     forks: u64,
 }
 
@@ -88,7 +88,7 @@ impl Drop for Threads {
 }
 
 impl Shared {
-    /// Serves reads until the pool is dropped and none waits.
+    /// Serves reads until the pool is dropped and no read waits.
     fn serve(&self) {
         let mut wakers = Vec::new();
         while let Some(request) = self.next() {

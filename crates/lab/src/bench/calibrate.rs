@@ -52,12 +52,13 @@ const LEAST_US: f64 = 1e-4;
 /// so that the cache has evicted and forgotten each key when it comes again.
 const CIRCLE: usize = 10;
 
-/// Fewest keys of a load that always misses. Threads take the keys in chunks: a thread stopped
-/// within its chunk hits keys that others inserted a whole circle later. With this many keys, a
-/// chunk is a small part of the circle.
+/// Minimum number of keys of a load that always misses. Threads take the keys in chunks: a thread
+/// stopped within its chunk hits keys that others inserted a whole circle later. With this many
+/// keys, a chunk is a small part of the circle.
 const CIRCLE_MIN: usize = 100 * CHUNK;
 
-/// Fewest distinct keys of a load: the smallest cache measured has a tenth of them as entries.
+/// Minimum number of distinct keys of a load: the smallest cache measured has a tenth of them as
+/// entries.
 const KEYS_MIN: usize = 500;
 
 /// Clients per thread, a usual number.

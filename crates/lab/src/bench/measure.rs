@@ -235,7 +235,7 @@ impl PhaseTime {
     }
 }
 
-/// Least probability with which a confidence interval should hold the true median.
+/// Minimum probability with which a confidence interval should hold the true median.
 const CONFIDENCE: f64 = 0.95;
 
 /// A median, and a confidence interval for the true median.

@@ -26,8 +26,8 @@ const THROUGHPUT_BOUND: f64 = 0.03;
 /// Largest difference, in standard errors, that is attributed to chance.
 const CHANCE: f64 = 2.0;
 
-/// Fewest operations in a window. With five windows, chance then changes hit ratios by hardly more
-/// than [`HIT_RATIO_BOUND`].
+/// Minimum number of operations in a window. With five windows, chance then changes hit ratios by
+/// hardly more than [`HIT_RATIO_BOUND`].
 const LEAST: u64 = 50_000;
 
 /// Counts of a cache's operations in a window of time.
@@ -62,7 +62,7 @@ pub struct Span {
     pub fills: u64,
     /// Number of operations that complete a window with fewer misses.
     pub operations: u64,
-    /// Fewest operations in any window.
+    /// Minimum number of operations in any window.
     pub least: u64,
     /// Operations to skip before the first window. The first pass over a load has more misses than
     /// later ones, because each key comes for the first time.

@@ -490,11 +490,11 @@ pub(super) fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Fewest lookups between two readings of the clock, so that they share its cost.
+/// Minimum number of lookups between two readings of the clock, so that they share its cost.
 const FEWEST: u32 = 4;
 
-/// Most lookups between two readings of the clock, so that a thread reports its progress now and
-/// then.
+/// Maximum number of lookups between two readings of the clock, so that a thread reports its
+/// progress now and then.
 const MOST: u32 = 1024;
 
 /// Estimated nanoseconds of a lookup before any was timed.

@@ -299,7 +299,8 @@ const LONGEST_NS: u64 = 60_000_000_000;
 /// Ratio of a round's length to that of the uncounted time before it.
 const SETTLE: u32 = 5;
 
-/// Fewest reads in a round. A round with fewer is extended up to [`PATIENCE`] times its length.
+/// Minimum number of reads in a round. A round with fewer is extended up to [`PATIENCE`] times its
+/// length.
 const READS_LEAST: u64 = 8;
 const PATIENCE: u32 = 100;
 

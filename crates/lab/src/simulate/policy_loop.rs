@@ -169,7 +169,7 @@ pub(super) struct Counts {
     pub(super) slope: f64,
     /// Bytes of memory that both policies held at the end.
     pub(super) policy_bytes: usize,
-    /// Most objects cached at one time.
+    /// Maximum number of objects cached at one time.
     pub(super) most_objects: usize,
 }
 

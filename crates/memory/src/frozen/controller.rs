@@ -51,7 +51,7 @@ use super::{FreezeStats, Freezing, Phase};
 mod parts;
 mod serving;
 
-/// Fewest lookups that a measurement needs; fewer count as none.
+/// Minimum number of lookups that a measurement needs; fewer count as none.
 const LOOKUPS_FEW: u64 = 1_000;
 /// Probability that the verdict on a repeated baseline is wrong.
 const RISK: f64 = 0.01;
@@ -589,7 +589,7 @@ impl Level {
     }
 }
 
-/// Least expected gain for freezing, as a share of the baseline.
+/// Minimum expected gain for freezing, as a share of the baseline.
 const MARGIN: f64 = 0.01;
 /// Rounds of the first trial of the index. All entries are frozen meanwhile, which may do harm.
 const TRY_ROUNDS: usize = 12;

@@ -554,6 +554,6 @@ fn goal(share: f64, entries: usize) -> usize {
     (share * entries as f64).round() as usize
 }
 
-/// Most steps of the controller in a row. Further ones wait for the next tick, so that other caches
-/// have their turn.
+/// Maximum number of steps of the controller in a row. Further ones wait for the next tick, so that
+/// other caches have their turn.
 const STEPS_AT_ONCE: usize = 16;

@@ -37,7 +37,8 @@ const LOOKUPS_MIN: u64 = 10_000;
 const LOOKUPS_MAX: u64 = 100_000;
 /// Longest time that a stop takes.
 const STOP_TIME: Duration = Duration::from_millis(60);
-/// Fewest lookups of a useful stop. A stop is prolonged to get them, but not without limit.
+/// Minimum number of lookups of a useful stop. A stop is prolonged to get them, but not without
+/// limit.
 const LOOKUPS_FEW: u64 = 200;
 const IDLE_TIME: Duration = Duration::from_secs(1);
 /// Largest distance of neighbouring stops that are evaluated together, as a share of the entries.
@@ -49,7 +50,7 @@ const HOPELESS_MARGIN: f64 = 0.02;
 const HOPELESS_FROM: f64 = 0.2;
 /// Probability that equal prices of misses are taken for different.
 const RISK: f64 = 0.01;
-/// Standard errors that are subtracted from a predicted gain.
+/// Number of standard errors that are subtracted from a predicted gain.
 const CAUTION: f64 = 2.0;
 
 #[derive(Debug, Clone)]
@@ -170,8 +171,8 @@ impl Learner {
         if self.asked >= STOPS { Lesson::Over } else { Lesson::Do(self.begin()) }
     }
 
-    /// Returns the latency of a request if hits took no time at all, and that of one without
-    /// freezing, in nanoseconds. Both use the counts as observed and the same price of a miss.
+    /// Returns two mean latencies of a request in nanoseconds: with hits that take no time, and
+    /// without freezing. Both use the counts as observed and the same price of a miss.
     fn at_best(&self, counts: &WindowCounts, baseline: &Windows) -> Option<(f64, f64)> {
         let before = baseline.total().hit_ratio()?;
         let counted = self.stops.iter().map(|stop| &stop.counts).chain(baseline.iter());
@@ -303,7 +304,7 @@ impl Learner {
     }
 }
 
-/// Fewest samples that make a mean.
+/// Minimum number of samples that make a mean.
 const SAMPLES_FEW: u64 = 4;
 
 fn near_means(near: &[Stop]) -> Vec<f64> {

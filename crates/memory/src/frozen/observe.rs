@@ -106,8 +106,8 @@ pub(crate) struct Observations {
     pub(crate) entries: u64,
     /// Frozen entries in the cache now.
     pub(crate) frozen: u64,
-    /// Most entries that the cache may hold, as far as that is known: the limit of entries, or an
-    /// estimate by weight.
+    /// Maximum number of entries that the cache may hold, as far as that is known: the limit of
+    /// entries, or an estimate by weight.
     pub(crate) capacity: u64,
     /// Threads that made lookups since the last step; at least 1 if there were lookups.
     pub(crate) threads: u32,
@@ -185,7 +185,7 @@ pub(super) const WINDOW: Duration = Duration::from_millis(50);
 pub(super) const SAMPLES_MIN: u64 = 30;
 /// Longest length of a window with too few samples, as a multiple of [`WINDOW`].
 pub(super) const PATIENCE: u32 = 10;
-/// Fewest samples of a useful mean.
+/// Minimum number of samples of a useful mean.
 const SAMPLES_FEW: u64 = 4;
 
 /// Latency of each kind of request in nanoseconds; `None` where it is unknown.
@@ -464,12 +464,12 @@ const WARM_LOOKUPS: u64 = 20_000;
 /// Time after which a cache counts as warm if there were a few lookups.
 const TIME_MAX: Duration = Duration::from_secs(5);
 const WARM_LOOKUPS_FEW: u64 = 1_000;
-/// Fewest lookups between two readings of the hit ratio.
+/// Minimum number of lookups between two readings of the hit ratio.
 const CHUNK_MIN: u64 = 4_000;
 const CHUNK_PER_ENTRY: u64 = 4;
 /// Largest change of a hit ratio that counts as steady.
 const CHANGE: f64 = 0.003;
-/// Standard errors that are added to the allowed change.
+/// Number of standard errors that are added to the allowed change.
 const CHANGE_ERRORS: f64 = 1.0;
 
 /// Lookups per entry that complete a renewal.
@@ -500,7 +500,7 @@ impl Chunk {
     }
 }
 
-/// Detector of a warm cache, by the requests since everything thawed or since the cache was made.
+/// Detects when the cache is warm, from the requests since it was created or last thawed.
 #[derive(Debug, Clone)]
 pub(super) struct Warmth {
     since: Duration,

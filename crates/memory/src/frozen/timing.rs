@@ -6,7 +6,7 @@ use crate::frozen::observe::Latencies;
 use crate::index::KeyHash;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Returns the time since a start that all caches share.
+/// Returns the time since an epoch of the process, which all caches share.
 pub(crate) fn now() -> Duration {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     START.get_or_init(Instant::now).elapsed()

@@ -203,7 +203,7 @@ const BELIEF: f64 = 4.0;
 const MAY_BE: f64 = 1.0;
 /// Weight that observations keep from one phase to the next.
 const FADE: f64 = 0.8;
-/// Fewest windows for an estimate.
+/// Minimum number of windows for an estimate.
 const WINDOWS_MIN: f64 = 10.0;
 
 /// A straight line through points, by least squares.
@@ -318,7 +318,7 @@ const BLOCKS: usize = 4;
 const BLOCK_RISK: f64 = 0.001;
 /// Tolerated loss of a block, as a share of the baseline.
 const MARGIN: f64 = 0.02;
-/// Most windows whose hits show that an index has grown old.
+/// Maximum number of windows whose hits show that an index has grown old.
 const RECENT: usize = 4;
 const OLD_MARGIN: f64 = 0.01;
 const PRICE_SAMPLES_MIN: u64 = 30;

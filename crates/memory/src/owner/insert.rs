@@ -112,7 +112,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.make_room(shard, budget, None, candidate, asks_others, gone)
     }
 
-    /// Replaces an entry with the same key, in every case: weight, expiry, pin and frozen mark may
+    /// Replaces the entry of a key in the general case: weight, expiry, pin and frozen mark may
     /// change.
     #[inline(never)]
     #[expect(clippy::too_many_arguments)] // what `insert` has

@@ -221,7 +221,7 @@ impl Tenant {
     }
 }
 
-/// Most keys for which the first index of a shard has room.
+/// Maximum number of keys for which the first index of a shard has room.
 const KEYS_FIRST: usize = 1024;
 /// Slots whose keys one insertion moves while the index grows.
 pub(crate) const MOVED_AT_ONCE: usize = 16;

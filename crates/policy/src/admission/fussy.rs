@@ -306,7 +306,7 @@ pub(crate) struct Metadata {
     blocks: Vec<Block>,
     free: Vec<u32>,
     index: Index,
-    /// Most blocks that are remembered.
+    /// Maximum number of blocks that are remembered.
     limit: usize,
     returns: u64,
 }

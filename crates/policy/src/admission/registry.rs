@@ -295,7 +295,7 @@ impl Admission for Admissions {
     }
 }
 
-/// Least cost of a byte written that a calibration may yield, in bytes read.
+/// Minimum cost of a byte written that a calibration may yield, in bytes read.
 const LEAST_COST: f64 = 1e-4;
 
 /// Measured slowdown of a tier's reads by writes, and the admission parameters that follow from it.

@@ -315,13 +315,13 @@ impl AdminClients {
 /// Size of an admin session's receive buffer, in bytes.
 const RECEIVE_BYTES: usize = 4096;
 
-/// Most admin connections over Unix sockets, and as many over TCP, so that neither crowds out the
-/// other. Beyond that the oldest idle one is disconnected. Each lasts
+/// Maximum number of admin connections over Unix sockets, and as many over TCP, so that neither
+/// crowds out the other. Beyond that the oldest idle one is disconnected. Each lasts
 /// [`admin_time`](crate::limits::Limits::admin_time) at most.
 const MOST_CONNECTIONS: usize = 32;
 
-/// Most admin sessions whose requests wait for workers. The other connections are reserved for
-/// requests that are answered at once, such as health checks.
+/// Maximum number of admin sessions whose requests wait for workers. The other connections are
+/// reserved for requests that are answered at once, such as health checks.
 const MOST_WAITING: usize = 24;
 
 /// The first byte of TLS: the type of a handshake record (RFC 8446, section 5.1).

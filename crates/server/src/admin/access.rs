@@ -198,7 +198,7 @@ pub(super) fn values<'a>(
         .map(|header| header.value)
 }
 
-/// Least length of a token; a shorter one could be guessed.
+/// Minimum length of a token; a shorter one could be guessed.
 const LEAST_BYTES: usize = 16;
 
 /// Largest size of a token file.

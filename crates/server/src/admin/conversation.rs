@@ -11,7 +11,7 @@ use super::command::{AdminCommand, Reply, Trouble};
 /// Longest accepted request head. Floe's clients send fewer than a hundred bytes.
 const HEAD_MAX_BYTES: usize = 8 << 10;
 
-/// Most header lines of a request.
+/// Maximum number of header lines of a request.
 const HEADERS_MAX: usize = 64;
 
 /// Longest accepted request body. The longest useful one has a name and the paths of a few devices.

@@ -9,10 +9,11 @@ use crate::status::{
     Answered, By, Latencies, Operation, Percentiles, Report, Spread, ThreadCounters, VolumeCounters,
 };
 
-/// Most tiers that a point describes, from the top.
+/// Maximum number of tiers that a point describes, from the top.
 pub(super) const MOST_TIERS: usize = 8;
 
-/// Most volumes that a point describes: the first ones. The page shows the number of all volumes.
+/// Maximum number of volumes that a point describes: the first ones. The page shows the number of
+/// all volumes.
 pub(super) const MOST_VOLUMES: usize = 16;
 
 /// Rate and latencies of one kind of request in an interval. Latencies are 0 without requests.

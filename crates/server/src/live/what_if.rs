@@ -23,7 +23,7 @@ const SAMPLE_BLOCKS: usize = 1024;
 /// Age at which a touch counts half.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// Fewest reads for an estimate, so that the result is not an accident.
+/// Minimum number of reads for an estimate, so that the result is not an accident.
 const LEAST_READS: f64 = 1000.0;
 
 /// Share of first reads of blocks below which the load counts as having touched all of its blocks.

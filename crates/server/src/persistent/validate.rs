@@ -271,7 +271,7 @@ pub(super) fn lost(volume: &str, dirty_bytes: u64) {
 const FIRST_BYTES: u64 = 128 << 10;
 const LAST_BYTES: u64 = 64 << 10;
 
-/// Most clean sectors of a volume that are compared with its backing device.
+/// Maximum number of clean sectors of a volume that are compared with its backing device.
 const MOST_CLEAN_SECTORS: usize = 32;
 
 /// Returns the marker of the device's content. It is never 0, which means unknown.

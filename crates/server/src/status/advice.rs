@@ -20,11 +20,11 @@ use serde::{Deserialize, Serialize};
 use super::{Facts, MemoryFacts, Snapshot};
 use crate::status::Operation;
 
-/// Least time between two counts that advice compares.
+/// Minimum time between two counts that advice compares.
 const APART: Duration = Duration::from_secs(10);
 
-/// Most reads in flight for which the model is evaluated. They are far more than threads, so that
-/// one more changes nothing, and few enough for an answer in milliseconds.
+/// Maximum number of reads in flight for which the model is evaluated. They are far more than
+/// threads, so that one more changes nothing, and few enough for an answer in milliseconds.
 const IN_FLIGHT_MAX: f64 = 4096.0;
 
 /// The bottleneck of recent reads, and possible gains. Shares and gains are fractions of 1.

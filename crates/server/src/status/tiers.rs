@@ -235,7 +235,7 @@ impl MemoryAdmissionStatus {
     }
 }
 
-/// Most places of lost data that one log line names.
+/// Maximum number of places of lost data that one log line names.
 const MOST_NAMED: usize = 4;
 
 /// Amount and places of lost data.
@@ -394,7 +394,7 @@ pub struct SheddingStatus {
 pub struct SheddingDecisionStatus {
     /// Time of the decision, in seconds since the server's start.
     pub seconds: f64,
-    /// Share of hits to shed from then on.
+    /// Share of hits to shed after the decision.
     pub share: f64,
     /// Reason for the decision, in words and numbers.
     pub reason: String,
@@ -410,7 +410,7 @@ impl SheddingDecisionStatus {
 /// Status of the memory tier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemoryStatus {
-    /// Most bytes that the memory tier may use, metadata included.
+    /// Maximum number of bytes that the memory tier may use, metadata included.
     pub size_bytes: u64,
     /// The write mode: `through` or `back`.
     pub write_mode: String,

@@ -23,10 +23,10 @@ use crate::volume::{DeviceSource, Volume};
 /// have more threads than the one that created the cache.
 const THREADS_SOME_DAY: usize = 8;
 
-/// Least number of groups in a useful shard.
+/// Minimum number of groups in a useful shard.
 const GROUPS_A_SHARD: u64 = 16;
 
-/// Least number of groups in the shards of a cache that gets more shards than it needs now.
+/// Minimum number of groups in the shards of a cache that gets more shards than it needs now.
 const GROUPS_A_LARGE_SHARD: u64 = 64;
 
 /// The tiers of a cache, from the top, validated as far as possible without opening devices.

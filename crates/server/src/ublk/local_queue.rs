@@ -16,7 +16,7 @@ use rustix::io::Errno;
 pub(crate) struct QueueOrder {
     pub(crate) character: Arc<Character>,
     pub(crate) number: u16,
-    /// Most requests in flight.
+    /// Maximum number of requests in flight.
     pub(crate) depth: u16,
     pub(crate) volume: VolumeId,
     pub(crate) read_only: bool,

@@ -225,7 +225,7 @@ const HEADER_END: u8 = 0x0c;
 /// Longest header or record that is accepted, in bytes.
 const HEADER_BYTES_MAX: usize = 64 << 10;
 const RECORD_BYTES_MAX: usize = 4096;
-/// Least size of a record: the words up to the flags.
+/// Minimum size of a record: the words up to the flags.
 const RECORD_BYTES_MIN: usize = 48;
 
 pub(super) static SRT: Spec = Spec {

@@ -442,7 +442,7 @@ pub(crate) struct Valid {
     sectors: u64,
     /// Set where an admission may reject something; only then are changes counted.
     counts: bool,
-    /// Smallest blocks that held data when counting began.
+    /// Number of smallest blocks that held data when counting began.
     at_first: u64,
     inserted: u64,
     removed: u64,

@@ -40,7 +40,7 @@ pub(super) struct Groups {
     /// groups is needed.
     order: Lru,
     is_ordered: bool,
-    /// Smallest blocks in a group.
+    /// Number of smallest blocks in a group.
     units: u32,
 }
 
@@ -134,7 +134,7 @@ impl Groups {
         group
     }
 
-    /// Makes a group the hottest.
+    /// Moves a group to the most recently used end.
     fn append(&mut self, group: u32) {
         if self.is_ordered {
             self.order.reserve(self.first_slots.len());

@@ -13,7 +13,7 @@ use crate::frozen::{FreezeDecision, FreezeStats, Freezing, Lifetime, Phase};
 const RECHECK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
 /// Shortest and longest time between two learning phases while freezing pays.
 const RELEARN: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
-/// Least first wait after a failure, as a multiple of the time that learning took.
+/// Minimum first wait after a failure, as a multiple of the time that learning took.
 const WAIT_PER_LEARNING: u32 = 10;
 /// Time that a choice must last to be worth learning, as a multiple of the time that learning took.
 /// After a shorter time, the controller does not learn again at once.

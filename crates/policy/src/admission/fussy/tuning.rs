@@ -166,7 +166,7 @@ impl Tuning {
     }
 }
 
-/// Most entries of a miniature LRU list; larger caches are sampled.
+/// Maximum number of entries of a miniature LRU list; larger caches are sampled.
 const ENTRIES_MAX: usize = 1 << 13;
 
 /// An LRU list of blocks without data.
