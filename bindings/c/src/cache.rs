@@ -15,7 +15,7 @@ use crate::value::{Asked, Inner, Key, Value, floe_free_fn, floe_value};
 /// A cache. All threads may use it at once, until one frees it.
 pub struct floe_cache(pub(crate) Inner);
 
-/// Makes a cache; NULL where it cannot be as described. To be freed by `floe_cache_free`.
+/// Creates a cache, to be freed by `floe_cache_free`. Returns NULL if the options are invalid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_cache_new(options: *const floe_options) -> *mut floe_cache {
     guarded_or(std::ptr::null_mut(), || {
@@ -25,8 +25,8 @@ pub unsafe extern "C" fn floe_cache_new(options: *const floe_options) -> *mut fl
     })
 }
 
-/// Frees a cache and, but for those that are kept, its values. No thread may use the cache then or
-/// later. NULL does nothing.
+/// Frees a cache and its values, except values with references. No thread may use the cache during
+/// the call or later. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_cache_free(cache: *mut floe_cache) {
     guarded(|| {
@@ -61,10 +61,11 @@ fn lifetime(ms: u64) -> InsertOptions {
     }
 }
 
-/// Inserts a copy of a value, in place of the one that is there under the key, if any. Its charge
+/// Inserts a copy of a value, replacing the present value of the key, if there is one. The charge
 /// is the length of key and value.
 ///
-/// A cache may decline an entry, by its admission or because it is too heavy; that is no error.
+/// The cache may decline an entry because of its admission policy, or because the entry is too
+/// heavy. This is no error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_insert(
     cache: *const floe_cache,
@@ -77,8 +78,8 @@ pub unsafe extern "C" fn floe_insert(
     unsafe { floe_insert_for(cache, key, key_len, data, len, 0, 0) }
 }
 
-/// As `floe_insert`, with a charge (0 for the length of key and value) and a time to live in
-/// milliseconds (0 for the cache's).
+/// Inserts a copy of a value, like `floe_insert`, with a charge (0 for the length of key and value)
+/// and a time to live in milliseconds (0 for that of the cache).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_insert_for(
     cache: *const floe_cache,
@@ -100,10 +101,11 @@ pub unsafe extern "C" fn floe_insert_for(
     })
 }
 
-/// Inserts memory that the program gives away. `free_data` is called once, when the value has left
-/// and nobody keeps it: at once, where the cache declines it. Nothing may write the memory from now
-/// on, and any thread may read and free it. A charge of 0 is the length of key and value; a time to
-/// live of 0 the cache's.
+/// Inserts a value without copying it: the cache takes ownership of the memory. `free_data` is
+/// called once, when the value has left the cache and has no references. If the cache declines the
+/// value, that is at once. The memory must not be written any more, and any thread may read and
+/// free it. A charge of 0 stands for the length of key and value, a time to live of 0 for that of
+/// the cache.
 ///
 /// On an error the memory still belongs to the program, and `free_data` is not called.
 #[unsafe(no_mangle)]
@@ -130,7 +132,7 @@ pub unsafe extern "C" fn floe_insert_given(
     })
 }
 
-/// Removes a key. `FLOE_STATUS_NOT_FOUND` if it is not there.
+/// Removes a key. Returns `FLOE_STATUS_NOT_FOUND` if the key is absent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_remove(
     cache: *const floe_cache,
@@ -155,7 +157,7 @@ pub unsafe extern "C" fn floe_clear(cache: *const floe_cache) -> floe_status {
     })
 }
 
-/// Changes the most entries that the cache holds. It must have been made with such a limit.
+/// Changes the capacity in entries. The cache must have been created with such a capacity.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_resize(cache: *const floe_cache, entries: usize) -> floe_status {
     guarded(|| {
@@ -172,7 +174,7 @@ pub unsafe extern "C" fn floe_resize(cache: *const floe_cache, entries: usize) -
     })
 }
 
-/// Changes the most weight that the cache holds. It must have been made with such a limit.
+/// Changes the capacity in weight. The cache must have been created with such a capacity.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_resize_weight(cache: *const floe_cache, weight: u64) -> floe_status {
     guarded(|| {
@@ -186,8 +188,8 @@ pub unsafe extern "C" fn floe_resize_weight(cache: *const floe_cache, weight: u6
     })
 }
 
-/// Frees what has left and is kept by nobody. Caches do so by themselves, in batches; this is for
-/// programs that wait for their `free_data`.
+/// Frees all values that have left the cache and have no references. Caches do this by themselves,
+/// in batches; the function is for programs that wait for their `free_data`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_reclaim(cache: *const floe_cache) -> floe_status {
     guarded(|| {
@@ -197,25 +199,26 @@ pub unsafe extern "C" fn floe_reclaim(cache: *const floe_cache) -> floe_status {
     })
 }
 
-/// The value that a loader brings.
+/// The value that a loader returns.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct floe_loaded {
     /// The value. Belongs to Floe once the loader has returned 0.
     pub data: *mut c_void,
-    /// Its number of bytes.
+    /// Length of the value in bytes.
     pub len: usize,
-    /// Its charge; 0 for the length of key and value.
+    /// Charge of the value; 0 for the length of key and value.
     pub charge: u32,
-    /// Frees it, as for `floe_insert_given`; NULL for a value that need not be freed.
+    /// Function that frees the value, as for `floe_insert_given`; NULL for a value that need not be
+    /// freed.
     pub free_data: floe_free_fn,
     /// The last argument of `free_data`.
     pub context: *mut c_void,
 }
 
-/// Loads the value of a key. Returns 0 when `*loaded` is filled in, or an error of the program's.
-/// It may use the cache, and load other keys; for its own key `floe_get_or_load` answers with
-/// `FLOE_STATUS_INVALID`. It must not throw or unwind.
+/// Function that loads the value of a key. Returns 0 when `*loaded` is filled in, or an error of
+/// the program's. It may use the cache, and load other keys; for its own key `floe_get_or_load`
+/// answers with `FLOE_STATUS_INVALID`. It must not throw or unwind.
 pub type floe_load_fn = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -225,16 +228,16 @@ pub type floe_load_fn = Option<
     ) -> i32,
 >;
 
-/// Looks a key up and, if it is not there, loads it, once for all threads that ask at the same
-/// time. `*value` is to be released. Where the loader returns an error, so does this
-/// (`FLOE_STATUS_LOAD_FAILED`), and `*error`, unless it is NULL, becomes what it returned.
+/// Looks a key up and loads it if it is absent, once for all threads that request it at the same
+/// time. The caller must release `*value`. If the loader fails, returns `FLOE_STATUS_LOAD_FAILED`
+/// and sets `*error`, unless NULL, to the loader's result.
 ///
-/// Loads that need each other's keys do not wait for ever: the one that would close the circle
-/// loads by itself. A loader must not wait for another thread that asks for its key.
+/// Loads that need each other's keys do not deadlock: the load that would close the cycle does not
+/// wait but loads by itself. A loader must not wait for another thread that requests its key.
 ///
-/// Where what the loader filled in makes no sense, such as NULL with a length, the answer is
-/// `FLOE_STATUS_INVALID`. Then nothing is stored, `free_data` is not called, and the next thread
-/// that waits calls its loader.
+/// If the loader returns an invalid value, such as NULL with a length, the result is
+/// `FLOE_STATUS_INVALID`. Then nothing is stored, `free_data` is not called, and the next waiting
+/// thread calls its loader.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_get_or_load(
     cache: *const floe_cache,
@@ -326,11 +329,12 @@ impl ToOwned for Slice {
     }
 }
 
-/// Is shown a value, which is valid during the call.
+/// Function that receives a value, which is valid during the call.
 pub type floe_read_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, data: *const c_void, len: usize)>;
 
-/// Is shown the value of one of many keys, by the key's number; valid during the call.
+/// Function that receives the value of one of many keys, by the key's number. The value is valid
+/// during the call.
 pub type floe_read_many_fn = Option<
     unsafe extern "C" fn(context: *mut c_void, number: usize, data: *const c_void, len: usize),
 >;
@@ -345,8 +349,9 @@ pub struct floe_bytes {
     pub len: usize,
 }
 
-/// Looks a key up and keeps its value: `*value` is to be released. Takes a lock; `floe_read` and
-/// `floe_get_copy` do not. `FLOE_STATUS_NOT_FOUND` if it is not there.
+/// Looks a key up and returns a reference to its value in `*value`, which the caller must release.
+/// Takes a lock; `floe_read` and `floe_get_copy` do not. Returns `FLOE_STATUS_NOT_FOUND` if the key
+/// is absent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_get(
     cache: *const floe_cache,
@@ -366,9 +371,9 @@ pub unsafe extern "C" fn floe_get(
     })
 }
 
-/// Looks a key up and copies its value to a buffer of `room` bytes. `*len` becomes the length of
-/// the value, also where that is more than there is room for: then nothing is copied, and
-/// `FLOE_STATUS_TOO_SMALL` returned.
+/// Looks a key up and copies its value to a buffer of `room` bytes. Sets `*len` to the length of
+/// the value. If the buffer is too small, nothing is copied, and the result is
+/// `FLOE_STATUS_TOO_SMALL`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_get_copy(
     cache: *const floe_cache,
@@ -404,9 +409,9 @@ pub unsafe extern "C" fn floe_get_copy(
     })
 }
 
-/// Looks a key up and shows its value to a function, which may use the cache and must not throw or
-/// unwind. The fastest way to read: a hit copies nothing, and with the
-/// default policy takes no lock.
+/// Looks a key up and passes its value to a function, which may use the cache and must not throw or
+/// unwind. The fastest way to read: a hit copies nothing, and with the default policy takes no
+/// lock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_read(
     cache: *const floe_cache,
@@ -426,9 +431,9 @@ pub unsafe extern "C" fn floe_read(
     })
 }
 
-/// Looks many keys up and shows the values of those that are there to a function, in order, as
-/// `floe_read` does. Faster than one by one where the cache is larger than the processor's.
-/// `*found`, unless it is NULL, becomes the number of keys that were there.
+/// Looks many keys up and passes the values found to a function, in order, like `floe_read`. Faster
+/// than single lookups if the cache is larger than the processor's caches. Sets `*found`, unless it
+/// is NULL, to the number of keys found.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_read_many(
     cache: *const floe_cache,
@@ -483,8 +488,8 @@ pub unsafe extern "C" fn floe_read_many(
     })
 }
 
-/// Returns whether a key is there. No hit is counted, and the policy does not learn of it. False,
-/// too, where an argument is wrong.
+/// Returns whether a key is present. No hit is counted, and the eviction order does not change.
+/// Returns false if an argument is invalid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_contains(
     cache: *const floe_cache,
@@ -498,7 +503,7 @@ pub unsafe extern "C" fn floe_contains(
     })
 }
 
-/// Is shown an entry, which is valid during the call. Returns whether to go on.
+/// Function that receives an entry, which is valid during the call. Returns whether to continue.
 pub type floe_entry_fn = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -509,9 +514,9 @@ pub type floe_entry_fn = Option<
     ) -> MaybeUninit<bool>,
 >;
 
-/// Shows all entries to a function, in no particular order, until it returns false. An entry that
-/// stays meanwhile is shown once; one that comes or leaves may be. The function may use the cache,
-/// and must not throw or unwind.
+/// Passes all entries to a function, in no particular order, until it returns false. An entry that
+/// is present throughout is passed once; one inserted or removed meanwhile may be passed. The
+/// function may use the cache, and must not throw or unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_for_each(
     cache: *const floe_cache,
@@ -535,47 +540,48 @@ pub unsafe extern "C" fn floe_for_each(
     })
 }
 
-/// Counts of a cache since it was made, and of its content. Counts of other threads may be a
-/// moment late. A later version may have more fields at the end: see `floe_cache_stats`.
+/// Counters of a cache since it was created, and the size of its content. Counts of other threads
+/// may be a moment late. A later version may have more fields at the end: see `floe_cache_stats`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct floe_stats {
     /// Lookups that found their key.
     pub hits: u64,
-    /// Lookups that did not.
+    /// Lookups that did not find their key.
     pub misses: u64,
-    /// Of the hits, those on frozen entries.
+    /// Hits on frozen entries, a part of `hits`.
     pub frozen_hits: u64,
-    /// Entries that came in.
+    /// Entries that were inserted.
     pub insertions: u64,
-    /// Values that took another's place.
+    /// Values that replaced another value.
     pub replacements: u64,
-    /// Entries that did not come in because they did not fit.
+    /// Entries that were not inserted because there was no room for them.
     pub rejections: u64,
-    /// Entries that left to make room.
+    /// Entries that were evicted to make room.
     pub evictions: u64,
-    /// Entries whose time was over.
+    /// Entries that expired.
     pub expirations: u64,
     /// Entries that were removed.
     pub removals: u64,
-    /// Loads that were begun.
+    /// Loads that were started.
     pub loads: u64,
-    /// Of these, those that failed.
+    /// Loads that failed, a part of `loads`.
     pub failed_loads: u64,
-    /// Entries.
+    /// Number of entries in the cache.
     pub entries: u64,
-    /// The sum of their charges; their number in a cache without a capacity of weight.
+    /// Sum of the charges of the entries; their number in a cache without a weight capacity.
     pub weight: u64,
-    /// Of the entries, those that are frozen.
+    /// Number of frozen entries, a part of `entries`.
     pub frozen: u64,
-    /// Entries that have left and wait to be freed, those that are kept included.
+    /// Entries that have left the cache and are not freed yet, including those with references.
     pub waiting: u64,
-    /// Bytes the cache holds for itself and its entries, without keys' and values' own memory.
+    /// Memory of the cache and its entries in bytes, without memory that keys and values own.
     pub memory_bytes: u64,
 }
 
-/// Counts. `size` is `sizeof(floe_stats)`, so that a program that knows fewer fields gets those.
-/// Goes through all threads and locks: for once a second, not once a request.
+/// Fills in the counters of a cache. `size` is `sizeof(floe_stats)`: a program compiled with fewer
+/// fields gets only those. Visits all threads and locks: call it once a second rather than once a
+/// request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_cache_stats(
     cache: *const floe_cache,

@@ -11,8 +11,8 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// Returns why the last call of this thread that failed did, as a line of text. It is empty before
-/// the first, and valid until the next call of this thread that fails.
+/// Returns the message of this thread's last failed call, a line of text. It is empty before the
+/// first failure, and valid until the thread's next failed call.
 #[unsafe(no_mangle)]
 pub extern "C" fn floe_error_message() -> *const c_char {
     MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())

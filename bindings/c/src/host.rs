@@ -19,7 +19,7 @@ use crate::error::{Failure, bytes, flag, give, guarded, guarded_or, reference};
 use crate::floe_status;
 use crate::options::floe_options;
 
-/// Is shown an object of the cache, which is valid during the call.
+/// Function that receives an object of the cache, which is valid during the call.
 pub type floe_host_see_fn = Option<
     unsafe extern "C" fn(
         seer: *mut c_void,
@@ -35,13 +35,13 @@ pub type floe_host_see_fn = Option<
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum floe_priority {
-    /// Comes in to the pool for high priority, if the cache has one; counts as used once more than
-    /// others when it comes in otherwise.
+    /// The object enters the pool for high priority, if the cache has one. Otherwise it counts as
+    /// used once more than other new objects.
     High = 0,
-    /// Comes in to the pool for low priority, if the cache has one, or where the policy has new
-    /// entries.
+    /// The object enters the pool for low priority, if the cache has one. Otherwise it enters where
+    /// the policy places new entries.
     Low = 1,
-    /// Comes in where the policy has new entries.
+    /// The object enters where the policy places new entries.
     Bottom = 2,
 }
 
@@ -76,7 +76,7 @@ pub struct floe_host {
     references: References,
 }
 
-/// An owner of an object: one pointer, valid until it is released.
+/// A counted reference to an object: one pointer, valid until it is released.
 pub struct floe_handle {
     _opaque: [u8; 0],
 }
@@ -140,11 +140,11 @@ unsafe fn build_host(options: *const floe_options, strict: bool) -> Result<Inner
     builder.priority_pools(high, low).try_build().map_err(|error| invalid(&error))
 }
 
-/// Makes a cache for a host of options with a weight capacity; policy, shards and freezing count,
-/// too. NULL where it cannot be as described. To be freed by `floe_host_free`.
+/// Creates a cache for a host, to be freed by `floe_host_free`. The options need a weight capacity;
+/// policy, shards and freezing also apply. Returns NULL if the options are invalid.
 ///
-/// With `strict`, insertions fail that would exceed the capacity because of objects with handles;
-/// otherwise they go over it.
+/// With `strict`, an insertion fails if it would exceed the capacity because of objects with
+/// handles. Otherwise it exceeds the capacity.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_new(
     options: *const floe_options,
@@ -157,8 +157,8 @@ pub unsafe extern "C" fn floe_host_new(
     })
 }
 
-/// Frees a cache and its objects. No thread may use the cache or have a handle then or later. NULL
-/// does nothing.
+/// Frees a cache and its objects. No thread may use the cache or have a handle during the call or
+/// later. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_free(host: *mut floe_host) {
     guarded(|| {
@@ -170,15 +170,16 @@ pub unsafe extern "C" fn floe_host_free(host: *mut floe_host) {
     });
 }
 
-/// Inserts an object with its charge, in place of the one under the key, which stays with its
-/// handles. Where the cache takes no more, the object is by itself: freed with its handle, or at
-/// once without.
+/// Inserts an object with its charge, replacing the present object of the key, which lives on with
+/// its handles. If the cache has no room, the object is not inserted: it is freed with its handle,
+/// or at once if there is none.
 ///
-/// `handle` is NULL, or gets a handle to be released. `free_object` is called once with the key,
-/// the object and `context`; it may be NULL. Any thread may use and free the object.
+/// `handle` is NULL, or receives a handle that the caller must release. `free_object` is called
+/// once with the key, the object and `context`; it may be NULL. Any thread may use and free the
+/// object.
 ///
-/// `FLOE_STATUS_FULL` if the cache is strict and objects with handles fill it. On that and any
-/// other error the object still belongs to the program, and `free_object` is not called.
+/// Returns `FLOE_STATUS_FULL` if the cache is strict and objects with handles fill it. On this or
+/// any other error the object still belongs to the program, and `free_object` is not called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_insert(
     host: *const floe_host,
@@ -211,8 +212,8 @@ pub unsafe extern "C" fn floe_host_insert(
     })
 }
 
-/// Looks a key up: a handle to be released, or NULL. Takes no lock; the first four handles of a
-/// thread write no memory that other threads write.
+/// Looks a key up. Returns a handle that the caller must release, or NULL. Takes no lock; the first
+/// four handles of a thread write no memory that other threads write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_lookup(
     host: *const floe_host,
@@ -226,7 +227,8 @@ pub unsafe extern "C" fn floe_host_lookup(
     })
 }
 
-/// Adds a reference to a handle: it is released once more. Returns whether that was possible.
+/// Adds a reference to a handle, which must then be released once more. Returns whether that was
+/// possible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_reference(
     host: *const floe_host,
@@ -273,22 +275,21 @@ pub unsafe extern "C" fn floe_host_object(handle: *const floe_handle) -> *mut c_
     guarded_or(std::ptr::null_mut(), || Ok(unsafe { borrowed(handle)? }.key().object))
 }
 
-/// Returns the distance from an entry to its object, in bytes, by which code in C gets it without a
-/// call. A handle with the lowest bit set is the address of an entry plus 1; otherwise it points to
-/// a word that is.
+/// Returns the offset of the object in an entry, in bytes, with which C code reads the object
+/// without a call. A handle with the lowest bit set is the address of an entry plus 1; otherwise it
+/// points to a word that is.
 #[unsafe(no_mangle)]
 pub extern "C" fn floe_host_object_offset() -> usize {
     Owner::KEY_OFFSET + offset_of!(Item, object)
 }
 
-/// Returns the bytes of memory that an entry takes with its key, if that is short: for a host that
-/// adds it to charges.
+/// Returns the memory of an entry with a short key in bytes, for a host that adds it to charges.
 #[unsafe(no_mangle)]
 pub extern "C" fn floe_host_entry_bytes() -> usize {
     Owner::ENTRY_BYTES
 }
 
-/// Returns the context that came with the object of a handle.
+/// Returns the context that was passed with the object of a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_context(handle: *const floe_handle) -> *mut c_void {
     // SAFETY: the program's handle.
@@ -302,7 +303,8 @@ pub unsafe extern "C" fn floe_host_charge(handle: *const floe_handle) -> usize {
     guarded_or(0, || Ok(unsafe { borrowed(handle)? }.charge()))
 }
 
-/// Removes a key; its handles keep the object. `FLOE_STATUS_NOT_FOUND` if it is not there.
+/// Removes a key; its handles keep the object. Returns `FLOE_STATUS_NOT_FOUND` if the key is
+/// absent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_erase(
     host: *const floe_host,
@@ -335,7 +337,7 @@ pub unsafe extern "C" fn floe_host_clear_unused(host: *const floe_host) -> floe_
     })
 }
 
-/// Shows all objects in the cache to a function, in no particular order and with no lock held. It
+/// Passes all objects in the cache to a function, in no particular order and with no lock held. It
 /// may use the cache, and must not throw or unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_for_each(
@@ -356,8 +358,8 @@ pub unsafe extern "C" fn floe_host_for_each(
     })
 }
 
-/// Changes the capacity. What is too much is evicted before this returns; objects with handles may
-/// go over it.
+/// Changes the capacity. Excess objects are evicted before this returns; objects with handles may
+/// exceed the capacity.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_set_capacity(
     host: *const floe_host,
@@ -370,7 +372,7 @@ pub unsafe extern "C" fn floe_host_set_capacity(
     })
 }
 
-/// Changes whether insertions fail that would exceed the capacity.
+/// Changes whether an insertion fails if it would exceed the capacity.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_set_strict(
     host: *const floe_host,
@@ -383,7 +385,7 @@ pub unsafe extern "C" fn floe_host_set_strict(
     })
 }
 
-/// Returns whether insertions fail that would exceed the capacity.
+/// Returns whether an insertion fails if it would exceed the capacity.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_is_strict(host: *const floe_host) -> bool {
     // SAFETY: the program's cache.
@@ -412,7 +414,7 @@ pub unsafe extern "C" fn floe_host_pinned_usage(host: *const floe_host) -> usize
     guarded_or(0, || Ok(unsafe { self::host(host)? }.cache.pinned_usage()))
 }
 
-/// Counts, as `floe_cache_stats` does; the number of entries is among them.
+/// Fills in the counters of a cache for a host, like `floe_cache_stats`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_stats(
     host: *const floe_host,
@@ -426,7 +428,8 @@ pub unsafe extern "C" fn floe_host_stats(
     })
 }
 
-/// Frees objects that have left the cache and have no handle; they wait for others otherwise.
+/// Frees objects that have left the cache and have no handle. Without this call they are freed in
+/// batches.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_reclaim(host: *const floe_host) -> floe_status {
     guarded(|| {
@@ -436,8 +439,9 @@ pub unsafe extern "C" fn floe_host_reclaim(host: *const floe_host) -> floe_statu
     })
 }
 
-/// Makes a handle of an object that no lookup finds: it counts in the cache's usage, and is freed
-/// with its last handle. The rest is as of `floe_host_insert`, but `handle` must not be NULL.
+/// Creates a handle of an object that no lookup finds. The object counts in the cache's usage, and
+/// is freed with its last handle. All else is as for `floe_host_insert`, but `handle` must not be
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_stand_alone(
     host: *const floe_host,
@@ -485,8 +489,8 @@ pub unsafe extern "C" fn floe_host_key(
     })
 }
 
-/// Frees an object: called once, when it has left the cache and no handle is left, by any thread,
-/// outside of locks. It may use the cache. It must not throw or unwind.
+/// Function that frees an object. Any thread calls it, once and without locks, when the object has
+/// left the cache and has no handle. It may use the cache. It must not throw or unwind.
 pub type floe_host_free_fn = Option<
     unsafe extern "C" fn(
         key: *const c_void,

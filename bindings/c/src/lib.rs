@@ -24,7 +24,8 @@ pub enum floe_status {
     Ok = 0,
     /// The key is not there.
     NotFound = 1,
-    /// An argument is wrong, or what a callback has returned; `floe_error_message` says which.
+    /// An argument is invalid, or the value that a callback returned; `floe_error_message` says
+    /// which.
     Invalid = 2,
     /// The buffer is smaller than the value.
     TooSmall = 3,

@@ -11,7 +11,7 @@ use crate::error::{Failure, flag, guarded, guarded_or, reference};
 use crate::floe_status;
 use crate::value::{Inner, Key, Listener, Value, floe_left_fn};
 
-/// Options of a cache. One thread at a time.
+/// Options of a cache. Only one thread at a time may use them.
 #[derive(Debug, Default)]
 pub struct floe_options {
     pub(crate) entries: Option<usize>,
@@ -26,14 +26,14 @@ pub struct floe_options {
     pub(crate) listener: Option<Listener>,
 }
 
-/// Returns new options, to be freed by `floe_options_free`. Without a capacity of entries or of
-/// weight no cache can be made of them.
+/// Returns new options, to be freed by `floe_options_free`. A cache needs a capacity in entries or
+/// in weight.
 #[unsafe(no_mangle)]
 pub extern "C" fn floe_options_new() -> *mut floe_options {
     guarded_or(std::ptr::null_mut(), || Ok(Box::into_raw(Box::default())))
 }
 
-/// Frees options. Caches made of them stay. NULL does nothing.
+/// Frees options. Caches created from them are not affected. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_free(options: *mut floe_options) {
     if !options.is_null() {
@@ -72,7 +72,7 @@ unsafe fn text(text: *const c_char, name: &str) -> Result<String, Failure> {
     Ok(text.to_owned())
 }
 
-/// Sets the most entries that the cache holds. 0 turns it off.
+/// Sets the capacity in entries; 0 for no such limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_set_capacity(
     options: *mut floe_options,
@@ -87,8 +87,8 @@ pub unsafe extern "C" fn floe_options_set_capacity(
     }
 }
 
-/// Sets the most weight that the cache holds: the sum of the charges of its entries. May be
-/// combined with a capacity of entries.
+/// Sets the capacity in weight, the sum of the charges of the entries. May be combined with a
+/// capacity in entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_set_weight_capacity(
     options: *mut floe_options,
@@ -137,8 +137,8 @@ pub unsafe extern "C" fn floe_options_set_admission(
     }
 }
 
-/// Sets the milliseconds after its insertion at which an entry expires, 0 for never. More than 174
-/// years are for ever.
+/// Sets the time to live of entries in milliseconds, counted from insertion; 0 for no limit. More
+/// than 174 years count as no limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_set_time_to_live_ms(
     options: *mut floe_options,
@@ -153,8 +153,8 @@ pub unsafe extern "C" fn floe_options_set_time_to_live_ms(
     }
 }
 
-/// Sets the milliseconds after its last use at which an entry expires, 0 for never. More than 174
-/// years are for ever.
+/// Sets the time to idle of entries in milliseconds, counted from the last use; 0 for no limit.
+/// More than 174 years count as no limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_set_time_to_idle_ms(
     options: *mut floe_options,
@@ -169,7 +169,8 @@ pub unsafe extern "C" fn floe_options_set_time_to_idle_ms(
     }
 }
 
-/// Sets the number of parts with a lock each, a power of two; 0 for as many as suit the machine.
+/// Sets the number of shards, each with its own lock, a power of two; 0 for a number that suits the
+/// machine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_set_shards(
     options: *mut floe_options,
@@ -184,7 +185,7 @@ pub unsafe extern "C" fn floe_options_set_shards(
     }
 }
 
-/// Sets whether the hottest entries are frozen as long as that is faster.
+/// Sets whether the hottest entries are frozen while that makes lookups faster.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_set_freezing(
     options: *mut floe_options,
@@ -202,9 +203,8 @@ pub unsafe extern "C" fn floe_options_set_freezing(
 /// Sets the shares of the capacity, from 0 to 1, that a cache for a host keeps for objects of high
 /// and of low priority; both are 0 by default.
 ///
-/// A pool that is full lets its oldest object down: to the next pool, or to where the policy has
-/// new ones, as one that was used once. So objects leave only after all pools above have let them
-/// go.
+/// A full pool moves its oldest object to the next pool, or to where the policy places new objects,
+/// as one that was used once. So an object in a pool is never evicted directly.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_set_priority_pools(
     options: *mut floe_options,
@@ -224,8 +224,9 @@ pub unsafe extern "C" fn floe_options_set_priority_pools(
     }
 }
 
-/// Sets a function that is told of each entry that leaves, and why. It is called by any thread,
-/// outside of locks, soon after; it may use the cache. It must not throw or unwind.
+/// Sets a function that is called for each entry that leaves the cache, with the cause. It is
+/// called by any thread, outside of locks, soon after; it may use the cache. It must not throw or
+/// unwind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_set_listener(
     options: *mut floe_options,

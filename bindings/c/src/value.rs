@@ -44,8 +44,9 @@ impl Equivalent<Key> for Asked<'_> {
     }
 }
 
-/// Frees a value: called once, when the value has left the cache and no handle is left, by any
-/// thread, outside of locks. It may use the cache. It must not throw or unwind.
+/// Function that frees a value. Any thread calls it, once and without locks, when the value has
+/// left the cache and no reference to it is left. It may use the cache. It must not throw or
+/// unwind.
 pub type floe_free_fn =
     Option<unsafe extern "C" fn(data: *mut c_void, len: usize, context: *mut c_void)>;
 
@@ -117,8 +118,8 @@ impl Drop for Value {
     }
 }
 
-/// A value that a program keeps: it stays in memory until it is released, whatever becomes of the
-/// entry or of the cache. Any thread may use and release it.
+/// A reference to a value. The value stays in memory until the reference is released, even if the
+/// entry is removed or the cache is freed. Any thread may use and release it.
 #[derive(Debug)]
 pub struct floe_value(pub(crate) Held<Value>);
 
@@ -128,23 +129,23 @@ impl floe_value {
     }
 }
 
-/// Returns where the bytes of a value begin, or NULL for NULL. They must not be written, and are
-/// valid until the value is released. Threads: any.
+/// Returns the address of a value's first byte, or NULL for NULL. The bytes must not be written,
+/// and are valid until the value is released. Threads: any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_value_data(value: *const floe_value) -> *const c_void {
     // SAFETY: the program passes null or a value that it has not released.
     unsafe { value.as_ref() }.map_or(std::ptr::null(), |value| value.0.data())
 }
 
-/// Returns the number of bytes of a value, or 0 for NULL. Threads: any.
+/// Returns the length of a value in bytes, or 0 for NULL. Threads: any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_value_len(value: *const floe_value) -> usize {
     // SAFETY: as in `floe_value_data`.
     unsafe { value.as_ref() }.map_or(0, |value| value.0.len())
 }
 
-/// Releases a value, which must not be used afterwards. NULL does nothing. Threads: any, also
-/// another one than that which got it, and after the cache was freed.
+/// Releases a reference to a value, which must not be used afterwards. NULL does nothing. Threads:
+/// any, not only the one that got the reference. Allowed after the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_value_release(value: *mut floe_value) {
     crate::error::guarded(|| {
@@ -156,27 +157,27 @@ pub unsafe extern "C" fn floe_value_release(value: *mut floe_value) {
     });
 }
 
-/// Why an entry left.
+/// The reason for which an entry left the cache, or did not enter it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum floe_cause {
-    /// To make room.
+    /// The policy evicted the entry to make room.
     Evicted = 0,
-    /// Its time was over.
+    /// The entry expired.
     Expired = 1,
-    /// It was removed.
+    /// The program removed the entry.
     Removed = 2,
-    /// Another value took its place.
+    /// Another value replaced the entry's value.
     Replaced = 3,
-    /// It did not fit.
+    /// The entry was not inserted, because there was no room for it.
     Rejected = 4,
-    /// The admission declined it.
+    /// The entry was not inserted, because the admission declined it.
     Bypassed = 5,
-    /// For a reason that this version has no name for.
+    /// Another reason, which this version cannot name.
     Other = 6,
 }
 
-/// Is told of an entry that left. Key and value are valid during the call.
+/// Function called for each entry that leaves the cache. Key and value are valid during the call.
 pub type floe_left_fn = Option<
     unsafe extern "C" fn(
         context: *mut c_void,

@@ -65,7 +65,7 @@ pub(crate) fn release(object: Option<Py<PyAny>>) {
 /// The thread that attaches to the interpreter, so that PyO3 releases the objects that it keeps.
 #[derive(Debug, Default)]
 struct Reaper {
-    /// PyO3 keeps objects that should be released.
+    /// True if PyO3 keeps objects that should be released.
     is_due: AtomicBool,
     is_started: Mutex<bool>,
     due: Condvar,

@@ -163,7 +163,7 @@ pub struct MemoryTier {
 pub struct MemoryUse {
     /// Bytes that the tier may use, including all overhead.
     pub size_bytes: u64,
-    /// Bytes of cached pages, held ones not counted.
+    /// Bytes of cached pages, without unflushed pages.
     pub page_bytes: u64,
     /// Pages evicted to make room for others.
     pub evictions: u64,
@@ -261,7 +261,7 @@ impl MemoryTier {
         self.pages.stats().freezing
     }
 
-    /// Returns the bytes allocated by the tier, without held pages.
+    /// Returns the bytes allocated by the tier, without unflushed pages.
     pub fn memory_bytes(&self) -> u64 {
         self.pages.stats().memory_bytes
     }
@@ -292,7 +292,7 @@ pub(crate) struct Pages {
     volumes: Vec<u32>,
     volumes_made: u32,
     held: HashMap<Place, Box<Page>, foldhash::fast::FixedState>,
-    /// Memory of formerly held pages, for reuse.
+    /// Memory of pages that are no longer unflushed, for reuse.
     spare: Vec<Box<Page>>,
     /// Reads answered from memory, and bytes of these reads.
     hits: u64,
@@ -325,7 +325,7 @@ impl Pages {
         self.volumes_made += 1;
     }
 
-    /// Removes the held pages of a volume.
+    /// Removes the unflushed pages of a volume.
     pub(crate) fn remove_volume(&mut self, id: VolumeId) {
         self.held.retain(|place, _| place.volume() != id);
     }
@@ -432,7 +432,7 @@ impl Pages {
         self.fill(volume, sectors, from);
     }
 
-    /// Copies held sectors into the buffer `to`.
+    /// Copies unflushed sectors into the buffer `to`.
     ///
     /// # Panics
     /// When a sector is not held.
@@ -442,7 +442,7 @@ impl Pages {
         }
     }
 
-    /// Releases held sectors.
+    /// Releases unflushed sectors.
     pub(crate) fn let_go(&mut self, volume: VolumeId, sectors: Range<u64>) {
         for sector in sectors {
             self.spare.extend(self.held.remove(&Place::new(volume, sector)));

@@ -79,12 +79,12 @@ pub enum Paging {
         /// Span of the data.
         from: Span,
     },
-    /// Copies held sectors into a buffer.
+    /// Copies unflushed sectors into a buffer.
     Recall {
         /// Span of the destination.
         to: Span,
     },
-    /// Releases held sectors. Copies in the tier stay.
+    /// Releases unflushed sectors. Copies in the tier stay.
     LetGo,
 }
 

@@ -335,7 +335,7 @@ pub(crate) enum Work {
         block_start: u64,
         because: Because,
     },
-    /// Write held sectors to the tiers below memory.
+    /// Write unflushed sectors to the tiers below memory.
     WriteBack,
     /// Fetch data into the cache that no client has asked for.
     Fetch,

@@ -80,8 +80,8 @@ impl Volumes {
         self.0[id.0 as usize] = Some(bytes);
     }
 
-    /// Checks whether a volume can grow to this many bytes. Returns the sector that its old end
-    /// divides, if there is one.
+    /// Checks whether a volume can grow to this many bytes. Returns the sector that contains its
+    /// old end, unless the end is at a sector boundary.
     pub(crate) fn may_grow(&self, id: VolumeId, bytes: u64) -> Result<Option<u64>, VolumeError> {
         match self.bytes(id) {
             None => Err(VolumeError::Unknown),

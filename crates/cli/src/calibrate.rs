@@ -105,9 +105,9 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Time {
-    /// The machine's, on real devices.
+    /// Real time, on real devices.
     Real,
-    /// As long as simulated devices take.
+    /// Virtual time, which simulated devices advance.
     Virtual,
 }
 

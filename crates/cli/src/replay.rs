@@ -120,17 +120,17 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum At {
-    /// When another has been answered.
+    /// Begin a request when an earlier one has been answered.
     Answered,
-    /// When the trace says.
+    /// Begin a request at its time in the trace.
     Recorded,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Time {
-    /// The machine's, on real devices.
+    /// Real time, on real devices.
     Real,
-    /// As long as simulated devices take.
+    /// Virtual time, which simulated devices advance.
     Virtual,
 }
 

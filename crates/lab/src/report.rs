@@ -49,7 +49,7 @@ pub struct Section {
     pub file: Option<(String, String)>,
     /// Table of the main results, before the charts.
     pub summary: Option<Table>,
-    /// Charts of the section, the most telling first.
+    /// Charts of the section, the most informative first.
     pub charts: Vec<Chart>,
     /// Table of all figures; long ones are folded.
     pub figures: Option<Table>,

@@ -361,8 +361,8 @@ impl Index {
         (Spot { bucket, lane }, place)
     }
 
-    /// Returns the spot and the place of a key that is far from its first bucket. Only the owner
-    /// may call this.
+    /// Returns the position of a key that is far from its first bucket, and the number of its
+    /// entry. Only the owner may call this.
     #[cold]
     fn search_spot(&self, hash: Hash32, is_it: impl Fn(u32) -> bool) -> (Spot, u32) {
         self.find(hash, is_it).expect("the key is in the index")

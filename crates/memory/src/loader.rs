@@ -29,7 +29,7 @@ pub trait Asked<K> {
     /// The type by which the key is looked up.
     type Query: Hash + Equivalent<K> + ?Sized;
 
-    /// Returns the form for lookups. Must not be called after [`take`](Self::take).
+    /// Returns the key in the form used for lookups. Must not be called after [`take`](Self::take).
     fn query(&self) -> &Self::Query;
 
     /// Makes the key that the cache keeps, unless it was made already. May run the user's code.

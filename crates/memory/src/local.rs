@@ -48,7 +48,7 @@ struct Mine {
     records: HashMap<u64, (Weak<Threads>, *const Record), foldhash::fast::RandomState>,
     /// Number of records at which those of dropped caches are removed.
     forget_at: usize,
-    /// Records examined in search of those of dropped caches.
+    /// Number of records examined to find those of dropped caches.
     #[cfg(test)]
     visited: usize,
 }

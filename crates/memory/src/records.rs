@@ -47,7 +47,7 @@ const FEW: usize = 1024;
 /// A box, whose contents keep their address while the list grows.
 type Fixed<T> = Box<T>;
 
-/// Those counts of threads that are often read.
+/// The counters of threads that are read often.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) lookups: u64,
@@ -250,8 +250,8 @@ impl Records {
         self.grace.ask()
     }
 
-    /// Answers the threads that have asked. `own` is the caller's record. The caller must not be
-    /// about to read an entry that it has found but not yet published in a cell.
+    /// Answers the threads that requested a reclamation round. `own` is the caller's record. The
+    /// caller must not be about to read an entry that it has found but not yet published in a cell.
     #[inline(always)]
     pub(crate) fn answer(&self, own: &Record) {
         self.grace.answer(&own.answer);

@@ -107,7 +107,7 @@ impl Grace {
         }
     }
 
-    /// Returns the last round that was asked.
+    /// Returns the last reclamation round that was requested.
     pub(crate) fn last(&self) -> Round {
         Round(self.asked.load(Ordering::Acquire)) // as in `ask`
     }

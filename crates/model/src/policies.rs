@@ -32,7 +32,7 @@ enum Q {
     Always(f64),
     /// The share is a parameter of the policy.
     Parameter,
-    /// The share is measured: that of hits that find the lock taken.
+    /// The measured share of hits that find the lock taken.
     Measured,
     /// The policy has no such share.
     None,

@@ -167,7 +167,7 @@ pub trait Admission {
     /// Reports the joint decision of all admissions about the offer just judged.
     fn settle(&mut self, _: &Access, _: Verdict) {}
 
-    /// Decides about a block that is not held and was read from the device below, or is being
+    /// Decides about a block that is not cached and was read from the device below, or is being
     /// written. `victim` is the entry that would have to leave; `None` while there is room, and
     /// where the victim is known only at the eviction.
     fn admit(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict {
@@ -176,8 +176,8 @@ pub trait Admission {
         verdict
     }
 
-    /// Decides about newer data of a block that is held and clean. Returns true if the cache takes
-    /// the data. Otherwise the cached copy is dropped and the data goes only to the device below.
+    /// Decides about an overwrite of a clean cached block. Returns true if the cache takes the
+    /// data. Otherwise the cached copy is dropped and the data goes only to the device below.
     fn overwrite(&mut self, _: &Access) -> bool {
         true
     }
@@ -298,12 +298,12 @@ pub struct Window {
     pub lookups: Traffic,
     /// Blocks looked up and found.
     pub hits: Traffic,
-    /// Blocks inserted, including newer data of held blocks.
+    /// Blocks inserted, including overwrites of cached blocks.
     pub inserted: Traffic,
     /// Blocks removed by eviction and by invalidation. The bytes are those *written* to remove
     /// them, which may be few.
     pub removed: Traffic,
-    /// The part of `inserted` and `removed` that is newer data of held blocks, about which no
+    /// The part of `inserted` and `removed` due to overwrites of cached blocks, for which no
     /// admission was asked. The bytes are those inserted.
     pub replaced: Traffic,
     /// Entries held at the end of the interval.

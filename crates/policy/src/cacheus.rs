@@ -169,8 +169,8 @@ impl Cacheus {
         }
     }
 
-    /// Learns from a miss, once for the eviction and the insertion. Returns how often the key was
-    /// used if a ghost remembers it.
+    /// Adjusts the weights after a miss, once for the eviction and the insertion together. Returns
+    /// the number of uses of the key if a ghost remembers it.
     fn recall(&mut self, tag: Tag) -> Option<u16> {
         if let Some((coming, known)) = self.coming
             && coming == tag

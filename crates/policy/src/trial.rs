@@ -123,7 +123,7 @@ pub struct TrialOrder {
 pub struct Decision {
     /// Time of the decision, on the clock of [`Seen::now`].
     pub at: Duration,
-    /// Mode that runs from then on.
+    /// Mode that runs after the decision.
     pub mode: Mode,
     /// True if the mode differs from the one before.
     pub changed: bool,

@@ -41,7 +41,7 @@ pub(crate) enum Message {
     /// Bypass a tier whose journal cannot be written.
     Bypass {
         tier: TierKey,
-        /// Some of the tier's dirty data cannot be written back.
+        /// True if some of the tier's dirty data cannot be written back.
         stuck: bool,
     },
     /// Bypass a tier altogether: nothing in it is valid any more.

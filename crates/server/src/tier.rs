@@ -64,19 +64,19 @@ impl CachePart {
 /// Failures of a tier, as the control thread knows them.
 #[derive(Debug, Default)]
 pub(crate) struct Failing {
-    /// The cache device has failed and is no longer used.
+    /// True if the cache device has failed and is no longer used.
     pub(crate) degraded: bool,
-    /// The journal cannot be written.
+    /// True if the journal cannot be written.
     pub(crate) journal_lost: bool,
-    /// Some dirty data could not be written back after the journal was lost.
+    /// True if some dirty data could not be written back after the journal was lost.
     pub(crate) stuck: bool,
-    /// The cache is retired: nothing in it is valid any more.
+    /// True if the cache is retired: nothing in it is valid any more.
     pub(crate) retired: bool,
-    /// The superblock does not record the failure yet.
+    /// True if the superblock does not record the failure yet.
     pub(crate) unnoted: bool,
-    /// Workers that have written back all dirty data of their part.
+    /// Numbers of the workers that have written back all dirty data of their part.
     pub(crate) emptied: BTreeSet<usize>,
-    /// Workers that refuse requests for dirty data in their part.
+    /// Numbers of the workers that refuse requests for dirty data in their part.
     pub(crate) refusing: BTreeSet<usize>,
 }
 

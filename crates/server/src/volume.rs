@@ -171,7 +171,7 @@ impl<W: Fn(Box<dyn Device>) -> Box<dyn Device> + Send + Sync> DeviceSource for W
     }
 }
 
-/// Returns whether one of these block devices rotates. Their paths are separated by `+`.
+/// Returns whether one of these block devices is a rotating disk. Their paths are separated by `+`.
 fn rotates(paths: &str) -> bool {
     let queue = |path: &str| {
         let number = rustix::fs::stat(path).ok()?.st_rdev;

@@ -16,7 +16,7 @@ pub use self::file::{CompactOptions, CompactTrace, CompactWriter, convert};
 
 mod file;
 
-/// Requests in a block. A block fits the window even with all columns at their widest.
+/// Number of requests in a block. A block fits the window even with all columns at their widest.
 const BLOCK_REQUESTS: usize = 4096;
 const MAGIC: [u8; 8] = *b"\x89FLOE\r\n\x1a";
 const VERSION: u16 = 1;

@@ -25,7 +25,7 @@ use crate::tasks::units;
 /// Maximum number of sectors of a ghost: 16 MiB of a sampled cache, in at most 200 KiB of memory.
 const MOST_SECTORS: u64 = 4096;
 
-/// Sampled requests between two decisions.
+/// Number of sampled requests between two decisions.
 const WINDOW: u32 = 128;
 
 /// Share of the costs that is kept after a window.
@@ -158,7 +158,7 @@ pub(super) struct Fetched {
 /// A simulated LRU cache without data, which fetches runs of one size.
 #[derive(Debug)]
 pub(super) struct Ghost {
-    /// Sectors of a run, and sectors that one bit of a run's mask stands for.
+    /// Number of sectors of a run, and number of sectors for one bit of a run's mask.
     unit: u64,
     grain: u64,
     /// Capacity in sectors.

@@ -32,7 +32,7 @@ pub(crate) enum LogState {
     Unwritable,
     /// The log's clean copies are void at the next start; its dirty data is valid.
     Bypassed {
-        /// Some dirty data could not be cleaned.
+        /// True if some dirty data could not be cleaned.
         stuck: bool,
     },
     /// The whole log is void at the next start.

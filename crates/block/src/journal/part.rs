@@ -549,10 +549,10 @@ impl Journal {
     }
 }
 
-/// Blocks that a checkpoint writes between two polls of the devices.
+/// Number of blocks that a checkpoint writes between two polls of the devices.
 const STATED_AT_ONCE: usize = 64;
 
-/// Write operations under way above which a checkpoint pauses.
+/// Number of write operations in flight above which a checkpoint pauses.
 const MOST_UNDER_WAY: usize = 16;
 
 /// A checkpoint under way of one of the logs.

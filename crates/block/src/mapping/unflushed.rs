@@ -78,7 +78,7 @@ impl Unflushed {
         holds
     }
 
-    /// Releases the held sectors of a run that has been written below.
+    /// Releases the unflushed sectors of a run that has been written below.
     #[inline]
     pub(crate) fn let_go(&mut self, volume: VolumeId, run: &Sectors, orders: &mut Vec<Order>) {
         if self.is_empty() {
@@ -92,7 +92,7 @@ impl Unflushed {
         }
     }
 
-    /// Reads held sectors from memory into a buffer.
+    /// Reads unflushed sectors from memory into a buffer.
     pub(crate) fn recall(
         &self,
         volume: VolumeId,
@@ -103,41 +103,41 @@ impl Unflushed {
         orders.push(Order::Memory { volume, sectors, deed: Paging::Recall { to } });
     }
 
-    /// Returns whether no sector is held.
+    /// Returns whether no sector is unflushed.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.sectors.is_empty()
     }
 
-    /// Returns the number of held sectors.
+    /// Returns the number of unflushed sectors.
     pub(crate) fn len(&self) -> u64 {
         self.sectors.len() as u64
     }
 
-    /// Returns the held sectors of a range, in order.
+    /// Returns the unflushed sectors of a range, in order.
     fn of(&self, volume: VolumeId, range: &Sectors) -> impl Iterator<Item = u64> + use<'_> {
         self.sectors.range(Place::run(volume, range)).map(|place| place.sector())
     }
 
-    /// Returns whether a sector is held.
+    /// Returns whether a sector is unflushed.
     #[inline]
     pub(crate) fn contains(&self, place: Place) -> bool {
         self.sectors.contains(&place)
     }
 
-    /// Returns whether some sector of a range is held.
+    /// Returns whether some sector of a range is unflushed.
     #[inline]
     pub(crate) fn has_any(&self, volume: VolumeId, range: &Sectors) -> bool {
         !self.is_empty() && self.of(volume, range).next().is_some()
     }
 
-    /// Returns the number of a volume's held sectors.
+    /// Returns the number of a volume's unflushed sectors.
     pub(crate) fn count(&self, volume: VolumeId) -> u64 {
         self.sectors.range(Place::all_of(volume)).count() as u64
     }
 
-    /// Returns whether the range's first sector is held, and the end of the run for which this is
-    /// the same.
+    /// Returns whether the range's first sector is unflushed, and the end of the run of sectors in
+    /// the same state.
     #[inline]
     pub(crate) fn front(&self, volume: VolumeId, range: &Sectors) -> (bool, u64) {
         if self.is_empty() {
@@ -154,7 +154,7 @@ impl Unflushed {
         }
     }
 
-    /// Returns the held runs of a range.
+    /// Returns the unflushed runs of a range.
     pub(crate) fn runs(&self, volume: VolumeId, range: &Sectors) -> Vec<Sectors> {
         let mut runs: Vec<Sectors> = Vec::new();
         for sector in self.of(volume, range) {
@@ -166,7 +166,7 @@ impl Unflushed {
         runs
     }
 
-    /// Returns all held sectors of a volume as runs, none of which crosses a multiple of
+    /// Returns all unflushed sectors of a volume as runs, none of which crosses a multiple of
     /// `region_sectors`.
     pub(crate) fn runs_of(
         &self,
@@ -190,13 +190,13 @@ impl Unflushed {
         self.len() - there + (range.end - range.start) <= self.most
     }
 
-    /// Returns whether half of the room for held sectors is used, at which write-back begins.
+    /// Returns whether half of the room for unflushed sectors is used, at which write-back begins.
     #[inline]
     pub(crate) fn is_half_full(&self) -> bool {
         self.len() > self.most / 2
     }
 
-    /// Forgets the held sectors of a removed volume.
+    /// Drops the unflushed sectors of a removed volume.
     pub(crate) fn remove_volume(&mut self, volume: VolumeId) {
         let places = Place::all_of(volume);
         self.sectors.retain(|place| !places.contains(place));

@@ -44,7 +44,7 @@ const LEAST_WINDOW_LOOKUPS: u64 = 8;
 pub(crate) enum Removal {
     /// The copy differs from the block's current content.
     Invalid,
-    /// Newer data of the block takes its place.
+    /// Newer data of the block replaces the copy.
     Replaced,
 }
 

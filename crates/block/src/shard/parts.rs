@@ -532,9 +532,9 @@ impl Shed {
     }
 }
 
-/// Failures in a row, with no success between them, after which a shard degrades. A request has a
-/// few operations on a bad spot, and others succeed between them. A failed device fails all
-/// operations under way, so this many come at once and cost one time-out.
+/// Number of consecutive failures after which a shard degrades. A request has a few operations on a
+/// bad spot, and others succeed between them. A failed device fails all operations under way, so
+/// this many come at once and cost one time-out.
 const FAILURES_IN_A_ROW: u32 = 16;
 
 /// The health of the cache device: failures in a row, and volumes with unreadable data.

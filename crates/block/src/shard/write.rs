@@ -433,7 +433,7 @@ fn decide_overwrite(parts: &mut Parts, id: TaskId) {
 }
 
 impl Writing<'_> {
-    /// Starts the write-back of the held sectors of a run within a region.
+    /// Starts the write-back of the unflushed sectors of a run within a region.
     pub(super) fn start_write_back(&mut self) {
         let (parts, id) = (&mut *self.parts, self.id);
         let (volume, range) = (parts.tasks[id].volume, parts.tasks[id].range.clone());

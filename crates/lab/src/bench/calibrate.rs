@@ -471,9 +471,9 @@ const KNOWN: [Known; 7] = [
     Known { name: "s3-fifo", hits: Hits::Mark, touches: Some(2), ghosts: true, alias: None },
 ];
 
-/// Slots of a policy measured without a cache. Many enough that reading the clock hardly counts;
-/// few enough that the arrays fit the processor's first-level cache, as the ends of a list in use
-/// do.
+/// Number of slots of a policy measured without a cache. Many enough that reading the clock hardly
+/// counts; few enough that the arrays fit the processor's first-level cache, as the ends of a list
+/// in use do.
 const SLOTS: u32 = 1024;
 
 /// Rounds over all slots in a batch.

@@ -562,7 +562,7 @@ impl Latencies {
 pub struct CostOutcome {
     /// Price of a byte of each tier, from the top, relative to a byte of DRAM.
     pub prices: Vec<f64>,
-    /// Price of all tiers, as that of so many GiB of DRAM.
+    /// Price of all tiers, expressed as the amount of DRAM with this price, in GiB.
     pub gib: f64,
     /// Requests a second per `gib`; `None` where no time passed.
     pub requests_per_second_per_gib: Option<f64>,
@@ -648,7 +648,7 @@ impl Recorded {
 pub struct ShedDecision {
     /// Seconds from the start of the replay to the decision, by the replay's clock.
     pub seconds: f64,
-    /// Share of hits to shed from then on.
+    /// Share of hits to shed after the decision.
     pub share: f64,
     /// The controller's reason, in words and numbers.
     pub reason: String,

@@ -67,16 +67,17 @@ const STUCK: Duration = Duration::from_secs(60);
 /// Purpose of the baseline that is measured next.
 #[derive(Debug, Clone)]
 enum Then {
-    /// To learn against it.
+    /// The learner compares frozen phases with the baseline.
     Learn,
-    /// To judge these windows of a frozen phase, which were too slow: was freezing the cause?
+    /// The baseline shows the cause of these slow windows of a frozen phase: was freezing the
+    /// cause?
     Judge(Box<Suspect>),
-    /// To check that these windows of a frozen phase, which were not too slow, still beat the
-    /// baseline.
+    /// The baseline is compared with these windows of a frozen phase, which were not too slow, to
+    /// confirm that they still beat it.
     Recheck(Vec<f64>),
     /// No comparison: the share to freeze is known, and the cache only had to warm up.
     Freeze,
-    /// To be a fair comparison for the proof of the chosen share.
+    /// The baseline is a fair comparison for the proof of the chosen share.
     Prove,
 }
 
@@ -565,7 +566,7 @@ impl Controller {
 
 /// Change of the hit ratio that ends a wait early.
 const WAIT_SHIFT: f64 = 0.05;
-/// Steps over which the hit ratio is smoothed.
+/// Number of steps over which the hit ratio is smoothed.
 const LEVEL_STEPS: u32 = 10;
 /// The hit ratio while nothing is frozen.
 #[derive(Debug, Clone, Copy, Default)]

@@ -402,7 +402,7 @@ impl Windows {
     }
 }
 
-/// Standard errors that make a difference certain.
+/// Number of standard errors that make a difference certain.
 const ERRORS: f64 = 3.0;
 /// Factor on the variance of shares: hits and misses come in bursts, so shares vary more than those
 /// of independent requests.

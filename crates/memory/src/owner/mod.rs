@@ -490,8 +490,8 @@ impl<K, V> FrozenEntries<K, V> {
         }
     }
 
-    /// Replaces a frozen entry by a new one with the same key, which no other thread knows yet, and
-    /// freezes that. `replace` updates the shard's index.
+    /// Replaces a frozen entry by a new entry of the same key, which is not published yet, and
+    /// freezes the new one. `replace` updates the shard's index.
     fn succeed(&self, hash: Hash32, from: u32, to: u32, replace: impl FnOnce()) {
         self.head(to).set_frozen(true);
         match &self.index {

@@ -192,8 +192,8 @@ pub(super) struct Features {
     pub(super) keep_alive_ms: u32,
     /// Bit mask of the asynchronous events that the host wants to receive.
     pub(super) events: u32,
-    /// Granted I/O queues less one, as the result of Set Features has it: submission queues in the
-    /// low half, completion queues in the high half.
+    /// Number of granted I/O queues minus one, in the format of the result of Set Features:
+    /// submission queues in the low half, completion queues in the high half.
     queues: u32,
 }
 

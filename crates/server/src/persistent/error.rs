@@ -268,10 +268,10 @@ pub enum Refusal {
         setting: &'static str,
         /// Value with which the cache was made.
         has: String,
-        /// Value asked for.
+        /// Requested value.
         asked: String,
     },
-    /// The cache has fewer shards than threads were asked for, and each thread needs one.
+    /// The cache has fewer shards than the requested number of threads, and each thread needs one.
     #[error(
         "the cache was made with {shards} shard(s), which {threads} threads cannot share; give \
          fewer --threads, or --initialise and --shards to make a new one"
@@ -279,7 +279,7 @@ pub enum Refusal {
     Threads {
         /// Number of shards of the cache.
         shards: u64,
-        /// Number of threads asked for.
+        /// Requested number of threads.
         threads: usize,
     },
     /// A device to be attached to the running server holds a cache, whose data may be old by now.
@@ -292,12 +292,12 @@ pub enum Refusal {
     /// The device holds no cache.
     #[error("there is no cache on the device")]
     NoCache,
-    /// The cache has no volume of the name asked for.
+    /// The cache has no volume of the requested name.
     #[error("the cache has no volume {wanted:?}; it has {}", names(of))]
     NoVolume {
         /// Names of the cache's volumes.
         of: Vec<String>,
-        /// Name of the volume asked for.
+        /// Name of the requested volume.
         wanted: String,
     },
     /// The target of a write-back differs from the volume's description in the cache.
@@ -441,7 +441,7 @@ pub enum StartError {
     /// The cache device failed while the cache was read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The device is too small for a new cache, or the layout asked for is invalid.
+    /// The device is too small for a new cache, or the requested layout is invalid.
     #[error("{0}")]
     Layout(#[from] LayoutError),
     /// The cache cannot begin a session with these settings.

@@ -149,7 +149,7 @@ impl Budget {
         self.state.borrow().held(client)
     }
 
-    /// Returns whether any client stands in line.
+    /// Returns whether any client waits in line.
     pub(crate) fn is_waited_for(&self) -> bool {
         !self.state.borrow().line.is_empty()
     }

@@ -384,7 +384,7 @@ pub(super) fn arrival(sizes: &BlockSizes, extent: Extent) -> Access {
 #[derive(Debug)]
 struct Ahead {
     bits: Option<Bits>,
-    /// Sectors of a smallest block.
+    /// Number of sectors of a smallest block.
     unit: u64,
 }
 
@@ -437,7 +437,7 @@ impl Ahead {
 #[derive(Debug)]
 pub(crate) struct Valid {
     bits: Bits,
-    /// Sectors of a smallest block, and sectors of the cache space.
+    /// Number of sectors of a smallest block, and number of sectors of the cache space.
     unit: u64,
     sectors: u64,
     /// Set where an admission may reject something; only then are changes counted.

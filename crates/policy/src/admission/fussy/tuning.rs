@@ -207,9 +207,9 @@ impl Line {
 /// Worth of an access by its outcome, in best hits; see [`Prices`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Worth {
-    /// Saving of a hit.
+    /// Time saved by a hit.
     pub(super) hit: f64,
-    /// Saving of an admission after a miss, without the cost of the insertion.
+    /// Time saved by an admission after a miss, without the cost of the insertion.
     pub(super) admission: f64,
     /// Cost of an insertion.
     pub(super) insertion: f64,
