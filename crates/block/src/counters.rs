@@ -50,7 +50,7 @@ impl Declaration {
     }
 }
 
-/// Counts that each thread keeps separately, to be added up.
+/// A set of counters that each thread keeps separately, to be added up.
 pub trait Counts {
     /// Adds the counts of another thread.
     fn add(&mut self, other: &Self);

@@ -36,8 +36,8 @@ pub const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 /// parts. Each part has some tens of evicted pages that wait until no reader looks at them.
 const LEAST_PART_PAGES: usize = 256;
 
-/// Number of parts of [`LEAST_PART_PAGES`] from which the library's default number of parts is
-/// used.
+/// Limit of the number of parts with [`LEAST_PART_PAGES`]; above it the library's default number of
+/// parts is used.
 const MOST_SMALL_PARTS: usize = 16;
 
 /// Overhead of a page in the cache besides its bytes: its key, its place in index and order, and

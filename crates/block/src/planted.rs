@@ -34,7 +34,7 @@ pub enum Planted {
     GapForgotten,
     /// A parity page has nothing of the pages that it covers.
     ParityEmpty,
-    /// A damaged page at the end of a log passes for the end of the log.
+    /// A damaged page at the end of a log is taken for the end of the log.
     LastPageLost,
 }
 

@@ -59,7 +59,7 @@ counters! {
             metric: "floe_cache_evicted_blocks_total",
             with: "admit",
         },
-        /// Blocks not made because the admission wanted nothing evicted.
+        /// Blocks not created because the admission allowed no eviction for them.
         pub stores_withheld: u64 = Counter {
             metric: "floe_cache_stores_withheld_total",
             with: "admit",
@@ -71,7 +71,7 @@ counters! {
             with: "admit",
         },
         /// Smallest blocks that the admission ordered to be fetched, some of which may have been
-        /// there.
+        /// cached already.
         pub ordered_blocks: u64 = Counter {
             metric: "floe_cache_ordered_blocks_total",
             with: "admit",
@@ -121,7 +121,7 @@ counters! {
         pub read_bytes: u64 = Counter { json: "read_bytes" },
         /// Writes answered.
         pub writes: u64 = Counter { json: "write_requests" },
-        /// Writes for which every block was there.
+        /// Writes for which every block was cached.
         pub write_hits: u64 = Counter { json: "write_hits" },
         /// Bytes of the writes.
         pub write_bytes: u64 = Counter { json: "write_bytes" },

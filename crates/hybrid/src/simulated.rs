@@ -96,7 +96,8 @@ impl SimulatedFlash {
 }
 
 impl State {
-    /// Counts an operation down. Returns an error once power is lost.
+    /// Decrements the number of operations until the loss of power. Returns an error once power is
+    /// lost.
     fn count_down(&mut self) -> io::Result<()> {
         match &mut self.left {
             Some(0) => Err(io::Error::other("the drive has no power")),

@@ -28,7 +28,7 @@ use crate::user_code::{FirstPanic, Leaving};
 /// Cells that are read, or entries that are searched for, under one lock of the records.
 const STEP: usize = 1024;
 
-/// Cells that are read for each entry of a batch, where threads have many cells.
+/// Number of cells read for each entry of a batch, if threads have many cells.
 const CELLS_PER_ENTRY: usize = 8;
 
 /// Work of a change that follows once the shard's lock is released. If it is dropped undone,

@@ -414,7 +414,7 @@ pub type DefaultHasher = quality::RandomState;
 /// A key's hash, in two forms: for the index and for policies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeyHash {
-    /// Hash in which every bit depends on every other, even if the hasher did not see to that.
+    /// Hash in which every bit depends on every other, even with a weak hasher.
     folded: u64,
     /// Hash as policies know it.
     ordered: u64,

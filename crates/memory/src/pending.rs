@@ -441,8 +441,8 @@ impl Drop for Running {
     }
 }
 
-/// All waits for runs by callers that execute runs themselves, or that block a thread which polls
-/// runs.
+/// The graph of waits for loads, by callers that run loads themselves or block a thread that polls
+/// loads.
 #[derive(Debug, Default)]
 struct Graph {
     /// For each waiting load: the numbers of its waits, and the loads that they wait for.

@@ -245,7 +245,7 @@ impl Records {
         lock(&self.list).records.iter().fold(start, |sum, record| add(sum, record))
     }
 
-    /// Asks all threads to [answer](Self::answer), after entries to be freed were removed.
+    /// Requests an [answer](Self::answer) of all threads, after entries to be freed were removed.
     pub(crate) fn ask(&self) -> Round {
         self.grace.ask()
     }
@@ -566,8 +566,8 @@ impl Holds {
         table.counts.len()
     }
 
-    /// Leaves the held entries to their holders, and returns their addresses, sorted. The cache
-    /// must not drop them from here on.
+    /// Transfers ownership of the held entries to their holders. Returns their sorted addresses.
+    /// The cache must not drop them from here on.
     pub(crate) fn leave(&self, estate: &Arc<Estate>) -> Vec<usize> {
         let mut table = lock(&self.0);
         let mut held: Vec<_> = table.counts.keys().copied().collect();

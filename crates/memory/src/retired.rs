@@ -59,8 +59,8 @@ impl Batch {
 /// Removed entries for which a listener is to be called, with their causes.
 pub(crate) type Departures = Vec<(Retired, Cause)>;
 
-/// The number of a reclamation round, counted from 1: every thread answers it, or a barrier stands
-/// in for them.
+/// The number of a reclamation round, counted from 1. A round ends when every thread has answered
+/// it, or after a heavy barrier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Round(u64);
 

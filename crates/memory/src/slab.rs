@@ -20,8 +20,8 @@ const BEYOND_SHARE: usize = 8;
 
 /// Largest block of memory, in bytes, that the slabs of a cache take in one piece.
 const ARENA_BYTES: usize = 256 << 20;
-/// Divisor of the expected entries: a slab has this part of them in chunks of its own before it
-/// takes its part of an arena. So a cache that stays far from full takes no arena.
+/// Divisor of the expected number of entries: a slab allocates this part of them in its own chunks
+/// before it takes its part of an arena. So a cache that stays far from full takes no arena.
 const BEFORE_ARENA: usize = 8;
 
 /// Memory for most entries of all slabs of a cache, taken when the first slab needs its part. It is

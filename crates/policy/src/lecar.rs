@@ -121,8 +121,8 @@ pub struct LeCaR {
 }
 
 impl LeCaR {
-    /// Learns from a miss, once for the eviction and the insertion. Returns how often the key was
-    /// used before.
+    /// Adjusts the weights after a miss, once for the eviction and the insertion together. Returns
+    /// the number of earlier uses of the key.
     fn regret(&mut self, tag: Tag) -> u16 {
         if let Some((known, used)) = self.coming
             && known == tag

@@ -1,9 +1,9 @@
-//! LRU-K: evicts the entry whose last use but one is longest ago (K = 2).
+//! LRU-K: evicts the entry whose second most recent use is longest ago (K = 2).
 //!
-//! The time of the last use but one distinguishes popular entries from those used once, which leave
-//! first, in LRU order. The last use of keys that have left is remembered for as many keys as the
-//! cache holds (O'Neil, O'Neil, Weikum, "The LRU-K Page Replacement Algorithm", SIGMOD '93, with a
-//! correlated reference period of 0).
+//! The time of the second most recent use distinguishes popular entries from those used once, which
+//! leave first, in LRU order. The last use of keys that have left is remembered for as many keys as
+//! the cache holds (O'Neil, O'Neil, Weikum, "The LRU-K Page Replacement Algorithm", SIGMOD '93,
+//! with a correlated reference period of 0).
 //!
 //! Entries count as one each whatever their weight, in the order and in the history, because the
 //! order is about uses and not about size. An owner that needs more room evicts again.
@@ -14,11 +14,12 @@ use crate::ghosts::{Ghosts, Tag};
 use crate::slot_array::{Heap, ordered_by_array};
 use crate::{Access, AlwaysPromote, Eviction, Parameters, Policy, PolicyInfo, Slot};
 
-/// Flag of a heap key that is the time of a last use but one. It ranks such entries above all
+/// Flag of a heap key that is the time of a second most recent use. It ranks such entries above all
 /// entries used once.
 const USED_TWICE: u64 = 1 << 63;
 
-/// LRU-K with K = 2 (`lru-k`): evicts the entry whose last use but one is longest ago. LRU-like.
+/// LRU-K with K = 2 (`lru-k`): evicts the entry whose second most recent use is longest ago.
+/// LRU-like.
 #[derive(Debug, Clone)]
 pub struct LruK {
     by_second_last_use: Heap,

@@ -94,7 +94,7 @@ impl<P: Eviction> PriorityPools<P> {
         self.spill();
     }
 
-    /// Moves the oldest entries of pools that exceed their share down.
+    /// Demotes the oldest entries of pools that exceed their share.
     fn spill(&mut self) {
         while self.pools.size(HIGH) > self.sizes[HIGH]
             && let Some(oldest) = self.pools.pop_tail(HIGH)

@@ -70,8 +70,8 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> QuickDemotion<HITS_TO_STAY,
                 <= self.queues.capacity()
     }
 
-    /// Moves entries that were hit on, until the oldest entry of a queue is a victim. Returns that
-    /// queue and entry.
+    /// Promotes or reinserts oldest entries with hits until the oldest entry of a queue is a
+    /// victim. Returns that queue and entry.
     #[inline(always)]
     fn advance(&mut self) -> Option<(usize, Slot)> {
         loop {

@@ -1,4 +1,4 @@
-//! Learns how much a read miss should fetch.
+//! Learns the best amount of data to fetch on a read miss.
 //!
 //! A fetch costs the backing device an operation, and time for its bytes. Larger fetches save later
 //! operations where neighbours are read soon; otherwise they waste bytes and room. The best size

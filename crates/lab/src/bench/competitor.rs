@@ -49,7 +49,7 @@ const RAMP_DISKS: u64 = 20;
 const MOVES_MIN: u32 = 4;
 const PATIENCE: u32 = 100;
 
-/// Interval at which a cache that plays on is checked for its position.
+/// Interval at which the position of a running cache is checked, until it reaches a given place.
 const NEAR: Duration = Duration::from_micros(100);
 
 /// Warm-up windows per length of a repetition. [`WINDOW_SECONDS`] limits their length.

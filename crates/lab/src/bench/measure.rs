@@ -23,8 +23,8 @@ use super::worker::{WorkerCounts, reading_ns};
 use crate::simulate::objects::{Run, simulate};
 use crate::simulate::stream::Stream;
 
-/// Longest time that a cache plays on, in lengths of a repetition. After that, the rest of the way
-/// is skipped.
+/// Longest time for which a cache runs to reach the furthest position, in lengths of a repetition.
+/// After that, the rest of the way is skipped.
 const PLAY_ON: f64 = 4.0;
 
 /// Throughput and processor time of a cache in one repetition.

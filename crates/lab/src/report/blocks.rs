@@ -10,7 +10,7 @@ use crate::simulate::blocks::{BlockInterval, BlockSimulationResult};
 type View =
     (&'static str, &'static str, &'static str, Unit, fn(&BlockSimulationResult) -> Option<f64>);
 
-/// Charts of a simulation report, the most telling first. A chart without data is not drawn.
+/// Charts of a simulation report, the most informative first. A chart without data is not drawn.
 const VIEWS: [View; 4] = [
     (
         "read-miss-ratio",

@@ -706,8 +706,8 @@ mod tests {
         }
     }
 
-    /// Some policies can name their victim, and others make it pending; the block cache asks for
-    /// none.
+    /// Tests the admission `duel` with policies that can name their victim, policies that make it
+    /// pending, and the block cache.
     #[test]
     fn a_duel_admits_as_much_as_in_the_block_cache() {
         const BLOCK: u64 = 4096;

@@ -89,7 +89,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Returns the gain at the unfavourable end of the error.
+    /// Returns the lower bound of the gain: the expected gain minus its error.
     fn surely(&self) -> f64 {
         self.expected.gain - self.expected.error
     }

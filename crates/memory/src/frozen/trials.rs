@@ -318,7 +318,7 @@ const BLOCKS: usize = 4;
 const BLOCK_RISK: f64 = 0.001;
 /// Tolerated loss of a block, as a share of the baseline.
 const MARGIN: f64 = 0.02;
-/// Maximum number of windows whose hits show that an index has grown old.
+/// Maximum number of windows whose hits show that an index is outdated.
 const RECENT: usize = 4;
 const OLD_MARGIN: f64 = 0.01;
 const PRICE_SAMPLES_MIN: u64 = 30;

@@ -76,7 +76,7 @@ pub enum Violation {
     /// The digest of a header does not match.
     #[error("the digest of a header is wrong")]
     HeaderDigest(u32),
-    /// Data lies outside of the range that was asked for.
+    /// Data lies outside of the requested range.
     #[error("a message has data that was not asked for")]
     OutOfRange,
     /// A message carries more data than allowed.

@@ -153,7 +153,7 @@ pub(super) enum Sink {
     Nothing,
     /// The data is payload for the request with this tag.
     Payload(u16),
-    /// The command needs the data itself and runs once all of it is there.
+    /// The command needs the data itself and runs once all of it has arrived.
     NvmeCommand(Box<NvmeCommand>, Vec<u8>),
     /// A list of ranges requested from the host. The vector has the bytes received so far.
     List(Vec<u8>),

@@ -60,7 +60,7 @@ pub mod fatal {
     pub const SEQUENCE: u16 = 0x02;
     /// The digest of a header is wrong; the information is the digest received.
     pub const HEADER_DIGEST: u16 = 0x03;
-    /// Data lies outside of the range that was asked for.
+    /// Data lies outside of the requested range.
     pub const OUT_OF_RANGE: u16 = 0x04;
     /// A message has more data than the receiver accepts at once.
     pub const LIMIT_EXCEEDED: u16 = 0x05;

@@ -117,7 +117,7 @@ counters! {
         pub connections_taken: u64 = Counter { metric: "floe_connections_total" },
         /// Connections sent away because there were too many.
         pub connections_refused: u64 = Counter { metric: "floe_connections_refused_total" },
-        /// Clients hung up on for what they sent, or for being too slow.
+        /// Clients disconnected for what they sent, or for being too slow.
         pub clients_hung_up_on: u64 = Counter { metric: "floe_clients_hung_up_on_total" },
         /// Requests that were refused before they came to the cache.
         pub requests_refused: u64 = Counter { metric: "floe_requests_refused_total" },

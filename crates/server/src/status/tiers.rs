@@ -168,7 +168,7 @@ pub struct AdmissionStatus {
     pub admitted_blocks: u64,
     /// Blocks rejected.
     pub bypassed_blocks: u64,
-    /// Blocks of any size that were not inserted, because the admission wanted nothing evicted for
+    /// Blocks of any size that were not inserted, because the admission allowed no eviction for
     /// them.
     pub stores_withheld: u64,
     /// Writes that dropped clean copies and went only to the device below, because the admission

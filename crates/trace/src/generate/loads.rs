@@ -219,12 +219,12 @@ pub(super) static SFS: Entry = Entry {
 /// The rule by which the next place is chosen.
 enum Place {
     Popular(Ranks, Scatter),
-    /// A few places in a circle from the first on, and sometimes any place.
+    /// The next of a few adjacent places, in a circle, and sometimes a random place.
     Few {
         first: u64,
         count: u64,
     },
-    /// The start of the last request again, or its end.
+    /// The start of the last request, or its end.
     Next {
         start: u64,
         end: u64,

@@ -315,8 +315,8 @@ impl FrozenPhases {
         self.patience = (self.patience * 2).min(PATIENCE_MAX);
     }
 
-    /// Records that an index grew old, early or not. Returns the number of early ones in a row once
-    /// they are too many.
+    /// Records that an index became outdated, early or not. Returns the number of early ones in a
+    /// row once they are too many.
     pub(super) fn grew_old(&mut self, is_early: bool) -> Option<u32> {
         self.old = if is_early { self.old + 1 } else { 0 };
         (self.old >= self.patience).then(|| std::mem::take(&mut self.old))

@@ -11,7 +11,7 @@ use crate::frozen::observe::{
 use crate::frozen::trials::{Monitor, Verdict};
 use crate::frozen::{Lifetime, Phase};
 
-/// Lifetime of the next index, as a part of the age at which the last one had grown old.
+/// Lifetime of the next index, as a part of the age at which the last one was outdated.
 const OLD_PART: f64 = 0.75;
 
 /// Windows of a frozen phase that was too slow.
