@@ -35,7 +35,7 @@ pub(crate) struct Calls {
 /// wait for each other.
 const FAILURES_MAX: usize = 2;
 
-/// Shapes of arguments in a key, so that `f(1, 2)` and `f((1, 2))` differ.
+/// Codes for the shape of arguments in a key, so that `f(1, 2)` and `f((1, 2))` differ.
 const SINGLE: u64 = 0;
 const POSITIONAL: u64 = 1;
 /// Added to the shape for each keyword argument.

@@ -73,7 +73,7 @@ struct Reaper {
 
 /// Reaper of this process; null before the first use.
 static REAPER: AtomicPtr<Reaper> = AtomicPtr::new(ptr::null_mut());
-/// The interpreter is shutting down.
+/// True if the interpreter is shutting down.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
 impl Reaper {

@@ -508,7 +508,7 @@ impl Tier {
     }
 }
 
-/// Messages handled before the devices are polled again.
+/// Number of messages handled before the devices are polled again.
 const HEARD_AT_ONCE: usize = 64;
 
 /// Passes the messages of other parts to the cache, and keeps the buffers that came with them.

@@ -17,7 +17,7 @@ use crate::output;
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use floe_server::config::Bytes;
 
-/// Requests of a trace that are held in memory, unless --limit says otherwise.
+/// Number of requests of a trace that are held in memory, unless --limit says otherwise.
 const LIMIT: u64 = 2_000_000;
 
 const EXAMPLES: &str = "\

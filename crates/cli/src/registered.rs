@@ -11,7 +11,7 @@ use crate::output;
 /// Width of lists in columns, which fits a terminal.
 const WIDTH: usize = 80;
 
-/// Columns before the descriptions in a list.
+/// Number of columns before the descriptions in a list.
 const INDENT: usize = 15;
 
 const POLICIES_EXAMPLES: &str = "\

@@ -284,7 +284,7 @@ impl<D: Device + ?Sized> Device for Box<D> {
 pub struct Halves(pub(crate) u8);
 
 impl Halves {
-    /// The most halves that a mirror may have.
+    /// Maximum number of halves that a mirror may have.
     pub const MAX: usize = 8;
     /// The empty set.
     pub const NONE: Halves = Halves(0);

@@ -205,7 +205,7 @@ impl Drop for FileDevice {
     }
 }
 
-/// The most bytes that one ring entry transfers; the rest follows in further entries.
+/// Maximum number of bytes that one ring entry transfers; the rest follows in further entries.
 const TRANSFER_BYTES_MAX: u64 = 1 << 30;
 /// Bytes of zeros written at a time where the file system cannot zero a range itself.
 const ZEROS_BYTES: u64 = 256 << 10;
@@ -344,7 +344,8 @@ impl FileOperation {
     }
 }
 
-/// The most extents that one query returns, so that a fragmented file does not stall the thread.
+/// Maximum number of extents that one query returns, so that a fragmented file does not stall the
+/// thread.
 const EXTENTS_MAX: usize = 64;
 
 /// Appends the extents of a range of `file`, as [`Device::allocation`]

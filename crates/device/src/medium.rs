@@ -28,7 +28,7 @@ const SLEEP_NS: u64 = 50_000;
 const SPIN_NS: u64 = 12_000;
 /// The longest time in nanoseconds that `poll` spins after a long sleep that ended early.
 const SPIN_AFTER_SLEEP_NS: u64 = 4_000;
-/// The most nanoseconds by which a wake-up is requested ahead of the due time.
+/// Maximum time in nanoseconds by which a wake-up is requested ahead of the due time.
 const LEAD_NS_MAX: u64 = 40_000;
 /// The divisors of the steps by which the lead adapts: slowly up after a late wake-up, quickly down
 /// after an early one, which costs more.

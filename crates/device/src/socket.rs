@@ -22,7 +22,7 @@ use crate::buffer::Slice;
 use crate::queue::Queue;
 use crate::ring::{Event, Owner, Ring};
 
-/// The most slices that one ring entry sends; the rest follows in further entries.
+/// Maximum number of slices that one ring entry sends; the rest follows in further entries.
 const GATHER_MAX: usize = 64;
 
 /// Accepts, receives, sends and polls in flight on one ring.

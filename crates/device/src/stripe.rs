@@ -27,7 +27,7 @@ use crate::spec::{DeviceSpec, Exact, Setting, SpecError, Wanted};
 /// one operation on one member. Larger requests and neighbouring blocks keep several members busy.
 pub const CHUNK_BYTES: u64 = 256 << 10;
 
-/// The most chunks that one allocation query covers.
+/// Maximum number of chunks that one allocation query covers.
 const ALLOCATION_PARTS_MAX: usize = 64;
 
 /// A device striped over equal shares of other devices.

@@ -68,8 +68,8 @@ pub fn patiently<T, E>(
     }
 }
 
-/// The most memory that this process can use: the machine's memory, or less by a limit of its
-/// cgroups or of the process itself. Reserving more succeeds, but using it gets the process killed.
+/// The limit of memory for this process: the machine's memory, or less by a limit of its cgroups or
+/// of the process itself. Reserving more succeeds, but using it gets the process killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemoryLimit {
     /// The limit in bytes.

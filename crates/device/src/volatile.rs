@@ -159,7 +159,7 @@ impl<D: Device> Device for VolatileDevice<D> {
     }
 }
 
-/// The most adjacent sectors written in one operation.
+/// Maximum number of adjacent sectors written in one operation.
 const RUN_SECTORS: usize = 64;
 /// Maximum number of writes in flight on the inner device.
 const WRITES: usize = 32;

@@ -71,7 +71,7 @@ pub struct Advice {
     pub trace: String,
     /// Requests in the trace, all of which the last round replays.
     pub requests: u64,
-    /// Requests replayed in each trial before the last round.
+    /// Number of requests replayed in each trial before the last round.
     pub coarse_requests: u64,
     /// Bytes that the trace reads and writes, in blocks of 4 KiB, as `floe trace info` counts them.
     pub footprint_bytes: u64,
@@ -389,7 +389,7 @@ impl Trial {
     }
 }
 
-/// Requests replayed in each trial before the last round.
+/// Number of requests replayed in each trial before the last round.
 const COARSE_REQUESTS: usize = 200_000;
 
 /// Cache sizes to try, as shares of the footprint.

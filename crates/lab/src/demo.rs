@@ -35,7 +35,7 @@ pub const RUNS: [(&str, WriteMode); 3] = [
     ("write-back", WriteMode::Back),
 ];
 
-/// Requests between two reports of progress.
+/// Number of requests between two reports of progress.
 const PROGRESS_EVERY: u64 = 1024;
 
 /// Results of one run of the demonstration.

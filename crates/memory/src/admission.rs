@@ -32,7 +32,7 @@ use crate::records::Counted;
 use crate::stats::ShardCounts;
 use crate::sync::Arc;
 
-/// Offers to a shard in one window of counts.
+/// Number of offers to a shard in one window of counts.
 pub(crate) const WINDOW_OFFERS: u64 = 100;
 
 /// An admission as the builder got it, from which each shard's copy is made.

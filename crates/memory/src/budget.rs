@@ -540,8 +540,8 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// Slots that a shard begins with, unless its limit is lower. It starts small because the cache may
-/// never be filled.
+/// Number of slots that a shard begins with, unless its limit is lower. It starts small because the
+/// cache may never be filled.
 const SLOTS_FIRST: usize = 16;
 /// Largest capacity, in entries, that is reported to policy and admission at once; their memory of
 /// keys depends on it. The capacity of a larger cache is reported as it fills.

@@ -657,7 +657,7 @@ pub struct Iter<'a, K, V, P: Replacement, S> {
     left: u32,
 }
 
-/// Entries that an iterator yields between two pauses.
+/// Number of entries that an iterator yields between two pauses.
 const ENTRIES_PER_REST: u32 = 1024;
 
 impl<'a, K, V, P: Replacement, S> Iter<'a, K, V, P, S> {

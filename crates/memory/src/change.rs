@@ -25,7 +25,7 @@ use crate::stats::Cause;
 use crate::sync::{Arc, MutexGuard};
 use crate::user_code::{FirstPanic, Leaving};
 
-/// Cells that are read, or entries that are searched for, under one lock of the records.
+/// Number of cells that are read, or entries that are searched for, under one lock of the records.
 const STEP: usize = 1024;
 
 /// Number of cells read for each entry of a batch, if threads have many cells.

@@ -30,7 +30,7 @@ use crate::retired::Answer;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, lock, lock_until};
 use crate::user_code::Nesting;
 
-/// Guards that a thread can hold on one cache before it needs more memory.
+/// Number of guards that a thread can hold on one cache before it needs more memory.
 const CELLS: usize = 5;
 
 /// Hazard pointers and counts of one thread in one cache. A cell of 0 is free.
@@ -278,7 +278,7 @@ pub(crate) fn is_free(cell: &Cell) -> bool {
     cell.load(Ordering::Acquire) == 0
 }
 
-/// Cells in a chunk.
+/// Number of cells in a chunk.
 const CHUNK: usize = 64;
 /// Contents of a cell that is taken and not yet filled. It is no address of an entry.
 pub(crate) const RESERVED: usize = 1;

@@ -38,7 +38,7 @@ use foldhash::quality;
 
 use crate::sync::{Arc, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Lanes in a bucket: the keys that it can hold.
+/// Number of lanes in a bucket: the keys that it can hold.
 pub(crate) const LANES: usize = 6;
 /// Largest average share of filled lanes: at 3.7 of 6, one key in thirty passes its first bucket
 /// by.

@@ -241,7 +241,7 @@ pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shap
     }
 }
 
-/// Lookups that [`Inner::look_up_many`] runs at once.
+/// Number of lookups that [`Inner::look_up_many`] runs at once.
 pub(crate) const BATCH: usize = 16;
 /// Size in bytes up to which all indexes count as resident in the processor's cache.
 const NEAR_BYTES: usize = 64 << 10;

@@ -76,8 +76,8 @@ pub fn visited<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> u6
     cache.inner.threads.records.visited()
 }
 
-/// Returns the most records, cells, holds and entries that were examined under one lock since the
-/// cache was made. For tests of how long reclamation blocks other threads.
+/// Returns the maximum number of records, cells, holds and entries that were examined under one
+/// lock since the cache was made. For tests of how long reclamation blocks other threads.
 #[doc(hidden)]
 pub fn visited_at_once<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> u64 {
     cache.inner.threads.records.visited_at_once()

@@ -15,7 +15,7 @@ use crate::hazard::Record;
 use crate::records::Records;
 use crate::sync::{Arc, AtomicU64, Ordering, Weak};
 
-/// Caches that one thread can use in turn without a search. A power of two.
+/// Number of caches that one thread can use in turn without a search. A power of two.
 const RECENT: usize = 64;
 /// Minimum number of records at which a thread drops those of dropped caches. It does so again when
 /// it has twice as many as were left. So the amortized cost of the first use of a cache is

@@ -413,7 +413,8 @@ impl Records {
         list.visited + list.records.iter().map(|record| record.searched()).sum::<u64>()
     }
 
-    /// Returns the most records, cells, holds or entries that a reclaimer examined under one lock.
+    /// Returns the maximum number of records, cells, holds or entries that a reclaimer examined
+    /// under one lock.
     pub(crate) fn visited_at_once(&self) -> u64 {
         lock(&self.list).visited_at_once
     }

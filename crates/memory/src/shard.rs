@@ -195,7 +195,7 @@ pub(crate) unsafe fn drop_all<T>(entries: impl Iterator<Item = *mut T>) {
     panic.raise();
 }
 
-/// Slots processed under one lock by operations on all slots.
+/// Number of slots processed under one lock by operations on all slots.
 pub(crate) const SLOTS_PER_LOCK: u32 = 256;
 
 /// All shards of a cache; their number is a power of two.

@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 use crate::index::{CHUNKS, ENTRIES, Places};
 use crate::sync::Arc;
 
-/// Most bytes in a chunk, unless a single entry or [`BEYOND_SHARE`]'s part of the earlier chunks is
-/// larger.
+/// Maximum size of a chunk in bytes, unless a single entry or [`BEYOND_SHARE`]'s part of the
+/// earlier chunks is larger.
 const CHUNK_BYTES: usize = 16 << 20;
-/// Most bytes in the first chunk; each further one is as large as all before.
+/// Maximum size of the first chunk in bytes; each further one is as large as all before.
 const CHUNK_FIRST_BYTES: usize = 64 << 10;
 /// Maximum number of entries in the first chunk.
 const ENTRIES_FIRST: usize = 32;

@@ -22,8 +22,8 @@ use crate::wire::{ProtocolError, Violation, info, u16_at};
 pub const OPTION_DATA_MAX_BYTES: u32 = 16 << 10;
 /// Longest option data that is skipped, in bytes; a client that announces more is dropped.
 pub const OPTION_SKIP_MAX_BYTES: u32 = 1 << 20;
-/// The most options that a client may send, plus [`OPTIONS_MAX_PER_EXPORT`] for each export, since
-/// some clients query every export.
+/// Maximum number of options that a client may send, plus [`OPTIONS_MAX_PER_EXPORT`] for each
+/// export, since some clients query every export.
 pub const OPTIONS_MAX: u32 = 256;
 /// Additional options that a client may send for each export; see [`OPTIONS_MAX`].
 pub const OPTIONS_MAX_PER_EXPORT: u32 = 8;

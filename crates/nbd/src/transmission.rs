@@ -293,8 +293,8 @@ impl ReplyHeader {
     }
 }
 
-/// The most extents in one reply. A reply may end early, and the client asks again from there. With
-/// its header a reply fits a page.
+/// Maximum number of extents in one reply. A reply may end early, and the client asks again from
+/// there. With its header a reply fits a page.
 pub const EXTENTS_MAX: usize = 500;
 
 /// A run of bytes with the same allocation state.

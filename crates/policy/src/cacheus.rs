@@ -32,7 +32,7 @@ const Q_SHARE: f64 = 0.01;
 /// Minimum learning rate (the authors' code); `RATE_MAX` is the greatest.
 const RATE_MIN: f64 = 0.001;
 const RATE_MAX: f64 = 1.0;
-/// Steps without a better hit ratio after which the learning rate is reset.
+/// Number of steps without a better hit ratio after which the learning rate is reset.
 const PATIENCE: u32 = 10;
 
 /// Returns the ratio `of / to`, rounded to the nearest whole number.

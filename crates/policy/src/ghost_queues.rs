@@ -17,9 +17,9 @@ use crate::ghosts::Tag;
 /// Names of the two queues in operation counts, as in ARC.
 const NAMES: Names<2> = Names::new(["B1", "B2"]);
 
-/// Ghosts in a bucket. Together with the numbers of passed ghosts they fill a cache line.
+/// Number of ghosts in a bucket. Together with the numbers of passed ghosts they fill a cache line.
 const PLACES: usize = 7;
-/// Ghosts per bucket when all are in use. At four, one bucket in twenty overflows.
+/// Number of ghosts per bucket when all are in use. At four, one bucket in twenty overflows.
 const LOAD: usize = 4;
 /// Presence bits per ghost; more bits make renumbering rarer.
 const NUMBERS_PER_GHOST: usize = 4;

@@ -248,10 +248,11 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
     }
 }
 
-/// Ghosts in a bucket, which is a cache line.
+/// Number of ghosts in a bucket, which is a cache line.
 const PLACES: usize = 8;
 
-/// Ghosts per bucket when the table is full. At four, 2 % of the buckets of eight overflow.
+/// Number of ghosts per bucket when the table is full. At four, 2 % of the buckets of eight
+/// overflow.
 const LOAD: usize = 4;
 
 /// The ghosts of a bucket, newest first. A place with tag 0 and number 0 is empty.

@@ -18,7 +18,7 @@
 use crate::slot_array::{SampleSet, ordered_by_array};
 use crate::{Access, Eviction, Parameter, Parameters, Policy, PolicyInfo, Slot, Stamps};
 
-/// Entries examined for one eviction.
+/// Number of entries examined for one eviction.
 const STRETCH: usize = 16;
 
 /// LFRU (`lfru`): evicts the least used of the entries that were not used within a window.

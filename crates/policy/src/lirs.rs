@@ -19,7 +19,7 @@ use crate::{
 
 /// Resident HIR entries, in the order in which they leave.
 const QUEUE: usize = 0;
-/// Keys that have left and are still in the stack.
+/// List of the keys that have left the cache and are still in the stack.
 const GHOSTS: usize = 1;
 /// List of the resident LIR entries.
 const LOW: usize = 2;

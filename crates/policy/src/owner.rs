@@ -24,7 +24,8 @@ pub trait SlotIndex {
     /// The key of an entry.
     type Key: Copy;
 
-    /// Returns the most keys that can ever be held at once; an owner reserves no more slots.
+    /// Returns the maximum number of keys that can ever be held at once; an owner reserves no more
+    /// slots.
     fn keys_max(&self) -> usize {
         usize::MAX
     }

@@ -14,7 +14,7 @@
 use crate::quick_demotion::{QuickDemotion, SMALL_SHARE, TWO_BITS};
 use crate::{Parameters, Policy, PolicyInfo};
 
-/// Hits in the small queue that earn a place in the main one (algorithm 1).
+/// Number of hits in the small queue that earn a place in the main one (algorithm 1).
 const HITS_TO_STAY: u8 = 2;
 
 /// S3-FIFO (`s3-fifo`): a small FIFO filters which entries reach the main queue; keys with a ghost

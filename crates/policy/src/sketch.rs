@@ -8,10 +8,11 @@
 //! periodic reset evenly. The sample in TinyLFU is ten times the cache and a reset leaves half of
 //! it, so resets come with each five additions an entry.
 
-/// Words in a cache line; each holds sixteen counters.
+/// Number of words in a cache line; each holds sixteen counters.
 const LINE: usize = 8;
-/// Additions after which the next word of the table is halved. TinyLFU resets after a sample of ten
-/// times the cache, which leaves half, so five additions come between resets for each entry.
+/// Number of additions after which the next word of the table is halved. TinyLFU resets after a
+/// sample of ten times the cache, which leaves half, so five additions come between resets for each
+/// entry.
 const ADDITIONS_PER_HALVING: u64 = 5;
 const COUNTER_MAX: u64 = 15;
 /// Mask that clears in each counter the bit that a halving shifts in from its neighbour.

@@ -1,5 +1,5 @@
-//! Slots in a flat array, whose places are stored: a [`Heap`] for policies that evict the least of
-//! something, and a [`SampleSet`] for those that draw at random.
+//! Slots in a flat array, whose places are stored: a [`Heap`] for policies that evict the entry
+//! with the smallest key, and a [`SampleSet`] for those that draw at random.
 
 use crate::count::{Names, Operation};
 use crate::lists::FrozenList;

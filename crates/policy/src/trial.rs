@@ -511,9 +511,9 @@ impl<T> Record<T> {
 const TRIM: f64 = 0.2;
 /// Minimum number of windows for a comparison.
 const WINDOWS_MIN: usize = 4;
-/// Steps of the numeric integral of Student's distribution.
+/// Number of steps of the numeric integral of Student's distribution.
 const STEPS: usize = 1024;
-/// Degrees of freedom above which the quantile is treated as constant.
+/// Number of degrees of freedom above which the quantile is treated as constant.
 const FREEDOM_MAX: f64 = 500.0;
 
 /// The difference between two modes with its error, from the means of windows.

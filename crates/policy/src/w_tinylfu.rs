@@ -34,7 +34,7 @@ const STEP: f64 = 0.0625;
 const STEP_DECAY: f64 = 0.98;
 /// Change of the hit ratio that restarts the climb with the first step (Caffeine).
 const RESTART: f64 = 0.05;
-/// Requests per entry between steps of the climb (Caffeine).
+/// Number of requests per entry between steps of the climb (Caffeine).
 const REQUESTS_PER_STEP: u64 = 10;
 /// Largest share of the cache that the window may have (Caffeine keeps a main part).
 const WINDOW_MAX: f64 = 0.8;

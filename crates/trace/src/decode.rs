@@ -15,7 +15,7 @@ use crate::request::{Op, Request, TraceKind};
 
 /// Longest line of a text format, in bytes.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
-/// Runs in a full batch: 50 KiB, which fits in the processor's nearest caches.
+/// Number of runs in a full batch: 50 KiB, which fits in the processor's nearest caches.
 const BATCH_RUNS: usize = 1024;
 
 /// One request, or several that differ only in their key.

@@ -36,7 +36,7 @@ const T_975: f64 = 2.364_624;
 /// Number of possible hashes, 2^64.
 const HASHES: f64 = 18_446_744_073_709_551_616.0; // 2^64
 
-/// Counters for each factor of two of a distance: large distances are exact to 1/256.
+/// Number of counters for each factor of two of a distance: large distances are exact to 1/256.
 const COUNTS_PER_OCTAVE: usize = 256;
 
 /// Measures the miss ratios of LRU caches of all sizes, in 10 MiB of memory.

@@ -32,7 +32,7 @@ const MIXED: u8 = 11;
 const MIXTURE: [Standing; 4] =
     [Standing::Clean, Standing::Doubted, Standing::Sealed, Standing::Dirty];
 
-/// Sectors whose standings fit into a byte of a `MIXED` record.
+/// Number of sectors whose standings fit into a byte of a `MIXED` record.
 const SECTORS_A_BYTE: usize = 4;
 
 /// Binary logarithm of the sectors of the largest block.

@@ -20,7 +20,7 @@ const SPARE: (usize, usize) = (3, 2);
 /// Tables up to this size are not shrunk.
 const SMALL: usize = 64;
 
-/// Tags compared in one step.
+/// Number of tags compared in one step.
 const TOGETHER: usize = size_of::<u64>();
 
 /// The tag of an empty entry.

@@ -34,8 +34,8 @@ use crate::mapping::directory::{Block, Directory};
 use crate::stats::Counters;
 use crate::tasks::units;
 
-/// Lookups of all shards together in a window. Divides the 200 between checks of FussyCache, so
-/// that these come when they are due. Also the least for one shard.
+/// Number of lookups of all shards together in a window. Divides the 200 between checks of
+/// FussyCache, so that these come when they are due. Also the least for one shard.
 const WINDOW_LOOKUPS: u64 = 100;
 const LEAST_WINDOW_LOOKUPS: u64 = 8;
 

@@ -28,7 +28,7 @@ use crate::order::DeviceId;
 const TIMED_OF: u32 = 8;
 const TOLD_AT_ONCE: u32 = 64;
 
-/// Reads between two reports of the price.
+/// Number of reads between two reports of the price.
 const PRICED_AT_ONCE: u32 = 16;
 
 /// The types of operations that are timed separately.

@@ -16,7 +16,8 @@ pub(crate) const HEAD_BYTES: u64 = 1 << 20;
 
 const SLOT_BYTES: u64 = HEAD_BYTES / 2;
 
-/// The most regions of a mirror. The map of regions is written as a whole, so it must be small.
+/// Maximum number of regions of a mirror. The map of regions is written as a whole, so it must be
+/// small.
 const REGIONS_MAX: u64 = 1 << 18;
 
 /// The size of a region in bytes, unless that would give more than [`REGIONS_MAX`] regions.

@@ -30,7 +30,7 @@ use crate::buffer::{Pool, SECTOR_BYTES};
 use crate::ring::Ring;
 use crate::socket::{SocketCompletion, SocketOutcome, Sockets};
 
-/// The most requests that one send gathers.
+/// Maximum number of requests that one send gathers.
 const TOGETHER: usize = 32;
 /// The first and the longest pause between two attempts to connect; each pause is twice the one
 /// before.

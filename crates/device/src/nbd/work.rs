@@ -21,7 +21,7 @@ use floe_nbd::wire::{REQUEST_BYTES, command, command_flag, transmission_flag};
 use crate::buffer::{Lent, Pool, SECTOR_BYTES, Slice};
 use crate::queue::{Mailbox, Queue};
 
-/// The most requests in flight.
+/// Maximum number of requests in flight.
 const MOST_SENT: usize = 128;
 /// The longest range, in bytes, of a request without data.
 const MOST_BYTES: u64 = 1 << 30;
@@ -414,7 +414,7 @@ impl Request {
 
 /// Size of the receive buffer in bytes; large read data bypasses it.
 const BUFFER_BYTES: usize = 64 << 10;
-/// The least read data, in bytes, that is received directly into its slice.
+/// Minimum length of read data, in bytes, that is received directly into its slice.
 const DIRECT_BYTES: usize = 16 << 10;
 
 /// The parser of the bytes received from the server.

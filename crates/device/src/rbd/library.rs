@@ -155,7 +155,7 @@ pub(super) fn text(
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
-/// The most connections to a cluster. Images beyond this number share them.
+/// Maximum number of connections to a cluster. Images beyond this number share them.
 const MOST: usize = 8;
 
 /// Settings of the library: no cache of its own, no files, and a time limit for finding the

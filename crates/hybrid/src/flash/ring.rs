@@ -31,7 +31,7 @@ use super::buffer::{Buffer, Buffers};
 use super::request::{Request, forks, lock, wake_all};
 use super::target::Target;
 
-/// Entries of the submission queue.
+/// Number of entries of the submission queue.
 const ENTRIES: u32 = 256;
 
 /// Maximum number of reads in the kernel at a time. Further ones wait in the backlog.

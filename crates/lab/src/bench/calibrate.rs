@@ -61,15 +61,15 @@ const CIRCLE_MIN: usize = 100 * CHUNK;
 /// entries.
 const KEYS_MIN: usize = 500;
 
-/// Clients per thread, a usual number.
+/// Number of clients per thread, a usual number.
 const CLIENTS: usize = 36;
 
 /// The emulated disk: quick enough that some client can always go on, and slow enough that several
 /// are parked.
 const DISK: Disk = Disk { mean_ns: 500, exponential: true };
 
-/// Rounds of arithmetic after each request in runs whose threads seldom meet: some microseconds,
-/// several times the time of a visit to the list.
+/// Number of rounds of arithmetic after each request in runs whose threads seldom meet: some
+/// microseconds, several times the time of a visit to the list.
 const PAUSE: u32 = 500;
 
 /// Largest deviation of the hit ratio from 0 or 1 in a run that should only miss or only hit.
@@ -476,7 +476,7 @@ const KNOWN: [Known; 7] = [
 /// in use do.
 const SLOTS: u32 = 1024;
 
-/// Rounds over all slots in a batch.
+/// Number of rounds over all slots in a batch.
 const ROUNDS: u64 = 32;
 
 /// Nanoseconds of operations on a policy's order, one time per batch.
@@ -559,7 +559,7 @@ impl Visitor for Batches {
     }
 }
 
-/// Keys per cache entry, at which nine of ten requests hit under Zipf's law.
+/// Number of keys per cache entry, at which nine of ten requests hit under Zipf's law.
 const KEYS_AN_ENTRY: usize = 2;
 
 /// Runs that measure the cost of the marks that hits write. Each cache holds a part of the keys.

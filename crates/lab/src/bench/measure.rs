@@ -336,7 +336,7 @@ pub struct Looped {
     all: Stream,
 }
 
-/// Passes before the counted one: one to fill the cache, and another to settle.
+/// Number of passes before the counted one: one to fill the cache, and another to settle.
 const PASSES: u64 = 2;
 
 impl Looped {

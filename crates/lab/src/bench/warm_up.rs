@@ -14,7 +14,7 @@ use floe_memory::{FreezeDecision, FreezeStats, Phase};
 
 use super::subject::Freezes;
 
-/// Windows in each of the two halves that are compared.
+/// Number of windows in each of the two halves that are compared.
 const HALF: usize = 5;
 
 /// Largest difference of hit ratios that count as equal.
@@ -54,7 +54,7 @@ impl Window {
     }
 }
 
-/// The least contents of a warm-up window: at least `least` operations, and either `fills` misses
+/// The minimum contents of a warm-up window: at least `least` operations, and either `fills` misses
 /// or `operations` operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {

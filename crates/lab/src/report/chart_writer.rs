@@ -13,7 +13,7 @@ use plotters::style::{FontStyle, FontTransform, RGBColor, register_font};
 use super::chart::Chart;
 use super::{escaped, inside};
 
-/// Steps of the drawing area per unit.
+/// Number of steps of the drawing area per unit.
 pub(super) const FINE: u32 = 4;
 
 /// Width of every drawing in units.

@@ -16,7 +16,7 @@ use super::chart::Chart;
 use super::chart_writer::{ChartWriter, FINE, GROUND, Letters, WIDTH};
 use super::lines::{draw, height};
 
-/// Pixels per unit of the chart.
+/// Number of pixels per unit of the chart.
 const PIXELS: u32 = 2;
 
 /// Errors of writing a picture.

@@ -209,7 +209,7 @@ pub(super) const MOST_GROUPS: u64 = 16;
 /// Smallest number of groups; with fewer, their spread says too little of the error.
 pub(super) const LEAST_GROUPS: u64 = 6;
 
-/// Objects that the cache of a group must hold, before a sample is divided into more than
+/// Number of objects that the cache of a group must hold, before a sample is divided into more than
 /// [`LEAST_GROUPS`] groups.
 pub(super) const OBJECTS: u64 = 8;
 

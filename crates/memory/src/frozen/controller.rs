@@ -55,9 +55,9 @@ mod serving;
 const LOOKUPS_FEW: u64 = 1_000;
 /// Probability that the verdict on a repeated baseline is wrong.
 const RISK: f64 = 0.01;
-/// Samples that suffice for a window. With more of them, fewer requests are timed, down to a lowest
-/// share. A waiting controller reads no latencies at all, but threads must learn of it when that
-/// changes.
+/// Number of samples that suffice for a window. With more of them, fewer requests are timed, down
+/// to a lowest share. A waiting controller reads no latencies at all, but threads must learn of it
+/// when that changes.
 const SAMPLES_ENOUGH: f64 = 300.0;
 const SPARSER: f64 = 20.0;
 const SPARSER_WAITING: u32 = 100;
@@ -592,5 +592,6 @@ impl Level {
 
 /// Minimum expected gain for freezing, as a share of the baseline.
 const MARGIN: f64 = 0.01;
-/// Rounds of the first trial of the index. All entries are frozen meanwhile, which may do harm.
+/// Number of rounds of the first trial of the index. All entries are frozen meanwhile, which may do
+/// harm.
 const TRY_ROUNDS: usize = 12;

@@ -137,7 +137,7 @@ impl Driver {
     }
 }
 
-/// Cells that are read under one lock, where threads have many.
+/// Number of cells that are read under one lock, where threads have many.
 const CELLS_AT_ONCE: usize = 1024;
 
 /// State of freezing in a cache, shared by readers, owners and the freezer.

@@ -70,8 +70,8 @@ impl<K, V> FrozenIndex<K, V> {
         size_of_val(&*self.buckets)
     }
 
-    /// Returns the most keys that the index takes. It is more than were announced, as insertions
-    /// may go on meanwhile, and few enough that every search ends.
+    /// Returns the maximum number of keys that the index takes. It is more than were announced, as
+    /// insertions may go on meanwhile, and few enough that every search ends.
     fn room(&self) -> usize {
         self.buckets.len() * LANES * 9 / 10
     }
@@ -284,7 +284,7 @@ impl<K, V> FrozenIndex<K, V> {
     }
 }
 
-/// Lanes in a bucket: the keys that it can hold.
+/// Number of lanes in a bucket: the keys that it can hold.
 const LANES: usize = 12;
 /// Number in place of an address when the entry was removed or the index is no longer in use.
 const GONE: u32 = 0;

@@ -28,10 +28,10 @@ use super::trials::Worth;
 const STEP: f64 = 0.02;
 /// Number of stops between 0 and 100 %, both excluded.
 const STOPS: usize = 49;
-/// Steps taken at once where lookups are so rare that a stop ends by its time. Otherwise learning
-/// would take long enough to do harm.
+/// Number of steps taken at once where lookups are so rare that a stop ends by its time. Otherwise
+/// learning would take long enough to do harm.
 const STRIDE_SLOW: usize = 3;
-/// Lookups at a stop, as a share of the entries.
+/// Number of lookups at a stop, as a share of the entries.
 const LOOKUPS_SHARE: f64 = 0.1;
 const LOOKUPS_MIN: u64 = 10_000;
 const LOOKUPS_MAX: u64 = 100_000;
@@ -43,8 +43,8 @@ const LOOKUPS_FEW: u64 = 200;
 const IDLE_TIME: Duration = Duration::from_secs(1);
 /// Largest distance of neighbouring stops that are evaluated together, as a share of the entries.
 const NEIGHBOURS: f64 = 5.5 * STEP;
-/// Stops in a row that end learning early: at each, misses alone take longer than all requests did
-/// without freezing, by a margin.
+/// Number of stops in a row that end learning early: at each, misses alone take longer than all
+/// requests did without freezing, by a margin.
 const HOPELESS_STOPS: usize = 3;
 const HOPELESS_MARGIN: f64 = 0.02;
 const HOPELESS_FROM: f64 = 0.2;

@@ -181,7 +181,7 @@ pub(crate) struct ControllerStep {
 
 /// Shortest length of a window.
 pub(super) const WINDOW: Duration = Duration::from_millis(50);
-/// Samples that a window waits for, up to [`PATIENCE`] times its length.
+/// Number of samples that a window waits for, up to [`PATIENCE`] times its length.
 pub(super) const SAMPLES_MIN: u64 = 30;
 /// Longest length of a window with too few samples, as a multiple of [`WINDOW`].
 pub(super) const PATIENCE: u32 = 10;
@@ -458,7 +458,7 @@ pub(super) fn share_variance(share: f64, requests: u64) -> f64 {
     BURSTS * share * (1.0 - share) / requests
 }
 
-/// Lookups per entry that warm a cache, however few insertions there were.
+/// Number of lookups per entry that warm a cache, however few insertions there were.
 const WARM_LOOKUPS_PER_ENTRY: u64 = 10;
 const WARM_LOOKUPS: u64 = 20_000;
 /// Time after which a cache counts as warm if there were a few lookups.
@@ -472,7 +472,7 @@ const CHANGE: f64 = 0.003;
 /// Number of standard errors that are added to the allowed change.
 const CHANGE_ERRORS: f64 = 1.0;
 
-/// Lookups per entry that complete a renewal.
+/// Number of lookups per entry that complete a renewal.
 const RENEWING_PER_ENTRY: u64 = 2;
 const RENEWAL_MAX: Duration = Duration::from_secs(1);
 

@@ -310,9 +310,9 @@ fn cheapest(cost: f64, slope: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Windows in a block.
+/// Number of windows in a block.
 const BLOCK: usize = 16;
-/// Blocks that are evaluated together.
+/// Number of blocks that are evaluated together.
 const BLOCKS: usize = 4;
 /// Probability that noise alone makes a block look slower.
 const BLOCK_RISK: f64 = 0.001;
@@ -322,8 +322,8 @@ const MARGIN: f64 = 0.02;
 const RECENT: usize = 4;
 const OLD_MARGIN: f64 = 0.01;
 const PRICE_SAMPLES_MIN: u64 = 30;
-/// Windows ignored at the start of a phase, in which the processor's caches do not have the new
-/// index yet.
+/// Number of windows ignored at the start of a phase, in which the processor's caches do not have
+/// the new index yet.
 const FIRST: u64 = 1;
 
 /// Result of comparing a block with the baseline.
@@ -459,12 +459,12 @@ impl Monitor {
 /// Shortest length of a window of a proof.
 const TURN: Duration = Duration::from_millis(25);
 const AFTER_SWITCH: Duration = Duration::from_millis(5);
-/// Lookups that a window of a proof waits for, besides [`SAMPLES_MIN`] samples, up to [`PATIENCE`]
-/// times its length.
+/// Number of lookups that a window of a proof waits for, besides [`SAMPLES_MIN`] samples, up to
+/// [`PATIENCE`] times its length.
 const LOOKUPS_MIN: u64 = 5_000;
-/// Lookups per entry that a window of a proof waits for, up to [`LONG_PATIENCE`] times its length.
-/// In a loop, or another cyclic pattern, a retained entry is requested only when the cycle returns
-/// to it.
+/// Number of lookups per entry that a window of a proof waits for, up to [`LONG_PATIENCE`] times
+/// its length. In a loop, or another cyclic pattern, a retained entry is requested only when the
+/// cycle returns to it.
 const LOOKUPS_PER_ENTRY: u64 = 4;
 const LONG_PATIENCE: u32 = 100;
 /// Rounds, of a window of each kind, after which a proof is evaluated. At the first evaluation a

@@ -223,7 +223,7 @@ impl Tenant {
 
 /// Maximum number of keys for which the first index of a shard has room.
 const KEYS_FIRST: usize = 1024;
-/// Slots whose keys one insertion moves while the index grows.
+/// Number of slots whose keys one insertion moves while the index grows.
 pub(crate) const MOVED_AT_ONCE: usize = 16;
 
 /// The size of the index, and the progress of a move to a larger one.

@@ -274,7 +274,7 @@ fn unknown_cookie() -> ClientError {
     broken("a reply to a request that is not in flight")
 }
 
-/// The most buffers kept for reuse by later reads.
+/// Maximum number of buffers kept for reuse by later reads.
 const SPARE_MAX: usize = 64;
 
 #[derive(Debug, Default)]

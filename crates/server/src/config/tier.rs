@@ -18,8 +18,8 @@ use super::value::{Bytes, Percent};
 use super::{Table, TierConfig};
 use crate::admin::AllowedPaths;
 
-/// Groups that a tier needs for each thread that is started by default. Smaller shards choose worse
-/// victims.
+/// Number of groups that a tier needs for each thread that is started by default. Smaller shards
+/// choose worse victims.
 const GROUPS_A_THREAD: u64 = 16;
 
 /// Settings that the text of a tier gives by its device instead of by name.
@@ -191,18 +191,17 @@ impl TierConfig {
         self.block_sizes.clone().unwrap_or_else(automatic)
     }
 
-    /// Returns the most bytes of the tier that may be dirty, or `None` without a limit.
+    /// Returns the limit of the tier's dirty bytes, or `None` without a limit.
     pub fn most_dirty_bytes(&self) -> Option<u64> {
         self.most_dirty_of(self.cache_bytes())
     }
 
-    /// Returns the most bytes that may be dirty in a cache of `cache_bytes`, or `None` without a
-    /// limit.
+    /// Returns the limit of dirty bytes in a cache of `cache_bytes`, or `None` without a limit.
     pub(crate) fn most_dirty_of(&self, cache_bytes: u64) -> Option<u64> {
         self.dirty_max.map(|most| (most.share() * cache_bytes as f64) as u64)
     }
 
-    /// Returns the most threads for which the tier has shards of a useful size.
+    /// Returns the maximum number of threads for which the tier has shards of a useful size.
     pub(super) fn useful_threads(&self) -> u64 {
         let groups = self.cache_bytes() / (self.sizes().largest() * SECTOR_BYTES);
         self.shards.unwrap_or(groups / GROUPS_A_THREAD)

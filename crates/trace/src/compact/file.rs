@@ -433,7 +433,7 @@ impl std::fmt::Debug for CompactTrace {
     }
 }
 
-/// Requests between two calls of `watch` in [`convert`].
+/// Number of requests between two calls of `watch` in [`convert`].
 const WATCH_EVERY: u64 = 1 << 16;
 
 /// Writes a trace to `path` in the compact form. The file appears only when it is complete, so it

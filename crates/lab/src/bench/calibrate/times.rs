@@ -279,11 +279,11 @@ impl Calibrate<'_> {
     }
 }
 
-/// Steps of a bisection: about the number of significant bits of an `f64`.
+/// Number of steps of a bisection: about the number of significant bits of an `f64`.
 const HALVINGS: usize = 50;
 
-/// Iterations that find the time of a visit alone and with contention: each depends a little on the
-/// other, and every iteration changes them by a small part of the change before.
+/// Number of iterations that find the time of a visit alone and with contention: each depends a
+/// little on the other, and every iteration changes them by a small part of the change before.
 const ROUNDS: usize = 12;
 
 /// A run of threads that visit the list with some or all of their requests.

@@ -102,11 +102,11 @@ impl Schedule {
     }
 }
 
-/// Windows in a baseline.
+/// Number of windows in a baseline.
 pub(super) const BASELINE: usize = 16;
-/// Measurements of the baseline that are kept.
+/// Number of measurements of the baseline that are kept.
 const ROUNDS: usize = 16;
-/// Windows of baselines that are kept.
+/// Number of windows of baselines that are kept.
 const POOL: usize = 60;
 
 #[derive(Debug, Clone)]
@@ -340,7 +340,7 @@ impl FrozenPhases {
     }
 }
 
-/// Latest decisions that are kept.
+/// Number of latest decisions that are kept.
 const DECISIONS: usize = 32;
 
 #[derive(Debug, Clone)]

@@ -20,12 +20,13 @@ use crate::admission::{Fetch, Times, Window};
 use crate::ghosts::{Ghosts, Tag};
 use crate::{Access, Direction, mix};
 
-/// Entries of the cache per best hit that a mode change costs. The new mode also serves hits from
-/// entries that the last one left, so a change costs much less than filling the cache.
+/// Divisor of the cache's entries: a mode change costs one best hit per this many entries. The new
+/// mode also serves hits from entries that the last one left, so a change costs much less than
+/// filling the cache.
 const ENTRIES_PER_HIT: f64 = 16.0;
 /// Upper limit of `doubt`, the factor by which a mode change has to be worth more than its cost.
 const DOUBT_MAX: f64 = 16.0;
-/// Lookups per cache entry without a mode change after which `doubt` is halved.
+/// Number of lookups per cache entry without a mode change after which `doubt` is halved.
 const CALM: f64 = 8.0;
 
 /// Counts of the interval between two checks.
