@@ -596,7 +596,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         }
     }
 
-    /// Removes all objects in constant time.
+    /// Removes all objects, in a time that does not depend on their number.
     ///
     /// # Errors
     /// When the flash fails; a restart may then bring objects back.

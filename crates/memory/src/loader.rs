@@ -447,7 +447,7 @@ where
         self.load_until(key, None, load, errors).map_err(failed)
     }
 
-    /// Works as [`load`](Self::load), but waits for other callers no longer than until a time.
+    /// Loads a key like [`load`](Self::load), but waits for other callers only until a given time.
     pub(super) fn load_until<E>(
         &self,
         mut key: impl Asked<K>,

@@ -40,7 +40,7 @@ fn rounded(of: u64, to: u64) -> u64 {
     (2 * of + to) / (2 * to)
 }
 
-/// The reason why an entry is in Q, or that it was hit.
+/// The origin of an entry in Q, or a flag that it was hit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Origin {
     /// The entry was hit, or a ghost remembered its key.

@@ -17,7 +17,7 @@ use crate::{
     Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot,
 };
 
-/// Resident HIR entries, in the order in which they leave.
+/// List of the resident HIR entries, in the order in which they leave.
 const QUEUE: usize = 0;
 /// List of the keys that have left the cache and are still in the stack.
 const GHOSTS: usize = 1;

@@ -462,7 +462,7 @@ impl Backoff {
         self.take()
     }
 
-    /// Returns to the first wait.
+    /// Resets the wait to its initial length.
     pub fn reset(&mut self) {
         self.next = self.min;
     }

@@ -46,8 +46,8 @@ pub struct FaultDevice<D> {
     done: Vec<(u32, Completion)>,
     delayed: Vec<(u32, Completion)>,
     finished: Vec<Completion>,
-    /// Number of power cuts so far. A completion counts only if its operation was submitted in the
-    /// same life.
+    /// Number of power cuts so far. A completion counts only if its operation was submitted since
+    /// the last cut.
     life: u64,
 }
 

@@ -277,8 +277,8 @@ const USUAL: f64 = 64.0;
 const LEAST: f64 = 4.0;
 const MOST: f64 = 2048.0;
 
-/// Recent operations needed to fit a line, and the share of the sums that is kept at each further
-/// one.
+/// Number of recent operations needed to fit a line, and the share of the sums that is kept at each
+/// further one.
 const LEAST_OPERATIONS: f64 = 32.0;
 const KEPT_PER_OPERATION: f64 = 1.0 - 1.0 / 1024.0;
 

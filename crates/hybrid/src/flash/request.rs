@@ -66,7 +66,7 @@ pub(super) struct Transfer {
     pub(super) buffer: Option<Buffer>,
     /// Bytes already read.
     pub(super) done: usize,
-    /// Number of times that the kernel gave the read back unserved.
+    /// Number of times that the kernel returned the read unserved.
     pub(super) refusals: u32,
 }
 

@@ -35,7 +35,7 @@ impl Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Place(u64);
 
-/// Errors of making a load from a trace.
+/// Errors of building a load from a trace.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LoadError {
     /// The trace has more distinct keys than an operation can encode.

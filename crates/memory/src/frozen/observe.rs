@@ -109,7 +109,7 @@ pub(crate) struct Observations {
     /// Maximum number of entries that the cache may hold, as far as that is known: the limit of
     /// entries, or an estimate by weight.
     pub(crate) capacity: u64,
-    /// Threads that made lookups since the last step; at least 1 if there were lookups.
+    /// Number of threads that made lookups since the last step; at least 1 if there were lookups.
     pub(crate) threads: u32,
     /// The action that was completed, if one was. A completion causes the next step.
     pub(crate) done: Option<Done>,
