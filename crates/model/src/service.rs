@@ -218,7 +218,7 @@ impl Service {
 
 /// Time of a lookup in the cache or in a ghost list.
 const LOOKUP_US: f64 = 0.51;
-/// Time of passing an entry by.
+/// Time of a step past an entry in the search for a victim.
 const STEP_US: f64 = 0.3;
 /// Number of entries that Redis draws to choose a victim.
 const SAMPLED: f64 = 5.0;
