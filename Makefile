@@ -49,7 +49,7 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences, p
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path rivals/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy $(RIVALS) --all-targets --features flash --locked -- -D warnings
+	$(CARGO) clippy $(RIVALS) --all-targets --locked -- -D warnings
 	$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	$(CARGO) check -p floe-lab --no-default-features --bin floe-demo --locked
