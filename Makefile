@@ -79,8 +79,7 @@ soak: ## a million crashes of the block cache, or FLOE_CRASHES, and 200 failover
 .PHONY: sanitize
 sanitize: ## memory errors and data races between threads, in minutes
 	@scripts/require build sanitize
-	scripts/sanitize address $(ONLY)
-	scripts/sanitize thread $(ONLY)
+	for sanitizer in $(or $(SANITIZERS),address thread); do scripts/sanitize $$sanitizer $(ONLY) || exit; done
 
 .PHONY: miri
 miri: ## undefined behaviour in the cache in memory, if Miri is there
