@@ -159,30 +159,24 @@ impl Flow {
         if !self.waits.load(Ordering::Acquire) {
             return None;
         }
-        loop {
-            let mut waiting = lock(&self.waiting);
-            let Some(hash) = waiting.pop_front() else {
-                self.waits.store(false, Ordering::Release);
-                return None;
-            };
-            drop(waiting);
+        // Held until the end: an object leaves the queue once flash has it.
+        let mut waiting = lock(&self.waiting);
+        while let Some(&hash) = waiting.front() {
             let mut stripe = self.store.stripes.of(hash);
-            let Some(object) = stripe.departing(hash) else { continue }; // superseded
-            let (key, value) = object.key_and_value();
-            match self.store.append_object(hash, &object.header, &object.encoded, key, value) {
-                Ok(()) => drop(stripe.take_departing(hash)),
-                Err(Refused::Ended) => {
-                    count(&self.counters.failed);
-                    drop(stripe.take_departing(hash));
+            // There is none if the key has changed.
+            if let Some(object) = stripe.departing(hash) {
+                let (key, value) = object.key_and_value();
+                match self.store.append_object(hash, &object.header, &object.encoded, key, value) {
+                    Ok(()) => {}
+                    Err(Refused::Ended) => count(&self.counters.failed),
+                    Err(Refused::Full) => return Some(object.header.log_bytes()),
                 }
-                Err(Refused::Full) => {
-                    let needed = object.header.log_bytes();
-                    drop(stripe);
-                    lock(&self.waiting).push_front(hash);
-                    return Some(needed);
-                }
+                stripe.take_departing(hash);
             }
+            waiting.pop_front();
         }
+        self.waits.store(false, Ordering::Release);
+        None
     }
 
     /// Appends all queued objects. Blocks while the log has no room.

@@ -124,9 +124,12 @@ impl<T> Store<T> {
         if self.index.peek(hash).is_none() {
             return Ok(false);
         }
-        self.append_removal(hash)?;
-        self.index.remove(hash);
-        Ok(true)
+        let appended = self.append_removal(hash);
+        // A log that has ended takes no removal, and yet nothing removed may be served.
+        if appended != Err(Refused::Full) {
+            self.index.remove(hash);
+        }
+        appended.map(|()| true)
     }
 
     /// Appends the record of a removal.

@@ -243,6 +243,26 @@ fn insertions_and_removals_can_be_awaited() {
 }
 
 #[test]
+fn a_cache_whose_flash_has_ended_serves_nothing_that_was_removed_or_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = open(&folder.path().join("cache"), 1 << 20, 16 << 20);
+    for key in 0..5000 {
+        cache.insert(key, value(key, 1000));
+    }
+    cache.close().unwrap();
+    assert!(cache.contains(&0), "the test is about objects on flash");
+    cache.remove(&0);
+    assert_eq!(cache.get_blocking(&0), None);
+    for key in 1..5000 {
+        cache.insert(key, value(key, 900));
+    }
+    for key in 1..5000 {
+        let found = cache.get_blocking(&key);
+        assert!(found.is_none_or(|found| found.len() == 900), "{key}: an older object was served");
+    }
+}
+
+#[test]
 fn objects_in_memory_make_room_for_the_index() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cache");
