@@ -11,7 +11,9 @@ use floe_memory::Cause;
 
 use crate::codec::{Key, Value};
 use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind};
+use crate::insertion::{Declined, Inserted};
 use crate::log::Refused;
+use crate::options::Placement;
 use crate::store::{Store, count, hash_key, seconds_now};
 
 thread_local! {
@@ -19,8 +21,8 @@ thread_local! {
     pub(crate) static CALL_BEGAN: Cell<u64> = const { Cell::new(0) };
     /// Hash of the key that this thread's current call changes; 0 for none.
     pub(crate) static CHANGING: Cell<u64> = const { Cell::new(0) };
-    /// Set when memory declines the object of that key.
-    pub(crate) static DECLINED: Cell<bool> = const { Cell::new(false) };
+    /// The result for the object of that key, if memory has not kept it.
+    pub(crate) static LEFT: Cell<Option<Inserted>> = const { Cell::new(None) };
 }
 
 /// The behaviour when memory evicts objects faster than the drive can write them.
@@ -52,6 +54,7 @@ pub(crate) struct Held<V> {
     pub(crate) expires: u32,
     /// True if the object was written to flash. Flash may have evicted it since.
     pub(crate) on_flash: bool,
+    pub(crate) placement: Placement,
 }
 
 /// An encoded object on its way from memory to flash.
@@ -80,6 +83,7 @@ pub(crate) struct FlowCounters {
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
     pub(crate) superseded: AtomicU64,
+    pub(crate) by_options: AtomicU64,
     pub(crate) behind: AtomicU64,
     pub(crate) too_large: AtomicU64,
     pub(crate) failed: AtomicU64,
@@ -101,6 +105,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Records the result for an object that leaves memory, if this thread's call inserts it.
+fn answer(hash: u64, result: Inserted) {
+    if CHANGING.get() == hash {
+        LEFT.set(Some(result));
+    }
+}
+
 impl Flow {
     /// Accepts an object that memory has evicted.
     pub(crate) fn depart<K: Key, V: Value>(&self, key: &K, held: &Held<V>, cause: Cause) {
@@ -110,40 +121,60 @@ impl Flow {
         if held.expires != 0 && u64::from(held.expires) <= seconds_now() {
             return;
         }
+        if held.placement != Placement::Both {
+            count(&self.counters.by_options);
+            let hash = key.encode_key(|key| hash_key(self.store.hash_seed, key));
+            return answer(hash, Inserted::Declined(Declined::TooLargeForMemory));
+        }
         let since = CALL_BEGAN.get();
         key.encode_key(|key| held.value.encode(|value| self.send(key, value, held.expires, since)));
     }
 
-    /// Appends an object to the log, or queues it until there is room.
+    /// Appends an object to the log, or queues it until there is room. Counts it if it is declined.
     pub(crate) fn send(&self, key: &[u8], value: &[u8], expires: u32, since: u64) {
+        let hash = hash_key(self.store.hash_seed, key);
+        let sent = self.try_send(hash, (key, value), expires, since);
+        if let Err(declined) = sent {
+            count(match declined {
+                Declined::Behind => &self.counters.behind,
+                Declined::Superseded => &self.counters.superseded,
+                Declined::FlashEnded => &self.counters.failed,
+                Declined::TooLarge | Declined::TooLargeForMemory => &self.counters.too_large,
+            });
+        }
+        answer(hash, sent.map_or_else(Inserted::Declined, |()| Inserted::ToFlash));
+    }
+
+    fn try_send(
+        &self,
+        hash: u64,
+        (key, value): (&[u8], &[u8]),
+        expires: u32,
+        since: u64,
+    ) -> Result<(), Declined> {
         let kind = RecordKind::Object;
         let header = RecordHeader { kind, key_bytes: key.len(), value_bytes: value.len(), expires };
         if !self.fits(&header) {
-            return count(&self.counters.too_large);
+            return Err(Declined::TooLarge);
         }
         let encoded = header.encode(key, value);
-        let hash = hash_key(self.store.hash_seed, key);
         let mut stripe = self.store.stripes.of(hash);
         // Memory may decline the very object that this call inserts.
         let own = usize::from(CHANGING.get() == hash);
-        if own > 0 {
-            DECLINED.set(true);
-        }
         if stripe.changed_since(hash, since, own) || self.store.stripes.cleared_since(since) {
-            return count(&self.counters.superseded);
+            return Err(Declined::Superseded);
         }
         match self.store.append_object(hash, &header, &encoded, key, value) {
-            Ok(()) => {}
-            Err(Refused::Ended) => count(&self.counters.failed),
-            Err(Refused::Full) if self.on_full == OnFull::Decline => {
-                count(&self.counters.behind);
-            }
+            Ok(()) => Ok(()),
+            Err(Refused::Ended) => Err(Declined::FlashEnded),
+            Err(Refused::Full) if self.on_full == OnFull::Decline => Err(Declined::Behind),
             Err(Refused::Full) => {
                 let body = [key, value].concat();
                 stripe.depart(hash, Departing { header, encoded, body });
                 drop(stripe);
                 lock(&self.waiting).push_back(hash);
                 self.waits.store(true, Ordering::Release);
+                Ok(())
             }
         }
     }

@@ -7,45 +7,20 @@ use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use floe_memory::{Cache, InsertOptions};
+use floe_memory::Cache;
 
 use crate::codec::{Key, Value};
-use crate::flow::{
-    CALL_BEGAN, CHANGING, DECLINED, Departing, Flow, FlowCounters, Held, Settings, lock,
-};
-use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, UNIT_BYTES};
+use crate::flow::{Departing, Flow, FlowCounters, Held, Settings, lock};
 use crate::index::Place;
+use crate::insertion::Inserted;
 use crate::log::Refused;
-use crate::order::Change;
-use crate::recovery::{self, OpenStore, Opened, SuperblockWriter};
+use crate::options::InsertOptions;
+use crate::recovery::{self, OpenStore, Opened};
+use crate::shared::Shared;
 use crate::stats::{FlashStats, Stats};
-use crate::store::{Evictor, Store, count, hash_key, seconds_now};
-
-/// Bytes of memory that an entry takes beside its key and value.
-const ENTRY_OVERHEAD: usize = 96;
-
-/// The place of an object after its insertion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Inserted {
-    /// The object is in memory. It goes to flash when memory evicts it.
-    InMemory,
-    /// The object is too large for memory and is on its way to flash.
-    ToFlash,
-    /// The object was not kept, and an older object of its key was removed.
-    Declined(Declined),
-}
-
-/// The reason why an object is not kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Declined {
-    /// Key and value are larger than a segment of flash, or the key has more than 65,535 bytes.
-    TooLarge,
-}
+use crate::store::{Evictor, count};
 
 /// The result of a removal.
 #[derive(Debug)]
@@ -60,19 +35,6 @@ pub enum Removed {
 /// A miss in memory and on flash, reported by the load of a key.
 #[derive(Debug)]
 struct Miss;
-
-struct Shared<K: Key + Send + Sync + 'static, V: Value> {
-    memory: Cache<K, Held<V>>,
-    /// Limit in bytes of objects in memory and the index together.
-    memory_bytes: u64,
-    /// Bytes of the index for which the limit of the objects in memory was lowered.
-    index_bytes: AtomicU64,
-    flow: Arc<Flow>,
-    superblock: SuperblockWriter,
-    opened: Opened,
-    time_to_live: Option<Duration>,
-    writer: Mutex<Option<JoinHandle<()>>>,
-}
 
 /// A cache in memory and on flash. Clones share it.
 ///
@@ -93,7 +55,7 @@ struct Shared<K: Key + Send + Sync + 'static, V: Value> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Hybrid<K: Key + Send + Sync + 'static, V: Value> {
-    shared: Arc<Shared<K, V>>,
+    pub(crate) shared: Arc<Shared<K, V>>,
 }
 
 impl<K: Key + Send + Sync + 'static, V: Value> Clone for Hybrid<K, V> {
@@ -154,59 +116,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 writer: Mutex::new(Some(writer)),
             }),
         };
-        cache.account_for_index();
+        cache.shared.account_for_index();
         Ok(cache)
-    }
-
-    /// Lowers the limit of the objects in memory as the index grows. They keep at least an eighth.
-    fn account_for_index(&self) {
-        let (now, shared) = (self.store().index.memory_bytes(), &*self.shared);
-        // Relaxed: the counts order nothing, and the larger one wins.
-        if shared.index_bytes.fetch_max(now, Ordering::Relaxed) < now {
-            let left = shared.memory_bytes.saturating_sub(now);
-            shared.memory.resize_weight(left.max(shared.memory_bytes / 8));
-        }
-    }
-
-    fn store(&self) -> &Store<Departing> {
-        &self.shared.flow.store
-    }
-
-    fn hash<Q: Key + ?Sized>(&self, key: &Q) -> u64 {
-        key.encode_key(|key| hash_key(self.store().hash_seed, key))
-    }
-
-    /// Attributes evictions from memory from now on to this thread's load.
-    fn note_load(&self) {
-        CALL_BEGAN.set(self.store().stripes.now());
-        CHANGING.set(0);
     }
 
     /// Returns the state in which the cache was found when it was opened.
     pub fn opened(&self) -> Opened {
         self.shared.opened
-    }
-
-    /// Begins a change of a key and removes its object from flash. Blocks while the log has no
-    /// room.
-    fn begin_change(&self, hash: u64) -> Change<'_, Departing> {
-        loop {
-            match self.try_begin_change(hash) {
-                Ok(change) => return change,
-                Err(needed) => self.store().log.wait_for_room(needed),
-            }
-        }
-    }
-
-    /// Begins a change of a key, or returns the bytes of room in the log that it needs.
-    fn try_begin_change(&self, hash: u64) -> Result<Change<'_, Departing>, usize> {
-        let store = self.store();
-        let begun = store.stripes.begin_change(hash, || match store.forget(hash) {
-            // A failed flash is not read any more.
-            Ok(_) | Err(Refused::Ended) => Ok(()),
-            Err(Refused::Full) => Err(RECORD_HEADER_BYTES * 2),
-        });
-        begun.map(|(change, _)| change)
     }
 
     /// Inserts an object, replacing any older object of its key.
@@ -215,114 +131,51 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// [`on_full`](crate::Builder::on_full). [`insert_async`](Self::insert_async) does not block a
     /// thread.
     pub fn insert(&self, key: K, value: V) -> Inserted {
-        self.insert_with_lifetime(key, value, self.shared.time_to_live)
+        self.insert_with(key, value, InsertOptions::new())
+    }
+
+    /// Inserts an object with [options](InsertOptions), such as a time to live or a hint where it
+    /// is to be stored. Blocks as [`insert`](Self::insert) does.
+    pub fn insert_with(&self, key: K, value: V, options: InsertOptions) -> Inserted {
+        let change = self.shared.begin_change(self.shared.hash(&key));
+        let inserted = self.shared.insert_changed(change, key, value, &options);
+        self.shared.flow.drain_fully();
+        inserted
     }
 
     /// Inserts an object with a time to live; `None` for one that never expires.
+    #[deprecated(note = "use `insert_with`")]
     pub fn insert_with_lifetime(
         &self,
         key: K,
         value: V,
         time_to_live: Option<Duration>,
     ) -> Inserted {
-        let change = self.begin_change(self.hash(&key));
-        let inserted = self.insert_in_memory(change, key, value, time_to_live);
-        self.shared.flow.drain_fully();
-        inserted
+        let time = time_to_live.unwrap_or(Duration::MAX);
+        self.insert_with(key, value, InsertOptions::new().time_to_live(time))
     }
 
     /// Inserts an object without blocking: the future waits while producers are faster than the
     /// drive. If the future is dropped, the object may or may not be inserted.
     pub async fn insert_async(&self, key: K, value: V) -> Inserted {
-        let hash = self.hash(&key);
+        self.insert_async_with(key, value, InsertOptions::new()).await
+    }
+
+    /// Inserts an object with [options](InsertOptions), as [`insert_async`](Self::insert_async)
+    /// does.
+    pub async fn insert_async_with(&self, key: K, value: V, options: InsertOptions) -> Inserted {
+        let hash = self.shared.hash(&key);
         let change = loop {
-            match self.try_begin_change(hash) {
+            match self.shared.try_begin_change(hash) {
                 Ok(change) => break change,
-                Err(needed) => self.store().log.room(needed).await,
+                Err(needed) => self.shared.store().log.room(needed).await,
             }
         };
-        let inserted = self.insert_in_memory(change, key, value, self.shared.time_to_live);
+        let inserted = self.shared.insert_changed(change, key, value, &options);
         while let Some(needed) = self.shared.flow.drain() {
-            self.store().log.room(needed).await;
+            self.shared.store().log.room(needed).await;
         }
         inserted
-    }
-
-    fn insert_in_memory(
-        &self,
-        change: Change<'_, Departing>,
-        key: K,
-        value: V,
-        time_to_live: Option<Duration>,
-    ) -> Inserted {
-        let (held, options) = self.hold(&key, value, time_to_live);
-        if let Some(declined) = self.declined(&key, &held) {
-            self.shared.memory.remove(&key);
-            return Inserted::Declined(declined);
-        }
-        CALL_BEGAN.set(change.began());
-        CHANGING.set(change.hash());
-        self.shared.memory.insert_with(key, held, options);
-        CHANGING.set(0);
-        self.account_for_index();
-        if DECLINED.replace(false) { Inserted::ToFlash } else { Inserted::InMemory }
-    }
-
-    /// Returns the reason why an object cannot be stored at all, if there is one.
-    fn declined(&self, key: &K, held: &Held<V>) -> Option<Declined> {
-        let most = self.store().log.geometry.max_record_bytes() - RECORD_HEADER_BYTES;
-        if (held.weight as usize) < most {
-            return None;
-        }
-        let key_bytes = key.encode_key(<[u8]>::len);
-        let value_bytes = held.value.encode(<[u8]>::len);
-        if key_bytes > MAX_KEY_BYTES || key_bytes + value_bytes > most - UNIT_BYTES {
-            return Some(Declined::TooLarge);
-        }
-        None
-    }
-
-    fn hold(&self, key: &K, value: V, time_to_live: Option<Duration>) -> (Held<V>, InsertOptions) {
-        let key_bytes = key.encode_key(<[u8]>::len);
-        let weight = (key_bytes + value.bytes() + ENTRY_OVERHEAD).min(u32::MAX as usize) as u32;
-        let expires = time_to_live.map_or(0, |time| {
-            u32::try_from(seconds_now().saturating_add(time.as_secs().max(1))).unwrap_or(0)
-        });
-        let options = time_to_live
-            .map_or_else(InsertOptions::new, |time| InsertOptions::new().time_to_live(time));
-        (Held { value, weight, expires, on_flash: false }, options)
-    }
-
-    /// Creates the entry in memory of an object that was read from flash.
-    fn brought(&self, key_bytes: usize, value: V, expires: u32) -> (Held<V>, InsertOptions) {
-        let weight = (key_bytes + value.bytes() + ENTRY_OVERHEAD).min(u32::MAX as usize) as u32;
-        let options = match expires {
-            0 => InsertOptions::new(),
-            at => {
-                let left = u64::from(at).saturating_sub(seconds_now());
-                InsertOptions::new().time_to_live(Duration::from_secs(left))
-            }
-        };
-        (Held { value, weight, expires, on_flash: true }, options)
-    }
-
-    fn in_memory<Q>(&self, key: &Q) -> Option<V>
-    where
-        K: Borrow<Q>,
-        Q: Key + ?Sized,
-    {
-        self.shared.memory.read(key, |held| held.value.clone())
-    }
-
-    /// Returns the object of a key that is on its way from memory to flash.
-    fn departing(&self, hash: u64, key: &[u8]) -> Option<V> {
-        let flow = &self.shared.flow;
-        if !flow.waits.load(Ordering::Acquire) {
-            return None;
-        }
-        let stripe = flow.store.stripes.of(hash);
-        let (of, value) = stripe.departing(hash)?.key_and_value();
-        (of == key).then(|| V::decode(value)).flatten()
     }
 
     /// Returns the value of a key, from memory or from flash.
@@ -331,7 +184,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         K: Borrow<Q>,
         Q: Key + ToOwned<Owned = K> + ?Sized,
     {
-        if let Some(value) = self.in_memory(key) {
+        if let Some(value) = self.shared.in_memory(key) {
             return Some(value);
         }
         let found = self.get_from_flash(key).await;
@@ -349,13 +202,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         K: Borrow<Q>,
         Q: Key + ToOwned<Owned = K> + ?Sized,
     {
-        let hash = self.hash(key);
+        let hash = self.shared.hash(key);
         let bytes = key.encode_key(<[u8]>::to_vec);
-        if let Some(value) = self.departing(hash, &bytes) {
+        if let Some(value) = self.shared.departing(hash, &bytes) {
             return Some(value);
         }
         // Most misses end here, without a load.
-        let (place, uses) = self.store().index.look_up(hash)?;
+        let (place, uses) = self.shared.store().index.look_up(hash)?;
         if uses == 0 {
             return self.read_once(hash, place, bytes).await;
         }
@@ -372,12 +225,12 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// another would have to leave for it.
     async fn read_once(&self, hash: u64, place: Place, key: Vec<u8>) -> Option<V> {
         let read = |value: &[u8], _| V::decode(value);
-        if let Some(found) = self.store().read_resident(hash, place, &key, read) {
+        if let Some(found) = self.shared.store().read_resident(hash, place, &key, read) {
             return found.flatten();
         }
-        let ((offset, len), pending) = self.store().begin_read(hash, place, key);
-        let buffer = self.store().log.flash.start(offset, len).await;
-        V::decode_shared(self.store().end_shared_read(pending, buffer).ok()??)
+        let ((offset, len), pending) = self.shared.store().begin_read(hash, place, key);
+        let buffer = self.shared.store().log.flash.start(offset, len).await;
+        V::decode_shared(self.shared.store().end_shared_read(pending, buffer).ok()??)
     }
 
     /// Reads an object for memory, as the load of its key. The place is looked up within the load,
@@ -386,14 +239,14 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         &self,
         hash: u64,
         key: Vec<u8>,
-    ) -> Result<(Held<V>, InsertOptions), Miss> {
-        let place = self.store().index.peek(hash).ok_or(Miss)?;
+    ) -> Result<(Held<V>, floe_memory::InsertOptions), Miss> {
+        let place = self.shared.store().index.peek(hash).ok_or(Miss)?;
         let key_bytes = key.len();
         let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
-        let found = self.store().read(hash, place, key, read).await;
+        let found = self.shared.store().read(hash, place, key, read).await;
         let (value, expires) = found.ok().flatten().flatten().ok_or(Miss)?;
-        self.note_load();
-        Ok(self.brought(key_bytes, value, expires))
+        self.shared.note_load();
+        Ok(self.shared.brought(key_bytes, value, expires))
     }
 
     /// Returns the value of a key, from memory or from flash. Blocks while flash is read.
@@ -402,7 +255,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         K: Borrow<Q>,
         Q: Key + ToOwned<Owned = K> + ?Sized,
     {
-        if let Some(value) = self.in_memory(key) {
+        if let Some(value) = self.shared.in_memory(key) {
             return Some(value);
         }
         let found = self.get_from_flash_blocking(key);
@@ -415,26 +268,59 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         K: Borrow<Q>,
         Q: Key + ToOwned<Owned = K> + ?Sized,
     {
-        let hash = self.hash(key);
-        if let Some(value) = key.encode_key(|key| self.departing(hash, key)) {
+        let hash = self.shared.hash(key);
+        if let Some(value) = key.encode_key(|key| self.shared.departing(hash, key)) {
             return Some(value);
         }
-        let (place, uses) = self.store().index.look_up(hash)?;
+        let (place, uses) = self.shared.store().index.look_up(hash)?;
         let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
         if uses == 0 {
-            let found = key.encode_key(|key| self.store().read_blocking(hash, place, key, read));
+            let found =
+                key.encode_key(|key| self.shared.store().read_blocking(hash, place, key, read));
             return found.ok().flatten().flatten().map(|(value, _)| value);
         }
         let loaded = self.shared.memory.loads().get(key, || {
-            let place = self.store().index.peek(hash).ok_or(Miss)?;
-            let found = key.encode_key(|key| self.store().read_blocking(hash, place, key, read));
+            let place = self.shared.store().index.peek(hash).ok_or(Miss)?;
+            let found =
+                key.encode_key(|key| self.shared.store().read_blocking(hash, place, key, read));
             let (value, expires) = found.ok().flatten().flatten().ok_or(Miss)?;
-            self.note_load();
-            Ok::<_, Miss>(self.brought(key.encode_key(<[u8]>::len), value, expires))
+            self.shared.note_load();
+            Ok::<_, Miss>(self.shared.brought(key.encode_key(<[u8]>::len), value, expires))
         });
         let value = loaded.ok().map(|held| held.value.clone());
         self.shared.flow.drain();
         value
+    }
+
+    /// Returns the value of a key, as [`get`](Self::get) does, but without a trace: the lookup
+    /// counts no use and no hit, and copies nothing to memory. For scans and inspections.
+    pub async fn peek<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Key + ToOwned<Owned = K> + ?Sized,
+    {
+        let (hash, bytes) = match self.shared.peek_in_memory(key) {
+            Ok(value) => return Some(value),
+            Err(absent) => absent,
+        };
+        let place = self.shared.store().index.peek(hash)?;
+        self.read_once(hash, place, bytes).await
+    }
+
+    /// Returns the value of a key without a trace, as [`peek`](Self::peek) does. Blocks while flash
+    /// is read.
+    pub fn peek_blocking<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Key + ToOwned<Owned = K> + ?Sized,
+    {
+        let (hash, bytes) = match self.shared.peek_in_memory(key) {
+            Ok(value) => return Some(value),
+            Err(absent) => absent,
+        };
+        let place = self.shared.store().index.peek(hash)?;
+        let read = |value: &[u8], _| V::decode(value);
+        self.shared.store().read_blocking(hash, place, &bytes, read).ok().flatten().flatten()
     }
 
     /// Returns the values of many keys, in their order. All reads of flash are in flight at once,
@@ -447,23 +333,23 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         let mut values: Vec<Option<V>> = Vec::with_capacity(keys.len());
         let (mut places, mut ranges) = (Vec::new(), Vec::new());
         for (at, key) in keys.iter().enumerate() {
-            let value = self.in_memory(*key);
+            let value = self.shared.in_memory(*key);
             let in_memory = value.is_some();
             values.push(value);
             if in_memory {
                 continue;
             }
-            let hash = self.hash(*key);
+            let hash = self.shared.hash(*key);
             let bytes = key.encode_key(<[u8]>::to_vec);
             let read = |value: &[u8], _| V::decode(value);
-            values[at] = self.departing(hash, &bytes);
+            values[at] = self.shared.departing(hash, &bytes);
             if values[at].is_none()
-                && let Some((place, _)) = self.store().index.look_up(hash)
+                && let Some((place, _)) = self.shared.store().index.look_up(hash)
             {
-                match self.store().read_resident(hash, place, &bytes, read) {
+                match self.shared.store().read_resident(hash, place, &bytes, read) {
                     Some(found) => values[at] = found.flatten(),
                     None => {
-                        let (range, pending) = self.store().begin_read(hash, place, bytes);
+                        let (range, pending) = self.shared.store().begin_read(hash, place, bytes);
                         ranges.push(range);
                         places.push((at, pending));
                         continue;
@@ -472,9 +358,9 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             }
             self.count_flash(values[at].is_some());
         }
-        let readings = self.store().log.flash.start_all(&ranges);
+        let readings = self.shared.store().log.flash.start_all(&ranges);
         for ((at, pending), reading) in places.into_iter().zip(readings) {
-            let found = self.store().end_shared_read(pending, reading.await);
+            let found = self.shared.store().end_shared_read(pending, reading.await);
             values[at] = found.ok().flatten().and_then(V::decode_shared);
             self.count_flash(values[at].is_some());
         }
@@ -496,15 +382,15 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Q: Key + ToOwned<Owned = K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        if let Some(value) = self.in_memory(key) {
+        if let Some(value) = self.shared.in_memory(key) {
             return Ok(value);
         }
-        let hash = self.hash(key);
-        if let Some(value) = key.encode_key(|key| self.departing(hash, key)) {
+        let hash = self.shared.hash(key);
+        if let Some(value) = key.encode_key(|key| self.shared.departing(hash, key)) {
             self.count_flash(true);
             return Ok(value);
         }
-        self.store().index.look_up(hash); // counts a use
+        self.shared.store().index.look_up(hash); // counts a use
         // Ends once memory has the value.
         let change = Mutex::new(None);
         let load = async {
@@ -515,16 +401,16 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             }
             let value = fetch.await?;
             let begun = loop {
-                match self.try_begin_change(hash) {
+                match self.shared.try_begin_change(hash) {
                     Ok(begun) => break begun,
-                    Err(needed) => self.store().log.room(needed).await,
+                    Err(needed) => self.shared.store().log.room(needed).await,
                 }
             };
             *lock(&change) = Some(begun);
             let key: K = key.to_owned();
-            let held = self.hold(&key, value, self.shared.time_to_live);
+            let held = self.shared.hold(&key, value, &InsertOptions::new());
             // A value that memory declines, since its key changed meanwhile, must not go to flash.
-            self.note_load();
+            self.shared.note_load();
             Ok(held)
         };
         let result = {
@@ -544,10 +430,10 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         K: Borrow<Q>,
         Q: Key + ?Sized,
     {
-        let hash = self.hash(key);
+        let hash = self.shared.hash(key);
         self.shared.memory.contains_key(key)
-            || self.store().stripes.of(hash).departing(hash).is_some()
-            || self.store().index.peek(hash).is_some()
+            || self.shared.store().stripes.of(hash).departing(hash).is_some()
+            || self.shared.store().index.peek(hash).is_some()
     }
 
     /// Removes the object of a key. A restart may bring it back until [`sync`](Self::sync) has
@@ -557,7 +443,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         K: Borrow<Q>,
         Q: Key + ?Sized,
     {
-        let change = self.begin_change(self.hash(key));
+        let change = self.shared.begin_change(self.shared.hash(key));
         self.shared.memory.remove(key);
         drop(change);
     }
@@ -569,7 +455,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Q: Key + ?Sized,
     {
         self.remove(key);
-        match self.store().log.sync_until(self.store().log.end()) {
+        match self.shared.store().log.sync_until(self.shared.store().log.end()) {
             Ok(()) => Removed::Durable,
             Err(error) => Removed::NotDurable(error),
         }
@@ -581,16 +467,16 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         K: Borrow<Q>,
         Q: Key + ?Sized,
     {
-        let hash = self.hash(key);
+        let hash = self.shared.hash(key);
         let change = loop {
-            match self.try_begin_change(hash) {
+            match self.shared.try_begin_change(hash) {
                 Ok(change) => break change,
-                Err(needed) => self.store().log.room(needed).await,
+                Err(needed) => self.shared.store().log.room(needed).await,
             }
         };
         self.shared.memory.remove(key);
         drop(change);
-        match self.store().log.durable(self.store().log.end()).await {
+        match self.shared.store().log.durable(self.shared.store().log.end()).await {
             Ok(()) => Removed::Durable,
             Err(error) => Removed::NotDurable(error),
         }
@@ -601,7 +487,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// # Errors
     /// When the flash fails; a restart may then bring objects back.
     pub fn clear(&self) -> io::Result<()> {
-        let store = self.store();
+        let store = self.shared.store();
         // Memory first: what leaves it by calls that began before the stripes are locked is lost.
         self.shared.memory.clear();
         let first = loop {
@@ -634,7 +520,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// When the flash fails.
     pub fn sync(&self) -> io::Result<()> {
         self.shared.flow.drain_fully();
-        self.store().log.sync_until(self.store().log.end())
+        self.shared.store().log.sync_until(self.shared.store().log.end())
     }
 
     /// Makes removals and replacements durable, as [`sync`](Self::sync) does, without blocking a
@@ -644,9 +530,9 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// When the flash fails.
     pub async fn sync_async(&self) -> io::Result<()> {
         while let Some(needed) = self.shared.flow.drain() {
-            self.store().log.room(needed).await;
+            self.shared.store().log.room(needed).await;
         }
-        self.store().log.durable(self.store().log.end()).await
+        self.shared.store().log.durable(self.shared.store().log.end()).await
     }
 
     /// Writes the objects in memory to flash and closes the cache. Other handles then find only
@@ -660,7 +546,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
 
     /// Returns the statistics.
     pub fn stats(&self) -> Stats {
-        let (flow, store) = (&self.shared.flow, self.store());
+        let (flow, store) = (&self.shared.flow, self.shared.store());
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             memory: self.shared.memory.stats(),
@@ -677,6 +563,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 damaged: load(&store.counters.damaged),
                 failed_reads: load(&store.counters.failed_reads),
                 superseded: load(&flow.counters.superseded),
+                declined_by_options: load(&flow.counters.by_options),
                 declined_behind: load(&flow.counters.behind),
                 declined_too_large: load(&flow.counters.too_large),
                 declined_failed: load(&flow.counters.failed),
@@ -689,45 +576,5 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 failure: store.log.failure(),
             },
         }
-    }
-}
-
-impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
-    fn close(&self) -> io::Result<()> {
-        let Some(writer) = lock(&self.writer).take() else { return Ok(()) };
-        let store = &self.flow.store;
-        if store.log.flash.is_forked() {
-            std::mem::forget(writer); // the parent's
-            return Err(io::Error::other("the cache belongs to the process that forked this one"));
-        }
-        self.flow.drain_fully();
-        // Memory's objects are appended as if they had left it.
-        let since = store.stripes.now();
-        for item in self.memory.iter() {
-            let (key, held) = (item.key(), item.value());
-            let is_there = held.on_flash && {
-                let hash = key.encode_key(|key| hash_key(store.hash_seed, key));
-                store.index.peek(hash).is_some()
-            };
-            if !is_there && (held.expires == 0 || u64::from(held.expires) > seconds_now()) {
-                let send = |key: &[u8], value: &[u8]| {
-                    self.flow.send(key, value, held.expires, since);
-                };
-                key.encode_key(|key| held.value.encode(|value| send(key, value)));
-                self.flow.drain_fully();
-            }
-        }
-        store.log.end_soon();
-        let _ = writer.join(); // a panic of it has ended the log
-        match store.log.failure() {
-            Some(failure) => Err(io::Error::other(failure)),
-            None => recovery::save(store, &self.superblock),
-        }
-    }
-}
-
-impl<K: Key + Send + Sync + 'static, V: Value> Drop for Shared<K, V> {
-    fn drop(&mut self) {
-        let _ = self.close(); // `Hybrid::close` tells of errors
     }
 }

@@ -38,6 +38,8 @@ pub struct FlashStats {
     pub failed_reads: u64,
     /// Objects not written to flash because their key was changed meanwhile.
     pub superseded: u64,
+    /// Objects that memory evicted and whose [options](crate::InsertOptions) keep them off flash.
+    pub declined_by_options: u64,
     /// Objects not written to flash because the drive was too slow.
     pub declined_behind: u64,
     /// Objects not written to flash because they were too large.

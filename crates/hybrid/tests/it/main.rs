@@ -1,6 +1,7 @@
 //! The hybrid cache on a real file.
 
 mod kills;
+mod options;
 
 use std::future::Future;
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use floe_hybrid::{Declined, Hybrid, Inserted, OnFull, Opened, Removed};
+use floe_hybrid::{Declined, Hybrid, InsertOptions, Inserted, OnFull, Opened, Removed};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -150,7 +151,7 @@ fn objects_expire_in_memory_and_on_flash() {
     let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
     for key in 0..3000 {
         let lifetime = if key % 2 == 0 { second } else { hour };
-        cache.insert_with_lifetime(key, value(key, 1000), Some(lifetime));
+        cache.insert_with(key, value(key, 1000), InsertOptions::new().time_to_live(lifetime));
     }
     std::thread::sleep(Duration::from_millis(2100));
     for key in 0..3000 {

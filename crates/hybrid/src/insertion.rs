@@ -1,0 +1,32 @@
+//! The results of insertions.
+
+/// The place of an object after its insertion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Inserted {
+    /// The object is in memory. It goes to flash when memory evicts it, unless its
+    /// [options](crate::InsertOptions) say otherwise.
+    InMemory,
+    /// The object is not in memory and is on its way to flash: its options say so, or it is too
+    /// large for memory.
+    ToFlash,
+    /// The object was not kept, and an older object of its key was removed.
+    Declined(Declined),
+}
+
+/// The reason why an object is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Declined {
+    /// Key and value are larger than a segment of flash, or the key has more than 65,535 bytes.
+    TooLarge,
+    /// The object is too large for memory, and its options keep it off flash.
+    TooLargeForMemory,
+    /// The drive is slower than the producers, and the cache was built with
+    /// [`OnFull::Decline`](crate::OnFull::Decline).
+    Behind,
+    /// Another call inserted or removed an object of the key meanwhile.
+    Superseded,
+    /// The object was for flash, which has failed or is closed.
+    FlashEnded,
+}

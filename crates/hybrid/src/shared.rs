@@ -1,0 +1,244 @@
+//! The parts of a cache that all its handles share, and the steps of its operations.
+
+use std::borrow::Borrow;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use floe_memory::Cache;
+
+use crate::codec::{Key, Value};
+use crate::flow::{CALL_BEGAN, CHANGING, Departing, Flow, Held, LEFT, lock};
+use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, UNIT_BYTES};
+use crate::insertion::{Declined, Inserted};
+use crate::log::Refused;
+use crate::options::{InsertOptions, Placement};
+use crate::order::Change;
+use crate::recovery::{self, Opened, SuperblockWriter};
+use crate::store::{Store, hash_key, seconds_now};
+
+/// Bytes of memory that an entry takes beside its key and value.
+const ENTRY_OVERHEAD: usize = 96;
+
+/// The state of an open cache.
+pub(crate) struct Shared<K: Key + Send + Sync + 'static, V: Value> {
+    pub(crate) memory: Cache<K, Held<V>>,
+    /// Limit in bytes of objects in memory and the index together.
+    pub(crate) memory_bytes: u64,
+    /// Bytes of the index for which the limit of the objects in memory was lowered.
+    pub(crate) index_bytes: AtomicU64,
+    pub(crate) flow: Arc<Flow>,
+    pub(crate) superblock: SuperblockWriter,
+    pub(crate) opened: Opened,
+    pub(crate) time_to_live: Option<Duration>,
+    pub(crate) writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
+    /// Lowers the limit of the objects in memory as the index grows. They keep at least an eighth.
+    pub(crate) fn account_for_index(&self) {
+        let (now, shared) = (self.store().index.memory_bytes(), self);
+        // Relaxed: the counts order nothing, and the larger one wins.
+        if shared.index_bytes.fetch_max(now, Ordering::Relaxed) < now {
+            let left = shared.memory_bytes.saturating_sub(now);
+            shared.memory.resize_weight(left.max(shared.memory_bytes / 8));
+        }
+    }
+
+    pub(crate) fn store(&self) -> &Store<Departing> {
+        &self.flow.store
+    }
+
+    pub(crate) fn hash<Q: Key + ?Sized>(&self, key: &Q) -> u64 {
+        key.encode_key(|key| hash_key(self.store().hash_seed, key))
+    }
+
+    /// Attributes evictions from memory from now on to this thread's load.
+    pub(crate) fn note_load(&self) {
+        CALL_BEGAN.set(self.store().stripes.now());
+        CHANGING.set(0);
+    }
+
+    /// Begins a change of a key and removes its object from flash. Blocks while the log has no
+    /// room.
+    pub(crate) fn begin_change(&self, hash: u64) -> Change<'_, Departing> {
+        loop {
+            match self.try_begin_change(hash) {
+                Ok(change) => return change,
+                Err(needed) => self.store().log.wait_for_room(needed),
+            }
+        }
+    }
+
+    /// Begins a change of a key, or returns the bytes of room in the log that it needs.
+    pub(crate) fn try_begin_change(&self, hash: u64) -> Result<Change<'_, Departing>, usize> {
+        let store = self.store();
+        let begun = store.stripes.begin_change(hash, || match store.forget(hash) {
+            // A failed flash is not read any more.
+            Ok(_) | Err(Refused::Ended) => Ok(()),
+            Err(Refused::Full) => Err(RECORD_HEADER_BYTES * 2),
+        });
+        begun.map(|(change, _)| change)
+    }
+
+    /// Inserts an object whose older one was removed from flash by the start of the change.
+    pub(crate) fn insert_changed(
+        &self,
+        change: Change<'_, Departing>,
+        key: K,
+        value: V,
+        options: &InsertOptions,
+    ) -> Inserted {
+        let (held, memory_options) = self.hold(&key, value, options);
+        if let Some(declined) = self.declined(&key, &held) {
+            self.memory.remove(&key);
+            return Inserted::Declined(declined);
+        }
+        CALL_BEGAN.set(change.began());
+        CHANGING.set(change.hash());
+        LEFT.set(None);
+        if held.placement == Placement::ToFlash {
+            self.memory.remove(&key);
+            key.encode_key(|key| {
+                held.value.encode(|value| self.flow.send(key, value, held.expires, change.began()));
+            });
+        } else {
+            self.memory.insert_with(key, held, memory_options);
+        }
+        CHANGING.set(0);
+        self.account_for_index();
+        LEFT.take().unwrap_or(Inserted::InMemory)
+    }
+
+    /// Returns the reason why an object cannot be stored at all, if there is one.
+    fn declined(&self, key: &K, held: &Held<V>) -> Option<Declined> {
+        if held.placement == Placement::MemoryOnly {
+            return None; // memory says whether it has room
+        }
+        let key_bytes = key.encode_key(<[u8]>::len);
+        if key_bytes > MAX_KEY_BYTES {
+            return Some(Declined::TooLarge);
+        }
+        let most = self.store().log.geometry.max_record_bytes() - RECORD_HEADER_BYTES;
+        if (held.weight as usize) < most {
+            return None;
+        }
+        let value_bytes = held.value.encode(<[u8]>::len);
+        (key_bytes + value_bytes > most - UNIT_BYTES).then_some(Declined::TooLarge)
+    }
+
+    /// Creates the entry in memory of a new object.
+    pub(crate) fn hold(
+        &self,
+        key: &K,
+        value: V,
+        options: &InsertOptions,
+    ) -> (Held<V>, floe_memory::InsertOptions) {
+        let weight = entry_weight(key.encode_key(<[u8]>::len), &value);
+        let time_to_live = options.live.or(self.time_to_live);
+        let expires = time_to_live.map_or(0, |time| {
+            u32::try_from(seconds_now().saturating_add(time.as_secs().max(1))).unwrap_or(0)
+        });
+        let for_memory = floe_memory::InsertOptions::new();
+        let for_memory = time_to_live.map_or(for_memory, |time| for_memory.time_to_live(time));
+        let placement = options.placement;
+        (Held { value, weight, expires, on_flash: false, placement }, for_memory)
+    }
+
+    /// Creates the entry in memory of an object that was read from flash.
+    pub(crate) fn brought(
+        &self,
+        key_bytes: usize,
+        value: V,
+        expires: u32,
+    ) -> (Held<V>, floe_memory::InsertOptions) {
+        let weight = entry_weight(key_bytes, &value);
+        let options = match expires {
+            0 => floe_memory::InsertOptions::new(),
+            at => {
+                let left = u64::from(at).saturating_sub(seconds_now());
+                floe_memory::InsertOptions::new().time_to_live(Duration::from_secs(left))
+            }
+        };
+        (Held { value, weight, expires, on_flash: true, placement: Placement::Both }, options)
+    }
+
+    pub(crate) fn in_memory<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Key + ?Sized,
+    {
+        self.memory.read(key, |held| held.value.clone())
+    }
+
+    /// Returns the object of a key that is on its way from memory to flash.
+    pub(crate) fn departing(&self, hash: u64, key: &[u8]) -> Option<V> {
+        let flow = &self.flow;
+        if !flow.waits.load(Ordering::Acquire) {
+            return None;
+        }
+        let stripe = flow.store.stripes.of(hash);
+        let (of, value) = stripe.departing(hash)?.key_and_value();
+        (of == key).then(|| V::decode(value)).flatten()
+    }
+
+    /// Returns the value of a key that has not reached flash, or the key's hash and bytes.
+    pub(crate) fn peek_in_memory<Q>(&self, key: &Q) -> Result<V, (u64, Vec<u8>)>
+    where
+        K: Borrow<Q>,
+        Q: Key + ?Sized,
+    {
+        if let Some(held) = self.memory.peek(key) {
+            return Ok(held.value.clone());
+        }
+        let (hash, bytes) = (self.hash(key), key.encode_key(<[u8]>::to_vec));
+        self.departing(hash, &bytes).ok_or((hash, bytes))
+    }
+
+    pub(crate) fn close(&self) -> io::Result<()> {
+        let Some(writer) = lock(&self.writer).take() else { return Ok(()) };
+        let store = &self.flow.store;
+        if store.log.flash.is_forked() {
+            std::mem::forget(writer); // the parent's
+            return Err(io::Error::other("the cache belongs to the process that forked this one"));
+        }
+        self.flow.drain_fully();
+        // Memory's objects are appended as if they had left it.
+        let since = store.stripes.now();
+        for item in self.memory.iter() {
+            let (key, held) = (item.key(), item.value());
+            let is_there = held.on_flash && {
+                let hash = key.encode_key(|key| hash_key(store.hash_seed, key));
+                store.index.peek(hash).is_some()
+            };
+            let may_go = held.placement != Placement::MemoryOnly;
+            if !is_there && may_go && (held.expires == 0 || u64::from(held.expires) > seconds_now())
+            {
+                let send = |key: &[u8], value: &[u8]| {
+                    self.flow.send(key, value, held.expires, since);
+                };
+                key.encode_key(|key| held.value.encode(|value| send(key, value)));
+                self.flow.drain_fully();
+            }
+        }
+        store.log.end_soon();
+        let _ = writer.join(); // a panic of it has ended the log
+        match store.log.failure() {
+            Some(failure) => Err(io::Error::other(failure)),
+            None => recovery::save(store, &self.superblock),
+        }
+    }
+}
+
+impl<K: Key + Send + Sync + 'static, V: Value> Drop for Shared<K, V> {
+    fn drop(&mut self) {
+        let _ = self.close(); // `Hybrid::close` tells of errors
+    }
+}
+
+/// Returns the bytes of memory that an entry counts for.
+fn entry_weight<V: Value>(key_bytes: usize, value: &V) -> u32 {
+    (key_bytes + value.bytes() + ENTRY_OVERHEAD).min(u32::MAX as usize) as u32
+}
