@@ -94,6 +94,9 @@ impl Reader<'_> {
         for slot in 0..2 {
             candidates.extend(self.header(io, slot)?);
         }
+        if self.last == 0 && candidates.is_empty() && !self.thorough && !self.has_log(io)? {
+            return Ok(self.empty());
+        }
         candidates.sort_unstable_by_key(|complete| std::cmp::Reverse(complete.generation));
         let generation = candidates.first().map_or(0, |newest| newest.generation);
         // All pages before this one were durable once.
@@ -132,6 +135,29 @@ impl Reader<'_> {
             });
         }
         unreachable!("without any checkpoint there still is the log")
+    }
+
+    /// Returns true if the place of the log's first page has a page of the log, the first or one
+    /// that replaced it.
+    fn has_log(&self, io: &mut Io<'_>) -> Result<bool, StoreError> {
+        let bytes = self.page_at(io, self.layout.page_offset(self.shard(), FIRST_SEQ))?;
+        Ok(looks_like(&bytes, self.owner, FIRST_SEQ, self.last)
+            || read(&bytes, self.owner).is_some())
+    }
+
+    /// Returns the journal of a shard in a cache without a session.
+    fn empty(&self) -> Found {
+        Found {
+            map: Map::new(&self.layout.sizes, self.layout.shard_sectors),
+            resume: Resume { first: FIRST_SEQ, next: FIRST_SEQ, good_slot: 1, generation: 0 },
+            session: 0,
+            checkpoint: None,
+            log_pages: 0,
+            damage: None,
+            made_again: Vec::new(),
+            restored: Vec::new(),
+            untold: None,
+        }
     }
 
     /// Returns the header in a slot, if a complete checkpoint is there.

@@ -199,3 +199,17 @@ fn the_generations_go_on_from_cache_to_cache() {
     let new = disk.io(|io| create(io, new_cache(2, layout(4, 2)))).unwrap();
     assert_eq!((old.generation, new.generation), (4, 6));
 }
+
+/// The logs of a cache of 15 TiB have 75 GB.
+#[test]
+fn the_logs_of_a_new_cache_are_not_read() {
+    let layout = layout(1 << 18, 2);
+    let mut disk = Disk::new(layout.end_bytes());
+    disk.io(|io| create(io, new_cache(1, layout.clone()))).unwrap();
+    let before = disk.faults.counts().reads;
+    let opened = disk.open().unwrap().unwrap();
+    assert!(opened.shards.iter().all(|shard| shard.blocks.is_empty()));
+    let reads = disk.faults.counts().reads - before;
+    let log_bytes = layout.shards() * layout.journal_bytes();
+    assert!(reads < 12, "{reads} reads, of {log_bytes} bytes of journals");
+}
