@@ -20,7 +20,6 @@ demo: ## build, then see a slow volume made faster
 test: ## unit, model and integration tests, also with real NBD clients, from C and from Python
 	@scripts/require build clients c python
 	FLOE_REQUIRE_CLIENTS=1 CARGO="$(CARGO)" scripts/run-tests
-	$(CARGO) test -p floe -p floe-memory --lib --all-features --locked --no-fail-fast -- metrics event_tests
 	scripts/test-python
 
 .PHONY: test-hosts
