@@ -12,6 +12,12 @@ use bytes::Bytes;
 pub trait Key: Hash + Eq {
     /// Calls `with` with the bytes of the key, at most 65,535.
     fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R;
+
+    /// Decodes a key from its bytes, for [`remove_if`](crate::Hybrid::remove_if). `None` means that
+    /// the bytes are no key of this type. A type without a size, such as `str`, does not need it.
+    fn decode_key(bytes: &[u8]) -> Option<Self>
+    where
+        Self: Sized;
 }
 
 /// A value that can be written to flash and read again.
@@ -68,6 +74,10 @@ macro_rules! integers {
             fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
                 with(&self.to_le_bytes())
             }
+
+            fn decode_key(bytes: &[u8]) -> Option<Self> {
+                Self::decode(bytes)
+            }
         }
 
         impl Value for $integer {
@@ -94,11 +104,21 @@ macro_rules! keys_of_bytes {
             fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
                 with(self.as_ref())
             }
+
+            fn decode_key(bytes: &[u8]) -> Option<Self> {
+                Self::decode(bytes)
+            }
         }
     )*};
 }
 
-keys_of_bytes!(Vec<u8>, [u8], Box<[u8]>, Arc<[u8]>, Bytes);
+keys_of_bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>, Bytes);
+
+impl Key for [u8] {
+    fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+        with(self)
+    }
+}
 
 macro_rules! keys_of_text {
     ($($key:ty),*) => {$(
@@ -106,15 +126,29 @@ macro_rules! keys_of_text {
             fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
                 with(self.as_bytes())
             }
+
+            fn decode_key(bytes: &[u8]) -> Option<Self> {
+                Self::decode(bytes)
+            }
         }
     )*};
 }
 
-keys_of_text!(String, str, Box<str>, Arc<str>);
+keys_of_text!(String, Box<str>, Arc<str>);
+
+impl Key for str {
+    fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+        with(self.as_bytes())
+    }
+}
 
 impl<const N: usize> Key for [u8; N] {
     fn encode_key<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
         with(self)
+    }
+
+    fn decode_key(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok()
     }
 }
 
@@ -128,6 +162,12 @@ impl<A: Key, B: Key> Key for (A, B) {
         });
         self.1.encode_key(|second| bytes.extend_from_slice(second));
         with(&bytes)
+    }
+
+    fn decode_key(bytes: &[u8]) -> Option<Self> {
+        let (len, rest) = bytes.split_first_chunk::<2>()?;
+        let (first, second) = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
+        Some((A::decode_key(first)?, B::decode_key(second)?))
     }
 }
 
@@ -192,6 +232,24 @@ values_of_text!(String, Box<str>, Arc<str>);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn key_round_trip<K: Key + std::fmt::Debug>(key: K) {
+        assert_eq!(key.encode_key(K::decode_key), Some(key));
+    }
+
+    #[test]
+    fn keys_are_decoded_from_their_bytes() {
+        key_round_trip(7u64);
+        key_round_trip(-7i16);
+        key_round_trip("text".to_owned());
+        key_round_trip(vec![1u8, 2]);
+        key_round_trip(Bytes::from_static(b"bytes"));
+        key_round_trip([1u8, 2, 3]);
+        key_round_trip(("tenant".to_owned(), 7u32));
+        key_round_trip((("a".to_owned(), String::new()), vec![1u8]));
+        assert_eq!(<(String, u32)>::decode_key(&[9, 0, b'a']), None);
+        assert_eq!(u64::decode_key(&[1]), None);
+    }
 
     fn round_trip<V: Value + PartialEq + std::fmt::Debug>(value: V) {
         assert_eq!(value.encode(V::decode), Some(value));

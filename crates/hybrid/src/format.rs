@@ -294,6 +294,11 @@ pub(crate) fn salt_record(record: &mut [u8], salt: u32) {
     record[..4].copy_from_slice(&sum.to_le_bytes());
 }
 
+/// Returns the length in bytes of the key of a record, whose header need not be intact.
+pub(crate) fn key_bytes(header: &[u8]) -> usize {
+    usize::from(u16::from_le_bytes([header[8], header[9]]))
+}
+
 /// A record in a buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a> {
@@ -316,7 +321,7 @@ impl<'a> Record<'a> {
         };
         let header = RecordHeader {
             kind,
-            key_bytes: usize::from(u16::from_le_bytes([bytes[8], bytes[9]])),
+            key_bytes: key_bytes(bytes),
             value_bytes: u32_at(bytes, 4) as usize,
             expires: u32_at(bytes, 12),
         };

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +19,7 @@ use crate::insertion::Inserted;
 use crate::log::Refused;
 use crate::options::InsertOptions;
 use crate::recovery::{self, OpenStore, Opened};
+use crate::removal::{RemovedKeys, remove_keys};
 use crate::shared::Shared;
 use crate::stats::{FlashStats, Stats};
 use crate::store::{Evictor, count};
@@ -480,6 +482,63 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             Ok(()) => Removed::Durable,
             Err(error) => Removed::NotDurable(error),
         }
+    }
+
+    /// Removes all keys for which `matches` returns true, such as those of a deleted table.
+    ///
+    /// All matching objects that were in the cache when the call began are gone when it returns.
+    /// Objects inserted meanwhile may be removed, too. The results of loads that were under way do
+    /// not enter the cache. As with [`remove`](Self::remove), the removals are durable after the
+    /// next [`sync`](Self::sync).
+    ///
+    /// The cost does not depend on the number of matching keys: the index knows keys by a part of
+    /// their hash, so the call reads the keys from flash. It reads all of flash, except for the
+    /// inside of objects larger than 32 KiB and for runs of objects that were replaced or removed.
+    /// That takes about as long as the drive needs to read as many bytes. Each removed key takes 32
+    /// bytes of the log. The call blocks its thread and holds no lock meanwhile. The few objects
+    /// that other threads are evicting from memory when the call turns to flash are lost.
+    ///
+    /// # Errors
+    /// When the flash has failed or is closed: a restart may then bring objects back.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("cache");
+    /// # use floe_hybrid::Hybrid;
+    /// let cache: Hybrid<(String, u64), Vec<u8>> =
+    ///     Hybrid::builder().memory(8 << 20).flash(path, 64 << 20).open()?;
+    /// cache.insert(("orders".to_string(), 1), vec![1]);
+    /// cache.insert(("users".to_string(), 1), vec![2]);
+    /// let removed = cache.remove_if(|(table, _)| table == "orders")?;
+    /// assert_eq!((removed.removed, cache.contains(&("users".to_string(), 1))), (1, true));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn remove_if(&self, matches: impl FnMut(&K) -> bool) -> io::Result<RemovedKeys> {
+        self.remove_if_while(matches, |_, _| ControlFlow::Continue(()))
+    }
+
+    /// Removes all keys whose encoding begins with these bytes, as [`remove_if`](Self::remove_if)
+    /// does and at the same cost. Text and bytes encode to themselves. Integers are little-endian.
+    ///
+    /// # Errors
+    /// When the flash has failed or is closed: a restart may then bring objects back.
+    pub fn remove_prefix(&self, prefix: impl AsRef<[u8]>) -> io::Result<RemovedKeys> {
+        let prefix = prefix.as_ref();
+        self.remove_if(|key| key.encode_key(|key| key.starts_with(prefix)))
+    }
+
+    /// Removes keys as [`remove_if`](Self::remove_if) does. `progress` gets the number of segments
+    /// of flash that have been read, and the number of all segments. If it returns
+    /// [`Break`](ControlFlow::Break), the call ends, and keys may be left.
+    ///
+    /// # Errors
+    /// When the flash has failed or is closed: a restart may then bring objects back.
+    pub fn remove_if_while(
+        &self,
+        matches: impl FnMut(&K) -> bool,
+        progress: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> io::Result<RemovedKeys> {
+        remove_keys(&self.shared, matches, progress)
     }
 
     /// Removes all objects, in a time that does not depend on their number.

@@ -13,10 +13,14 @@ mod log;
 mod options;
 mod order;
 mod recovery;
+mod removal;
 mod shared;
 mod stats;
 mod store;
+mod sweep;
 
+#[cfg(test)]
+mod removal_tests;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]
@@ -31,4 +35,5 @@ pub use insertion::{Declined, Inserted};
 pub use inspect::{Contents, Info, check, info};
 pub use options::InsertOptions;
 pub use recovery::Opened;
+pub use removal::RemovedKeys;
 pub use stats::{FlashStats, Stats};

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::flash::Flash;
 use crate::format::{
-    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, NOTES, Note, PAGE_BYTES, RecordHeader,
+    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, NOTES, Note, PAGE_BYTES, Record, RecordHeader,
     RecordKind, SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, crc, footer_bytes,
     salt_record,
 };
@@ -440,6 +440,43 @@ impl Log {
         Some(read(&bytes[offset..until], segment.id.salt()))
     }
 
+    /// Passes the records of a segment in memory to `visit`, in order. Returns false if the segment
+    /// is not in memory.
+    pub(crate) fn visit_resident(
+        &self,
+        number: u64,
+        mut visit: impl FnMut(RecordKind, &[u8]),
+    ) -> bool {
+        let resident = self.resident.read().unwrap_or_else(PoisonError::into_inner);
+        let found = resident.iter().find(|segment| segment.id.number == number).map(Arc::clone);
+        drop(resident);
+        let Some(segment) = found else { return false };
+        let mut offset = SEGMENT_HEADER_BYTES;
+        loop {
+            // The lock is released between records: producers append to the segment.
+            let bytes = segment.bytes.read().unwrap_or_else(PoisonError::into_inner);
+            let record = bytes.get(offset..);
+            let Some(record) = record.and_then(|it| Record::decode(it, segment.id.salt())) else {
+                return true;
+            };
+            let (header, key) = (record.header, record.key.to_vec());
+            drop(bytes);
+            visit(header.kind, &key);
+            offset += header.log_bytes();
+        }
+    }
+
+    /// Returns the numbers of the segments of the log, oldest first, with the open one.
+    pub(crate) fn segments(&self) -> Vec<u64> {
+        // Places of later segments may be set already.
+        let open = self.end() / self.geometry.segment_bytes;
+        let number = |place: &(AtomicU64, AtomicU64)| place.0.load(Ordering::Relaxed);
+        let mut numbers: Vec<u64> = self.places.iter().map(number).collect();
+        numbers.retain(|number| (1..=open).contains(number));
+        numbers.sort_unstable();
+        numbers
+    }
+
     /// Returns the pages of the file that hold a record, and the record's offset in them.
     pub(crate) fn pages(&self, place: Place) -> (u64, usize, usize) {
         let (at, offset) = self.geometry.locate(place.address);
@@ -531,6 +568,16 @@ impl Log {
         state.failed.get_or_insert_with(|| error.to_string());
         self.work.notify_all();
         self.notify(state);
+    }
+
+    /// Returns an error if the log has ended.
+    pub(crate) fn check_open(&self) -> io::Result<()> {
+        let state = lock(&self.state);
+        match &state.failed {
+            Some(failure) => Err(io::Error::other(failure.clone())),
+            None if state.ending => Err(io::Error::other("the cache is closed")),
+            None => Ok(()),
+        }
     }
 
     /// Returns the description of the log's failure, if it has failed.

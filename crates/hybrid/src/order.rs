@@ -56,6 +56,11 @@ impl<T> Stripe<T> {
         self.departing.push((hash, object));
     }
 
+    /// Returns all objects that are on their way to flash.
+    pub(crate) fn all_departing(&self) -> impl Iterator<Item = &T> {
+        self.departing.iter().map(|(_, object)| object)
+    }
+
     /// Removes all objects that are on their way to flash.
     pub(crate) fn take_all_departing(&mut self) -> Vec<(u64, T)> {
         std::mem::take(&mut self.departing)
@@ -93,7 +98,8 @@ impl<T> Stripes<T> {
         stripe.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the removal of all objects. The caller holds all stripes.
+    /// Records a time. Objects that memory evicted before it do not reach flash any more. The
+    /// caller holds all stripes.
     pub(crate) fn note_clear(&self) {
         self.cleared.store(self.now(), Ordering::Relaxed);
     }

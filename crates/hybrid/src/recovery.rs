@@ -204,6 +204,7 @@ pub(crate) fn open<T>(
         counters: StoreCounters::default(),
         hash_seed: block.hash_seed,
         keep_share: options.keep_share,
+        sweeps: AtomicUsize::new(0),
     };
     Ok(OpenStore { store, superblock, opened, unlogged })
 }

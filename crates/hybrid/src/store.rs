@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -68,6 +68,8 @@ pub(crate) struct Store<T> {
     pub(crate) hash_seed: u64,
     /// Largest share of a segment's bytes that is kept when it is evicted.
     pub(crate) keep_share: f64,
+    /// Number of [sweeps](crate::sweep) during which no record is kept, so that none moves.
+    pub(crate) sweeps: AtomicUsize,
 }
 
 /// The result of searching a buffer for a key's record.
@@ -255,6 +257,15 @@ impl<T> Store<T> {
         None
     }
 
+    /// Removes the objects in a place from the index, and counts them as evicted.
+    pub(crate) fn forget_place(&self, place: u64) {
+        let geometry = self.log.geometry;
+        let start = geometry.address(place, 0);
+        let units = geometry.segment_bytes / UNIT_BYTES as u64;
+        let lost = self.index.remove_range(start..start + units);
+        self.counters.evicted.fetch_add(lost, Ordering::Relaxed);
+    }
+
     /// Removes all objects: records in segments older than the one returned become invalid. The
     /// caller holds all stripes.
     pub(crate) fn clear(&self) -> Result<u64, Refused> {
@@ -299,10 +310,7 @@ impl<T> Evict for Evictor<T> {
         let Ok(entries) = read else {
             // What an unreadable segment held is a miss from now on.
             count(&store.counters.failed_reads);
-            let start = geometry.address(place, 0);
-            let lost =
-                store.index.remove_range(start..start + geometry.segment_bytes / UNIT_BYTES as u64);
-            store.counters.evicted.fetch_add(lost, Ordering::Relaxed);
+            store.forget_place(place);
             return Ok(());
         };
         let mut kept = Vec::new();
@@ -375,6 +383,10 @@ fn keep_record<T>(store: &Store<T>, kept: &Kept, record: &Record<'_>) -> bool {
     let _stripe = store.stripes.of(hash);
     if store.index.uses_at(hash, kept.address).is_none() {
         return true; // changed meanwhile
+    }
+    // Relaxed: the lock of the stripe orders it.
+    if store.sweeps.load(Ordering::Relaxed) > 0 {
+        return false;
     }
     let body = (record.key, record.value);
     let Ok((place, _)) = store.log.append(hash, &record.header, &encoded, body, true) else {

@@ -1,6 +1,7 @@
 //! Tests that compare the store with a map through crashes of the process and losses of power.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -13,6 +14,7 @@ use crate::log::Refused;
 use crate::recovery::{self, OpenStore, Opened, StoreOptions, SuperblockWriter};
 use crate::simulated::SimulatedFlash;
 use crate::store::{Evictor, Store, hash_key};
+use crate::sweep::sweep;
 
 struct Rig {
     flash: Arc<SimulatedFlash>,
@@ -85,6 +87,20 @@ impl Rig {
                 Err(Refused::Ended) => return false,
             }
         }
+    }
+
+    /// Removes all keys that `matches` chooses.
+    fn remove_if(&self, matches: impl Fn(u64) -> bool) -> bool {
+        let mut alive = true;
+        let visit = |hash, key: &[u8]| {
+            let key = u64::from_le_bytes(key.try_into().unwrap());
+            assert_eq!(hash, self.hash(key));
+            if matches(key) {
+                alive &= self.remove(key);
+            }
+        };
+        let swept = sweep(&self.store, visit, |_, _| ControlFlow::Continue(()));
+        alive && swept.unreadable_segments == 0 && self.store.log.check_open().is_ok()
     }
 
     fn get(&self, key: u64) -> Option<Vec<u8>> {
@@ -197,6 +213,59 @@ fn damage_and_unreadable_sectors_are_misses_and_counted() {
     assert_eq!(rig.get(8999), Some(value_of(8999, 0, 500)));
 }
 
+#[test]
+fn a_sweep_visits_long_keys_and_large_objects_and_ends_when_told() {
+    let rig = Rig::open(SimulatedFlash::new(4 << 20, 1));
+    let mut random = SmallRng::seed_from_u64(5);
+    let mut keys = Vec::new();
+    for at in 0..150u32 {
+        let mut key = vec![at as u8; random.random_range(4..3_000)];
+        key[..4].copy_from_slice(&at.to_le_bytes());
+        let most = random.random_range(1..50_000);
+        let value = vec![7; random.random_range(0..most)];
+        let hash = hash_key(rig.store.hash_seed, &key);
+        let (key_bytes, value_bytes) = (key.len(), value.len());
+        let kind = RecordKind::Object;
+        let header = RecordHeader { kind, key_bytes, value_bytes, expires: 0 };
+        let encoded = header.encode(&key, &value);
+        while rig.store.append_object(hash, &header, &encoded, &key, &value).is_err() {
+            rig.store.log.wait_for_room(header.log_bytes());
+        }
+        keys.push(key);
+    }
+    assert!(rig.sync());
+    keys.retain(|key| rig.store.index.peek(hash_key(rig.store.hash_seed, key)).is_some());
+    assert!(keys.len() > 50);
+    let mut visited = Vec::new();
+    let swept =
+        sweep(&rig.store, |_, key| visited.push(key.to_vec()), |_, _| ControlFlow::Continue(()));
+    visited.sort_unstable();
+    keys.sort_unstable();
+    assert!(visited == keys, "{} of {} keys visited", visited.len(), keys.len());
+    assert_eq!((swept.unreadable_segments, swept.cancelled), (0, false));
+    let mut steps = Vec::new();
+    let swept = sweep(
+        &rig.store,
+        |_, _| {},
+        |done, of| {
+            steps.push((done, of));
+            if done == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        },
+    );
+    let segments = rig.store.log.segments().len() as u64;
+    assert_eq!((swept.cancelled, steps), (true, (1..=3).map(|done| (done, segments)).collect()));
+    // The segment of the first key cannot be read: its objects are misses.
+    let place = rig.store.log.segments()[0] % rig.store.log.geometry.segments;
+    let size = rig.store.log.geometry.segment_bytes as usize;
+    rig.flash.spoil((64 << 10) + place as usize * size, size);
+    visited.clear();
+    let swept =
+        sweep(&rig.store, |_, key| visited.push(key.to_vec()), |_, _| ControlFlow::Continue(()));
+    assert_eq!(swept.unreadable_segments, 1);
+    assert!(visited.len() < keys.len());
+    assert_eq!(rig.store.index.len(), visited.len() as u64);
+}
+
 /// Runs random operations against a map; ends with a crash or a close, several times.
 fn world(seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
@@ -238,8 +307,20 @@ fn world(seed: u64) {
         for _ in 0..random.random_range(0..600) {
             let key = random.random_range(0..60);
             version += 1;
-            match random.random_range(0..10) {
-                0..5 => {
+            match random.random_range(0..200) {
+                0 => {
+                    let (modulus, rest) = (random.random_range(1..5), random.random_range(0..5));
+                    let matches = |key: u64| key % modulus == rest;
+                    if rig.remove_if(matches) {
+                        for (key, entry) in versions.iter_mut().filter(|(key, _)| matches(**key)) {
+                            entry.0 = None;
+                            assert_eq!(rig.get(*key), None, "seed {seed}: key {key} was not swept");
+                        }
+                    } else {
+                        alive = false;
+                    }
+                }
+                1..100 => {
                     let len = if random.random_bool(0.05) {
                         random.random_range(16..40_000)
                     } else {
@@ -251,14 +332,14 @@ fn world(seed: u64) {
                         alive = false;
                     }
                 }
-                5..7 => {
+                100..140 => {
                     if rig.remove(key) {
                         versions.entry(key).or_default().0 = None;
                     } else {
                         alive = false;
                     }
                 }
-                7 => {
+                140..160 => {
                     if rig.sync() {
                         for (newest, floor) in versions.values_mut() {
                             *floor = (*newest).unwrap_or(version).max(*floor);

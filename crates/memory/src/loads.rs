@@ -15,7 +15,7 @@ use crate::cache::Cache;
 use crate::guard::Ref;
 use crate::loader::{Asked, Borrowed, LoadError, Loader, Lookup, Sharing, failed, plain, polled};
 use crate::options::InsertOptions;
-use crate::sync::Arc;
+use crate::sync::{Arc, lock};
 
 /// A key whose value is looked up, and made if it is absent, as [`Cache::entry`] and
 /// [`Loads::entry_ref`](crate::Loads::entry_ref) return it. `A` is the owned or borrowed key.
@@ -144,6 +144,26 @@ where
 {
     pub(super) fn of(cache: &'a Cache<K, V, P, S>) -> Self {
         Self { cache }
+    }
+
+    /// Detaches all loads under way: their callers get the results, which do not enter the cache.
+    /// Call it after the source has changed for keys that are not known.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// let value = cache.get_with(&7, || {
+    ///     cache.loads().detach(); // another thread, as a rule
+    ///     "seven"
+    /// });
+    /// assert_eq!(*value, "seven");
+    /// assert!(!cache.contains_key(&7));
+    /// ```
+    pub fn detach(self) {
+        for shard in self.cache.inner.shards.iter() {
+            let detached = lock(&shard.pending_loads).clear();
+            drop(detached);
+        }
     }
 
     /// Looks a key up and loads an absent value as [`Cache::get_or_insert_with`] does. The load
