@@ -7,19 +7,19 @@
 //! cleared, and from then on the shard decides about the key.
 //!
 //! A bucket is one cache line. It has a tag of eight bits and 32 bits of address for each of twelve
-//! keys. A mark tells that a key passed by because the bucket was full when it came. Addresses
-//! count from the lowest entry, in units of an entry's alignment, so they reach over 16 GiB or
-//! more. Entries beyond that are not frozen. At the filling here that is 7.6 bytes a key. All tags
-//! are compared at once and without a branch.
+//! keys. A mark tells that a key passed by because the bucket was full when it came. The bits of
+//! address are a number in [`Windows`], which reach over 32 GiB of memory wherever it lies; entries
+//! beyond that are not frozen. At the filling here that is 7.6 bytes a key. All tags are compared
+//! at once and without a branch.
 //!
 //! Readers rely on the invariant of [`index`](crate::index): *an address in the index is that of a
 //! live entry*.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::barrier;
 use crate::entry::Entry;
+use crate::frozen::windows::{FIRST, Windows};
 use crate::guard::Keep;
 use crate::hazard::Cell;
 use crate::index::Hash32;
@@ -32,20 +32,11 @@ const FILLED: f64 = 0.7;
 #[derive(Debug)]
 pub(crate) struct FrozenIndex<K, V> {
     buckets: Box<[Bucket]>,
-    /// The address for which number 0 would stand.
-    base: usize,
+    windows: Windows<Entry<K, V>>,
     len: AtomicUsize,
-    _entries: PhantomData<fn(Entry<K, V>)>,
 }
 
-/// Evaluates the constant in every build, to check it on 32-bit targets, too.
-const _: usize = FrozenIndex::<u64, u64>::REACH;
-
 impl<K, V> FrozenIndex<K, V> {
-    const UNIT: usize = align_of::<Entry<K, V>>();
-    /// Bytes from the base that 32-bit numbers of addresses reach.
-    const REACH: usize = ((u32::MAX - FIRST) as usize).saturating_mul(Self::UNIT);
-
     /// Creates an index with room for `keys` keys, whose entries lie in the given memory as far as
     /// numbers reach.
     pub(crate) fn with_room(keys: usize, memory: &[Range<usize>]) -> Self {
@@ -53,21 +44,12 @@ impl<K, V> FrozenIndex<K, V> {
         let mut buckets = Vec::with_capacity(count);
         crate::hints::prefer(buckets.as_mut_ptr(), count * size_of::<Bucket>());
         buckets.extend((0..count).map(|_| Bucket::empty()));
-        // Where most of it can be reached from.
-        let reached = |from: usize| -> usize {
-            let within = memory
-                .iter()
-                .filter(|chunk| chunk.start >= from && chunk.end - from <= Self::REACH);
-            within.map(|chunk| chunk.len()).sum()
-        };
-        let lowest =
-            memory.iter().map(|chunk| chunk.start).max_by_key(|&start| reached(start)).unwrap_or(0);
-        let base = lowest.wrapping_sub(FIRST as usize * Self::UNIT);
-        Self { buckets: buckets.into(), base, len: AtomicUsize::new(0), _entries: PhantomData }
+        let windows = Windows::over(memory);
+        Self { buckets: buckets.into(), windows, len: AtomicUsize::new(0) }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.buckets)
+        size_of::<Self>() + size_of_val(&*self.buckets)
     }
 
     /// Returns the maximum number of keys that the index takes. It is more than were announced, as
@@ -81,21 +63,9 @@ impl<K, V> FrozenIndex<K, V> {
         self.len.load(Ordering::Relaxed) // a count
     }
 
-    /// Returns the number that stands for an address; `None` if it is out of reach.
-    fn number(&self, address: usize) -> Option<u32> {
-        u32::try_from(address.wrapping_sub(self.base) / Self::UNIT)
-            .ok()
-            .filter(|&number| number >= FIRST)
-    }
-
     /// Returns true if an entry at this address is within reach of the index.
     pub(crate) fn reaches(&self, address: usize) -> bool {
-        self.number(address).is_some()
-    }
-
-    #[inline(always)]
-    fn address(&self, number: u32) -> usize {
-        self.base.wrapping_add((number as usize).wrapping_mul(Self::UNIT))
+        self.windows.number(address).is_some()
     }
 
     /// Returns the number of a key's first bucket.
@@ -141,7 +111,7 @@ impl<K, V> FrozenIndex<K, V> {
     /// Inserts a live entry if there is room and its address can be reached. Only the builder calls
     /// this, and the entry's owner must not remove the entry meanwhile.
     pub(crate) fn insert(&self, hash: Hash32, address: usize) {
-        let Some(entry) = self.number(address) else { return };
+        let Some(entry) = self.windows.number(address) else { return };
         let len = self.len.load(Ordering::Relaxed); // the builder alone writes it
         if len == self.room() {
             return;
@@ -170,7 +140,7 @@ impl<K, V> FrozenIndex<K, V> {
 
     /// Returns the word with an entry's address, if the entry is in the index.
     fn word(&self, hash: Hash32, address: usize) -> Option<&AtomicU32> {
-        let number = self.number(address)?;
+        let number = self.windows.number(address)?;
         // Relaxed: the caller owns the entry, so no other thread changes the word but to end its
         // use.
         let is_it = |(bucket, lane): &(&Bucket, usize)| {
@@ -200,7 +170,7 @@ impl<K, V> FrozenIndex<K, V> {
         replace: impl FnOnce(),
     ) {
         let word = self.word(hash, before);
-        let Some(number) = self.number(before) else { return replace() };
+        let Some(number) = self.windows.number(before) else { return replace() };
         let change = |from, to| {
             // Not if the index has been poisoned meanwhile. Release: as in `take_out` and `insert`.
             word.is_some_and(|word| {
@@ -210,7 +180,7 @@ impl<K, V> FrozenIndex<K, V> {
         let is_in = change(number, REPLACING);
         replace();
         if is_in {
-            change(REPLACING, self.number(after).unwrap_or(GONE));
+            change(REPLACING, self.windows.number(after).unwrap_or(GONE));
         }
     }
 
@@ -231,7 +201,7 @@ impl<K, V> FrozenIndex<K, V> {
         likely: Likely<'_>,
         cell: &'a Cell,
     ) -> Option<(&'a Entry<K, V>, Keep<'a>)> {
-        let address = self.address(likely.number);
+        let address = self.windows.address(likely.number);
         cell.store(address, Ordering::Release); // see `Record::looked_at`
         barrier::light_if_asymmetric();
         let keep = Keep::new(cell);
@@ -239,7 +209,7 @@ impl<K, V> FrozenIndex<K, V> {
         if likely.word.load(Ordering::Acquire) != likely.number {
             return None;
         }
-        // SAFETY: numbers stand for addresses above the base.
+        // SAFETY: the number is in the index, so that it stands for the address of an entry.
         unsafe { std::hint::assert_unchecked(address != 0) };
         // SAFETY: the address is in the index after the cell names the entry, so an owner that
         // takes it out later will see the cell and not free it. No thread frees an entry that a
@@ -257,7 +227,7 @@ impl<K, V> FrozenIndex<K, V> {
     #[inline(always)]
     pub(crate) fn prefetch_entry(&self, likely: Likely<'_>) {
         crate::hints::span(std::ptr::without_provenance::<Entry<K, V>>(
-            self.address(likely.number),
+            self.windows.address(likely.number),
         ));
     }
 
@@ -291,8 +261,7 @@ const GONE: u32 = 0;
 /// Number in place of an address while an entry is being replaced and its successor is not yet in
 /// the shard's index.
 const REPLACING: u32 = 1;
-/// The lowest number that stands for an address.
-const FIRST: u32 = 2;
+const _: () = assert!(GONE < FIRST && REPLACING < FIRST, "neither stands for an address");
 /// Bit position, in the second word of tags, of the byte that is set if a key passed by.
 const PASSED_BY_SHIFT: u32 = 56;
 

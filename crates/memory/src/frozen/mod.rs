@@ -10,6 +10,7 @@ mod learner;
 pub(crate) mod observe;
 pub(crate) mod timing;
 mod trials;
+pub(crate) mod windows;
 
 /// Options of freezing, which moves a cache's hottest entries to an index without locks and without
 /// marks for the policy. By default the cache finds out whether freezing pays, how much to freeze,

@@ -8,6 +8,7 @@ mod index;
 mod index_growth;
 mod places;
 mod simulation;
+mod windows;
 
 use crate::frozen::index::FrozenIndex;
 use crate::index::KeyHash;
