@@ -76,7 +76,7 @@ fn is_frozen_in_whole(cache: &Cache<u64, u64>, keys: std::ops::Range<u64>) {
 
 #[test]
 fn a_cache_is_frozen_in_whole_wherever_its_memory_lies() {
-    let entries = 50_000;
+    let entries = 10_000;
     let scattered = SCATTERED.load(Relaxed);
     for shards in [1, 8] {
         let builder = || Cache::builder().shards(shards);
