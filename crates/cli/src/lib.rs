@@ -11,6 +11,7 @@ mod calibrate;
 mod check;
 mod demo;
 mod error;
+mod hybrid;
 mod log;
 mod man;
 mod model;
@@ -60,6 +61,7 @@ Examples:
   floe volume add pictures file:/dev/vdc
   floe tier add file:/dev/nvme1n1
   floe check /var/cache/floe.img
+  floe hybrid info /mnt/nvme/cache
   floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,10%,30% --report P3.html
   floe simulate src1_0.csv.gz --blocks 32KiB,64KiB,128KiB,256KiB --blocks 32KiB --size 10%
   floe replay disk.vscsi --config floe.toml --in-flight 16
@@ -105,6 +107,9 @@ enum FloeCommand {
     Takeover(Server),
     /// Check a cache that no server uses, and repair it
     Check(check::Arguments),
+    /// Inspect the file of a cache in memory and on flash, of the library floe::hybrid
+    #[command(subcommand)]
+    Hybrid(hybrid::HybridCommand),
     /// Write a cache's dirty data to its volumes, without a server
     ExportDirty(check::ExportDirtyArguments),
     /// Compare eviction policies or block sizes on a trace
@@ -164,6 +169,7 @@ pub fn run() -> ExitCode {
         FloeCommand::Handover(server) => admin::send(&server, client::hand_over),
         FloeCommand::Takeover(server) => admin::send(&server, client::take_over),
         FloeCommand::Check(arguments) => check::run(&arguments),
+        FloeCommand::Hybrid(command) => hybrid::run(&command),
         FloeCommand::ExportDirty(arguments) => check::export_dirty(&arguments),
         FloeCommand::Simulate(arguments) => simulate::run(&arguments),
         FloeCommand::Policies(arguments) => registered::policies(&arguments),

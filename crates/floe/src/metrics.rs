@@ -48,6 +48,30 @@ pub fn record(stats: &Stats, cache: &str) {
     }
 }
 
+/// Exports statistics of a hybrid cache to the installed recorder, with the label `cache`: the
+/// metrics in [`hybrid::figures`](crate::hybrid::figures), with the labels there, and the gauge
+/// `floe_hybrid_write_amplification`. The histogram of read times is only in
+/// [`hybrid::prometheus`](crate::hybrid::prometheus): a recorder counts the samples of histograms
+/// itself. Without a recorder it does nothing.
+#[cfg(feature = "hybrid")]
+pub fn record_hybrid(stats: &crate::hybrid::Stats, cache: &str) {
+    use crate::hybrid::{FigureType, figures};
+    use metrics::Label;
+
+    for figure in figures() {
+        let mut labels = vec![Label::new("cache", cache.to_owned())];
+        labels.extend(figure.labels.iter().map(|(name, of)| Label::from_static_parts(name, of)));
+        let value = (figure.value)(stats);
+        match figure.kind {
+            FigureType::Counter => counter!(figure.metric, labels).absolute(value),
+            FigureType::Gauge => gauge!(figure.metric, labels).set(value as f64),
+        }
+    }
+    if let Some(amplification) = stats.flash.write_amplification() {
+        gauge!("floe_hybrid_write_amplification", "cache" => cache.to_owned()).set(amplification);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -112,5 +136,28 @@ mod tests {
         assert_eq!(f64::from_bits(value("floe_entries{cache=pages}")), 10.0);
         assert!(f64::from_bits(value("floe_memory_bytes{cache=users}")) > 0.0);
         assert_eq!(kept.len(), 2 * 16);
+    }
+
+    #[cfg(feature = "hybrid")]
+    #[test]
+    fn a_recorder_has_the_figures_of_a_hybrid_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let built = crate::hybrid::Hybrid::builder().memory(8 << 20);
+        let cache: crate::hybrid::Hybrid<u64, u64> =
+            built.flash(folder.path().join("cache"), 16 << 20).open().unwrap();
+        cache.insert(1, 2);
+        assert_eq!((cache.get_blocking(&1), cache.get_blocking(&2)), (Some(2), None));
+        let kept = Kept::default();
+        let stats = cache.stats();
+        with_local_recorder(&kept, || {
+            record_hybrid(&stats, "pages");
+            record_hybrid(&stats, "pages"); // again: absolute, not in addition
+        });
+        let kept = kept.0.into_inner().unwrap();
+        let value = |name: &str| kept[name].load(Ordering::Relaxed);
+        assert_eq!(value("floe_hybrid_hits_total{cache=pages,place=memory}"), 1);
+        assert_eq!(value("floe_hybrid_misses_total{cache=pages}"), 1);
+        assert_eq!(f64::from_bits(value("floe_hybrid_objects{cache=pages,place=memory}")), 1.0);
+        assert_eq!(kept.len(), crate::hybrid::figures().len(), "nothing was appended yet");
     }
 }

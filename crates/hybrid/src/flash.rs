@@ -154,6 +154,24 @@ impl FileFlash {
         })
     }
 
+    /// Opens a file or block device for reading only. Returns whether a cache has it open; unless
+    /// one has, none can open it meanwhile. With `patience`, waits for a process that was killed.
+    ///
+    /// # Errors
+    /// Names the path and the reason.
+    pub(crate) fn inspect(path: &Path, patience: bool) -> Result<(FileFlash, bool), OpenError> {
+        watch_forks();
+        let (target, in_use) = Target::inspect(path, patience)?;
+        let flash = FileFlash {
+            engine: OnceLock::new(),
+            target: Arc::new(target),
+            buffers: Buffers::new(0),
+            io_uring: false,
+            forks: forks(),
+        };
+        Ok((flash, in_use))
+    }
+
     fn engine(&self) -> &Engine {
         self.engine.get_or_init(|| {
             #[cfg(target_os = "linux")]

@@ -10,11 +10,11 @@ use std::time::Duration;
 use floe_memory::Cause;
 
 use crate::codec::{Key, Value};
-use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind};
+use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, seconds_now};
 use crate::insertion::{Declined, Inserted};
 use crate::log::Refused;
 use crate::options::Placement;
-use crate::store::{Store, count, hash_key, seconds_now};
+use crate::store::{Store, count, hash_key};
 
 thread_local! {
     /// Start of this thread's current call that may evict from memory, on the clock of the stripes.

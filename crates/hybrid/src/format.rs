@@ -6,6 +6,8 @@
 //! begins with a header, has records after it, and ends with a footer that lists the records. All
 //! integers are little-endian. Checksums are CRC-32C.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// Unit of reads and writes in bytes.
@@ -35,20 +37,26 @@ pub(crate) const MAX_SEGMENT_BYTES: usize = UNIT_BYTES << 20;
 /// Smallest segment in bytes.
 pub(crate) const MIN_SEGMENT_BYTES: usize = 64 << 10;
 
-const VERSION: u32 = 1;
+/// Version of the format.
+pub(crate) const VERSION: u32 = 1;
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"FloeHyb\n";
 const SEGMENT_MAGIC: &[u8; 8] = b"FloeSeg\n";
 const TRAILER_MAGIC: u32 = 0x746f_6f46; // "Foot"
+
+/// Returns the seconds since 1970, the unit of times on flash.
+pub(crate) fn seconds_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
 
 pub(crate) fn crc(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
@@ -215,12 +223,14 @@ impl SegmentId {
         (mixed >> 32) as u32
     }
 
-    pub(crate) fn encode(&self, header: &mut [u8]) {
+    /// Encodes the header of a segment that was begun at this second since 1970.
+    pub(crate) fn encode(&self, header: &mut [u8], begun: u64) {
         header[..SEGMENT_HEADER_BYTES].fill(0);
         header[8..16].copy_from_slice(SEGMENT_MAGIC);
         header[16..24].copy_from_slice(&self.cache.to_le_bytes());
         header[24..32].copy_from_slice(&self.number.to_le_bytes());
         header[32..40].copy_from_slice(&self.session.to_le_bytes());
+        header[40..48].copy_from_slice(&begun.to_le_bytes());
         let sum = crc(&header[4..SEGMENT_HEADER_BYTES]);
         header[..4].copy_from_slice(&sum.to_le_bytes());
     }
@@ -234,6 +244,12 @@ impl SegmentId {
             session: u64_at(header, 32),
         };
         intact.then_some(id)
+    }
+
+    /// Returns the second since 1970 at which the segment with this intact header was begun. `None`
+    /// if an earlier version of Floe wrote it.
+    pub(crate) fn begun(header: &[u8]) -> Option<u64> {
+        Some(u64_at(header, 40)).filter(|begun| *begun > 0)
     }
 }
 

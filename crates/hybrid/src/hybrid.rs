@@ -6,7 +6,7 @@ use std::future::Future;
 use std::io;
 use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,11 +18,12 @@ use crate::index::Place;
 use crate::insertion::Inserted;
 use crate::log::Refused;
 use crate::options::InsertOptions;
+use crate::read_times::ReadClock;
 use crate::recovery::{self, OpenStore, Opened};
 use crate::removal::{RemovedKeys, remove_keys};
 use crate::shared::Shared;
 use crate::stats::{FlashStats, Stats};
-use crate::store::{Evictor, count};
+use crate::store::{Evictor, Reporter, count};
 
 /// The result of a removal.
 #[derive(Debug)]
@@ -77,7 +78,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     pub(crate) fn assemble(open: OpenStore<Departing>, settings: &Settings) -> io::Result<Self> {
         let OpenStore { store, superblock, opened, unlogged } = open;
         let store = Arc::new(store);
-        let mut evictor = Evictor(Arc::clone(&store));
+        let reporter = Reporter::default();
+        let mut evictor = Evictor { store: Arc::clone(&store), reporter: Arc::clone(&reporter) };
         let log = Arc::clone(&store);
         let writer =
             std::thread::Builder::new().name("floe-hybrid".to_owned()).spawn(move || {
@@ -116,9 +118,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 opened,
                 time_to_live: settings.time_to_live,
                 writer: Mutex::new(Some(writer)),
+                reporter,
             }),
         };
         cache.shared.account_for_index();
+        cache.shared.begin_reports();
         Ok(cache)
     }
 
@@ -231,7 +235,9 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             return found.flatten();
         }
         let ((offset, len), pending) = self.shared.store().begin_read(hash, place, key);
+        let began = ReadClock::begin();
         let buffer = self.shared.store().log.flash.start(offset, len).await;
+        self.shared.store().counters.read_clock.end(began);
         V::decode_shared(self.shared.store().end_shared_read(pending, buffer).ok()??)
     }
 
@@ -605,35 +611,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
 
     /// Returns the statistics.
     pub fn stats(&self) -> Stats {
-        let (flow, store) = (&self.shared.flow, self.shared.store());
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Stats {
-            memory: self.shared.memory.stats(),
-            flash: FlashStats {
-                hits: load(&flow.counters.hits),
-                misses: load(&flow.counters.misses),
-                objects: store.index.len(),
-                inserted: load(&store.counters.inserted),
-                evicted: load(&store.counters.evicted),
-                kept: load(&store.counters.kept),
-                dropped_used: load(&store.counters.dropped_used),
-                collided: load(&store.counters.collided),
-                mistaken: load(&store.counters.mistaken),
-                damaged: load(&store.counters.damaged),
-                failed_reads: load(&store.counters.failed_reads),
-                superseded: load(&flow.counters.superseded),
-                declined_by_options: load(&flow.counters.by_options),
-                declined_behind: load(&flow.counters.behind),
-                declined_too_large: load(&flow.counters.too_large),
-                declined_failed: load(&flow.counters.failed),
-                appended_bytes: load(&store.log.counters.appended_bytes),
-                kept_bytes: load(&store.log.counters.kept_bytes),
-                written_bytes: load(&store.log.counters.written_bytes),
-                capacity_bytes: store.log.geometry.segments * store.log.geometry.segment_bytes,
-                is_direct: store.log.flash.is_direct(),
-                index_bytes: store.index.memory_bytes(),
-                failure: store.log.failure(),
-            },
-        }
+        let shared = &*self.shared;
+        Stats { memory: shared.memory.stats(), flash: FlashStats::of(&shared.flow) }
     }
 }

@@ -1,61 +1,184 @@
-//! Inspection of a cache's file while no process uses it.
+//! Inspection of a cache's file: facts about it, and a check of every record. Nothing is written.
+//!
+//! [`info`] and [`check`] find the valid segments and the index as the next open does, so what they
+//! report is what that open will find.
 
+use std::fmt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::builder::OpenError;
-use crate::flash::{FileFlash, Flash, FlashOptions};
+use crate::flash::{FileFlash, Flash};
 use crate::format::{
-    Record, RecordKind, SEGMENT_HEADER_BYTES, SegmentId, Superblock, TRAILER_BYTES, Trailer,
+    PAGE_BYTES, Record, RecordKind, SegmentId, Superblock, TRAILER_BYTES, Trailer, VERSION,
+    seconds_now,
 };
-use crate::recovery::{OpenFailure, read_superblock};
-use crate::store::{decode_footer, seconds_now};
+use crate::recovery::{OpenFailure, Opened, Survey, read_superblock, survey};
+use crate::saved_stats::{self, SavedStats};
+use crate::store::{decode_footer, hash_of, scan_records};
 
-/// Facts about a cache from its superblock.
+/// Attempts to read the superblock of a cache that is in use, which may be writing it.
+const ATTEMPTS: usize = 5;
+/// Damaged places that a check lists; it counts the others.
+const LISTED: usize = 1000;
+
+/// Facts about a cache. Those of its content are `None` while a process uses the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
+    /// Version of the format.
+    pub version: u32,
     /// Random number that identifies the cache.
     pub id: u64,
     /// Number of times the cache was opened.
     pub session: u64,
-    /// True if the last session was closed.
+    /// True if the last session was closed with a saved index.
     pub clean: bool,
+    /// True if a process has the cache open.
+    pub in_use: bool,
+    /// Size of the file or block device in bytes.
+    pub file_bytes: u64,
     /// Size of a segment in bytes.
     pub segment_bytes: u64,
-    /// Number of segments.
+    /// Number of segments that the file has room for.
     pub segments: u64,
     /// Length of the saved index in bytes; 0 if there is none.
     pub saved_index_bytes: u64,
+    /// Facts about the segments and objects.
+    pub content: Option<ContentInfo>,
 }
 
-/// Counts of the records in the segments of a cache.
+/// Facts about the content of a cache that no process uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ContentInfo {
+    /// Objects that the next open finds, including those that are expired.
+    pub objects: u64,
+    /// Number of segments with valid records.
+    pub used_segments: u64,
+    /// Number of the oldest of them; segments are numbered from 1 in the order of writing.
+    pub oldest_segment: Option<u64>,
+    /// Number of the newest of them.
+    pub newest_segment: Option<u64>,
+    /// Second since 1970 at which the oldest segment was begun. `None` if an earlier version of
+    /// Floe wrote it, or its header cannot be read.
+    pub oldest_seconds: Option<u64>,
+    /// Second since 1970 at which the newest segment was begun.
+    pub newest_seconds: Option<u64>,
+    /// Memory of the index after the next open, in bytes.
+    pub index_bytes: u64,
+    /// The state that the next open reports: [`Opened::Clean`] if it reads the saved index,
+    /// [`Opened::Recovered`] if it reads the footers of the segments.
+    pub next_open: Opened,
+    /// Removals that the next open appends to the log, because a crash interrupted them.
+    pub interrupted_removals: u64,
+    /// Time that the reads of the next open took now.
+    pub open_time: Duration,
+}
+
+/// Counts of the records in the valid segments of a cache, and the damage in them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Contents {
-    /// Number of segments of the log.
+    /// Number of valid segments.
     pub segments: u64,
-    /// Segments without a footer, left at the end of the log or by a crash.
+    /// Segments without a footer: the last one, and those that a crash interrupted.
     pub open_segments: u64,
     /// Segments that could not be read.
     pub unreadable_segments: u64,
     /// Records of objects, including objects replaced or removed later.
     pub objects: u64,
+    /// Objects that the next open finds and whose records are intact.
+    pub live_objects: u64,
+    /// Objects that the next open finds and whose records are damaged or unreadable. Lookups of
+    /// them will be misses.
+    pub lost_objects: u64,
     /// Records of objects that are expired.
     pub expired: u64,
     /// Records of removals.
     pub removals: u64,
     /// Bytes of keys and values.
     pub object_bytes: u64,
-    /// Records named by a footer that are damaged.
+    /// Records that are damaged.
     pub damaged: u64,
+    /// The damage, in the order of the file; the first thousand places.
+    pub damage: Vec<Damage>,
+    /// Number of damaged places, including those that `damage` does not list.
+    pub damaged_places: u64,
 }
 
-fn open(path: &Path) -> Result<FileFlash, OpenError> {
-    Ok(FileFlash::open(path, &FlashOptions::default())?)
+/// A damaged place of a cache's file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Damage {
+    /// The damaged part.
+    pub kind: DamageKind,
+    /// Number of its segment, if it is in one.
+    pub segment: Option<u64>,
+    /// Offset in the file in bytes.
+    pub offset: u64,
 }
 
-fn superblock(flash: &FileFlash, path: &Path) -> Result<Superblock, OpenError> {
-    let block = read_superblock(flash).map_err(|failure| failure.at(path))?;
+/// The damaged part of a cache's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DamageKind {
+    /// One copy of the superblock; the other is intact.
+    Superblock,
+    /// The saved index. The next open reads the footers instead.
+    SavedIndex,
+    /// A segment that cannot be read.
+    Unreadable,
+    /// A footer. The next open reads the records instead, up to the first damaged one.
+    Footer,
+    /// The header of a segment.
+    Header,
+    /// A record.
+    Record,
+}
+
+impl DamageKind {
+    /// Returns the name of the kind: `superblock`, `saved_index`, `unreadable`, `footer`,
+    /// `header` or `record`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Superblock => "superblock",
+            Self::SavedIndex => "saved_index",
+            Self::Unreadable => "unreadable",
+            Self::Footer => "footer",
+            Self::Header => "header",
+            Self::Record => "record",
+        }
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            DamageKind::Superblock => "a copy of the superblock is damaged; the other is intact",
+            DamageKind::SavedIndex => "the saved index is damaged; the next open reads the footers",
+            DamageKind::Unreadable => "the segment cannot be read",
+            DamageKind::Footer => "the footer is damaged",
+            DamageKind::Header => "the header is damaged",
+            DamageKind::Record => "a record is damaged",
+        };
+        if let Some(segment) = self.segment {
+            write!(f, "segment {segment}, ")?;
+        }
+        write!(f, "offset {}: {what}", self.offset)
+    }
+}
+
+/// Reads and checks the superblock. That of a cache in use may be overwritten meanwhile.
+fn superblock(flash: &FileFlash, path: &Path, in_use: bool) -> Result<Superblock, OpenError> {
+    let mut attempts = if in_use { ATTEMPTS } else { 1 };
+    let block = loop {
+        attempts -= 1;
+        match read_superblock(flash) {
+            Err(OpenFailure::Damaged) if attempts > 0 => {}
+            result => break result.map_err(|failure| failure.at(path))?,
+        }
+    };
     let block = block.ok_or_else(|| OpenFailure::Foreign.at(path))?;
     let (expected, actual) = (block.geometry.total_bytes(), flash.size_bytes());
     match expected > actual {
@@ -64,84 +187,184 @@ fn superblock(flash: &FileFlash, path: &Path) -> Result<Superblock, OpenError> {
     }
 }
 
-/// Returns the facts in the superblock of a cache. No process may be using the cache.
+/// Returns facts about a cache. Of a cache that is in use, only those of its superblock. Otherwise
+/// the index is read or built as by an open, which takes its memory.
 ///
 /// # Errors
-/// When the file cannot be read, is in use, or holds something else.
+/// When the file cannot be read, or holds something else.
 pub fn info(path: impl AsRef<Path>) -> Result<Info, OpenError> {
     let path = path.as_ref();
-    let block = superblock(&open(path)?, path)?;
+    let (flash, in_use) = FileFlash::inspect(path, false)?;
+    let block = superblock(&flash, path, in_use)?;
+    let content = match in_use {
+        true => None,
+        false => Some(content_info(&flash, &block).map_err(|failure| failure.at(path))?),
+    };
     Ok(Info {
+        version: VERSION,
         id: block.id,
         session: block.session,
         clean: block.clean,
+        in_use,
+        file_bytes: flash.size_bytes(),
         segment_bytes: block.geometry.segment_bytes,
         segments: block.geometry.segments,
         saved_index_bytes: block.saved_bytes,
+        content,
     })
 }
 
-/// Reads all segments of a cache and checks every record. `progress` gets the number of segments
-/// read and the number of all segments. No process may be using the cache.
+fn content_info(flash: &FileFlash, block: &Superblock) -> Result<ContentInfo, OpenFailure> {
+    let begun = Instant::now();
+    let Survey { index, known, unlogged, opened, .. } = survey(flash, block, 0)?;
+    let open_time = begun.elapsed();
+    let (oldest, newest) = (known.first().copied(), known.last().copied());
+    let seconds = |id: Option<(u64, u64)>| {
+        let (number, session) = id?;
+        let mut page = flash.buffers().take(PAGE_BYTES);
+        flash.read(&mut page, block.geometry.segment_start(number)).ok()?;
+        let id = SegmentId { cache: block.id, number, session };
+        if SegmentId::decode(&page) == Some(id) { SegmentId::begun(&page) } else { None }
+    };
+    Ok(ContentInfo {
+        objects: index.len(),
+        used_segments: known.len() as u64,
+        oldest_segment: oldest.map(|(number, _)| number),
+        newest_segment: newest.map(|(number, _)| number),
+        oldest_seconds: seconds(oldest),
+        newest_seconds: seconds(newest),
+        index_bytes: index.memory_bytes(),
+        next_open: opened,
+        interrupted_removals: unlogged.len() as u64,
+        open_time,
+    })
+}
+
+/// Returns the figures of a cache's running session, or of its last one. A running cache writes
+/// them every ten seconds if they have changed. `None` if the file has none: an earlier version of
+/// Floe used the cache, or the file ends at the last segment.
+///
+/// # Errors
+/// When the file cannot be read, or holds something else.
+pub fn saved_stats(path: impl AsRef<Path>) -> Result<Option<SavedStats>, OpenError> {
+    let path = path.as_ref();
+    let (flash, in_use) = FileFlash::inspect(path, false)?;
+    let block = superblock(&flash, path, in_use)?;
+    saved_stats::read(&flash, &block, in_use).map_err(|error| OpenFailure::Io(error).at(path))
+}
+
+/// Reads all valid segments of a cache and checks every record. `progress` gets the number of
+/// segments read and the number of all valid ones. No process can open the cache meanwhile. Takes
+/// the memory of the index.
 ///
 /// # Errors
 /// When the file cannot be opened, is in use, or holds something else. Damage is no error: it is
-/// counted.
+/// counted and listed.
 pub fn check(
     path: impl AsRef<Path>,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Contents, OpenError> {
     let path = path.as_ref();
-    let flash = open(path)?;
-    let block = superblock(&flash, path)?;
-    let geometry = block.geometry;
+    let (flash, in_use) = FileFlash::inspect(path, true)?;
+    if in_use {
+        return Err(crate::flash::OpenError::InUse { path: path.to_owned() }.into());
+    }
+    let block = superblock(&flash, path, false)?;
+    let survey = survey(&flash, &block, 0).map_err(|failure| failure.at(path))?;
     let mut contents = Contents::default();
-    let mut bytes = flash.buffers().take(geometry.segment_bytes as usize);
-    for place in 0..geometry.segments {
-        progress(place, geometry.segments);
-        if flash.read(&mut bytes, geometry.segment_start(place)).is_err() {
+    contents.check_superblocks(&flash);
+    if block.clean && survey.opened != Opened::Clean {
+        let offset = block.geometry.segment_start(block.saved_at);
+        contents.add_damage(DamageKind::SavedIndex, None, offset);
+    }
+    let (known, all) = (&survey.known, survey.known.len() as u64);
+    let mut bytes = flash.buffers().take(block.geometry.segment_bytes as usize);
+    for (at, &(number, session)) in known.iter().enumerate() {
+        progress(at as u64, all);
+        let start = block.geometry.segment_start(number);
+        contents.segments += 1;
+        if flash.read(&mut bytes, start).is_err() {
             contents.unreadable_segments += 1;
+            contents.add_damage(DamageKind::Unreadable, Some(number), start);
             continue;
         }
-        let is_here = |id: &SegmentId| {
-            id.cache == block.id
-                && id.number % geometry.segments == place
-                && id.number >= block.first_segment
-        };
-        let trailer = Trailer::decode(&bytes[bytes.len() - TRAILER_BYTES..], block.id);
-        let header = SegmentId::decode(&bytes).filter(is_here);
-        let trailer = trailer.filter(|(trailer, _)| is_here(&trailer.id));
-        // A header without its trailer is newer, or the segment is open.
-        let closed = trailer.filter(|(trailer, _)| header.is_none_or(|id| id == trailer.id));
-        let Some(id) = header.or(closed.map(|(trailer, _)| trailer.id)) else { continue };
-        contents.segments += 1;
-        contents.open_segments += u64::from(closed.is_none());
-        let footer = closed.and_then(|(trailer, sum)| decode_footer(&bytes, trailer.entries, sum));
-        match footer {
-            Some(entries) => {
-                for entry in entries {
-                    let record = bytes.get(entry.offset..);
-                    match record.and_then(|record| Record::decode(record, id.salt())) {
-                        Some(record) => contents.count(&record),
-                        None => contents.damaged += 1,
-                    }
-                }
-            }
-            None => {
-                let mut offset = SEGMENT_HEADER_BYTES;
-                let at = |offset: usize| Record::decode(bytes.get(offset..)?, id.salt());
-                while let Some(record) = at(offset) {
-                    contents.count(&record);
-                    offset += record.header.log_bytes();
-                }
-            }
-        }
+        let id = SegmentId { cache: block.id, number, session };
+        // The session went on to the next segment, and so had written this one's footer.
+        let goes_on = known.get(at + 1).is_some_and(|next| *next == (number + 1, session));
+        contents.check_segment(&bytes, id, &block, &survey, goes_on);
     }
-    progress(geometry.segments, geometry.segments);
+    progress(all, all);
+    contents.lost_objects = survey.index.len().saturating_sub(contents.live_objects);
+    contents.damage.sort_by_key(|damage| damage.offset);
     Ok(contents)
 }
 
 impl Contents {
+    fn add_damage(&mut self, kind: DamageKind, segment: Option<u64>, offset: u64) {
+        self.damaged_places += 1;
+        if self.damage.len() < LISTED {
+            self.damage.push(Damage { kind, segment, offset });
+        }
+    }
+
+    /// Checks both copies of the superblock. A copy of zeros was not written yet.
+    fn check_superblocks(&mut self, flash: &FileFlash) {
+        let mut page = flash.buffers().take(PAGE_BYTES);
+        for offset in [0, PAGE_BYTES as u64] {
+            let is_intact = flash.read(&mut page, offset).is_ok()
+                && (page.iter().all(|byte| *byte == 0) || Superblock::decode(&page).is_ok());
+            if !is_intact {
+                self.add_damage(DamageKind::Superblock, None, offset);
+            }
+        }
+    }
+
+    /// Checks the records of a segment, by its footer or else one after the other.
+    fn check_segment(
+        &mut self,
+        bytes: &[u8],
+        id: SegmentId,
+        block: &Superblock,
+        survey: &Survey,
+        goes_on: bool,
+    ) {
+        let (geometry, seed) = (block.geometry, block.hash_seed);
+        let start = geometry.segment_start(id.number);
+        let trailer = Trailer::decode(&bytes[bytes.len() - TRAILER_BYTES..], id.cache);
+        let closed = trailer.filter(|(trailer, _)| trailer.id == id);
+        let footer = closed.and_then(|(trailer, sum)| decode_footer(bytes, trailer.entries, sum));
+        if footer.is_none() {
+            self.open_segments += u64::from(closed.is_none());
+            if goes_on || closed.is_some() {
+                let offset = start + (bytes.len() - TRAILER_BYTES) as u64;
+                self.add_damage(DamageKind::Footer, Some(id.number), offset);
+            }
+        }
+        if SegmentId::decode(bytes) != Some(id) {
+            self.add_damage(DamageKind::Header, Some(id.number), start);
+        }
+        let entries = footer.unwrap_or_else(|| scan_records(bytes, seed, id));
+        for entry in entries {
+            let record = bytes.get(entry.offset..);
+            let record = record.and_then(|record| Record::decode(record, id.salt()));
+            let intact = record.filter(|record| {
+                record.header.kind == entry.kind && hash_of(record, seed) == entry.hash
+            });
+            let Some(record) = intact else {
+                self.damaged += 1;
+                self.add_damage(DamageKind::Record, Some(id.number), start + entry.offset as u64);
+                continue;
+            };
+            self.count(&record);
+            let address = geometry.address(id.number, entry.offset);
+            let place = survey.index.peek(entry.hash);
+            self.live_objects += u64::from(
+                entry.kind == RecordKind::Object
+                    && place.is_some_and(|place| place.address == address),
+            );
+        }
+    }
+
     fn count(&mut self, record: &Record<'_>) {
         let header = record.header;
         if header.kind == RecordKind::Removal {

@@ -12,12 +12,13 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use crate::flash::Flash;
 use crate::format::{
     ENTRY_BYTES, FooterEntry, Geometry, LengthCode, NOTES, Note, PAGE_BYTES, Record, RecordHeader,
     RecordKind, SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, crc, footer_bytes,
-    salt_record,
+    salt_record, seconds_now,
 };
 use crate::index::Place;
 
@@ -30,6 +31,8 @@ const LARGE_CHUNK_BYTES: usize = 1 << 20;
 const PRODUCER_SEGMENTS: usize = 2;
 /// Number of segments after the open one whose places the writer empties in advance.
 pub(crate) const EMPTY_AHEAD: u64 = 2;
+/// Time between two writings of the statistics.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// Maximum number of segments in memory.
 pub(crate) const SEGMENTS_IN_MEMORY: usize = PRODUCER_SEGMENTS + 1;
 
@@ -161,6 +164,8 @@ enum Work {
     },
     /// Make the log durable up to this position.
     Sync(u64),
+    /// Write the statistics.
+    Report,
     End,
 }
 
@@ -180,6 +185,9 @@ pub(crate) trait Evict {
     /// # Errors
     /// When the flash fails; the log then ends.
     fn evict(&mut self, number: u64) -> io::Result<()>;
+
+    /// Writes the statistics to the file. Called from time to time.
+    fn report(&mut self) {}
 }
 
 impl Log {
@@ -243,6 +251,11 @@ impl Log {
         sessions.store(0, Ordering::Relaxed);
     }
 
+    /// Returns the number of the cache and that of the session.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        (self.cache_id, self.session)
+    }
+
     /// Returns the identity of the content in a place.
     pub(crate) fn segment_in(&self, place: u64) -> SegmentId {
         let (number, session) = &self.places[place as usize];
@@ -259,7 +272,7 @@ impl Log {
         let size = self.geometry.segment_bytes as usize;
         let id = SegmentId { cache: self.cache_id, number, session: self.session };
         let mut bytes = state.spare.pop().unwrap_or_else(|| vec![0; size]);
-        id.encode(&mut bytes);
+        id.encode(&mut bytes, seconds_now());
         self.set_place(number, self.session);
         let segment = Arc::new(Segment { id, bytes: RwLock::new(bytes) });
         self.resident.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&segment));
@@ -589,8 +602,9 @@ impl Log {
     pub(crate) fn run(&self, evict: &mut impl Evict) {
         let mut chunk =
             self.flash.buffers().take(LARGE_CHUNK_BYTES.min(self.geometry.segment_bytes as usize));
+        let mut report_at = Instant::now() + REPORT_EVERY;
         loop {
-            let result = match self.next_work() {
+            let result = match self.next_work(report_at) {
                 Work::Evict(number) => evict.evict(number).map(|()| {
                     let mut state = lock(&self.state);
                     state.empty_until = number + 1;
@@ -604,21 +618,31 @@ impl Log {
                     state.durable = state.durable.max(position);
                     self.notify(state);
                 }),
+                Work::Report => {
+                    evict.report();
+                    report_at = Instant::now() + REPORT_EVERY;
+                    Ok(())
+                }
                 Work::End => return,
             };
             if let Err(error) = result {
                 self.fail(&error);
+                evict.report();
                 return;
             }
         }
     }
 
-    /// Waits for the next work.
-    fn next_work(&self) -> Work {
+    /// Waits for the next work, or until `report_at`.
+    fn next_work(&self, report_at: Instant) -> Work {
         let mut state = lock(&self.state);
         loop {
             if state.failed.is_some() {
                 return Work::End;
+            }
+            let wait = report_at.saturating_duration_since(Instant::now());
+            if wait.is_zero() && !state.ending {
+                return Work::Report;
             }
             let open = state.fillings.back().expect("a segment is open").segment.id.number;
             let first = state.fillings.front().expect("a segment is open");
@@ -656,7 +680,8 @@ impl Log {
             if may_evict && state.empty_until <= open + EMPTY_AHEAD {
                 return Work::Evict(state.empty_until);
             }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.work.wait_timeout(state, wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

@@ -175,22 +175,16 @@ pub(crate) fn open<T>(
     if expected > actual {
         return Err(OpenFailure::Short { expected, actual });
     }
-    let units = geometry.segments * geometry.segment_bytes / UNIT_BYTES as u64;
-    let saved = match (found, block.clean && block.saved_at > 0) {
-        (Some(_), true) => load_index(&*flash, &block, units)?,
-        _ => None,
-    };
-    let (mut unlogged, mut next_note) = (Vec::new(), 0);
-    let (opened, index, next, known) = match (found, saved) {
-        (None, _) => (Opened::New, Index::new(units, options.expected_objects), 1, Vec::new()),
-        (Some(_), Some((index, known))) => (Opened::Clean, index, block.saved_at, known),
-        (Some(_), None) => {
-            let (index, next, known) = rebuild(&*flash, &block, options.expected_objects, units)?;
-            let notes = read_notes(&*flash, &block)?;
-            next_note = notes.last().map_or(0, |note| note.number + 1);
-            unlogged = apply_notes(&index, geometry, &known, &notes);
-            (Opened::Recovered, index, next, known)
-        }
+    let Survey { index, next, next_note, known, unlogged, opened } = match found {
+        Some(_) => survey(&*flash, &block, options.expected_objects)?,
+        None => Survey {
+            index: Index::new(units(geometry), options.expected_objects),
+            next: 1,
+            next_note: 0,
+            known: Vec::new(),
+            unlogged: Vec::new(),
+            opened: Opened::New,
+        },
     };
     let superblock = SuperblockWriter { block: Mutex::new(block) };
     let session = block.session + 1;
@@ -207,6 +201,48 @@ pub(crate) fn open<T>(
         sweeps: AtomicUsize::new(0),
     };
     Ok(OpenStore { store, superblock, opened, unlogged })
+}
+
+/// The content of a cache's flash, as found without writing anything.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    pub(crate) index: Index,
+    /// Number of the segment at which the log continues.
+    pub(crate) next: u64,
+    /// Number of the next removal note.
+    next_note: u64,
+    /// Numbers and sessions of the valid segments, by number.
+    pub(crate) known: Vec<(u64, u64)>,
+    /// Hashes of keys whose removal the log does not have.
+    pub(crate) unlogged: Vec<u64>,
+    pub(crate) opened: Opened,
+}
+
+/// Reads the saved index, or builds the index from the segments and the removal notes.
+pub(crate) fn survey(
+    flash: &dyn Flash,
+    block: &Superblock,
+    expected_objects: u64,
+) -> Result<Survey, OpenFailure> {
+    let (geometry, next) = (block.geometry, block.saved_at);
+    if block.clean
+        && next > 0
+        && let Some((index, mut known)) = load_index(flash, block, units(geometry))?
+    {
+        known.sort_unstable();
+        let (unlogged, opened) = (Vec::new(), Opened::Clean);
+        return Ok(Survey { index, next, next_note: 0, known, unlogged, opened });
+    }
+    let (index, next, known) = rebuild(flash, block, expected_objects, units(geometry))?;
+    let notes = read_notes(flash, block)?;
+    let next_note = notes.last().map_or(0, |note| note.number + 1);
+    let unlogged = apply_notes(&index, geometry, &known, &notes);
+    Ok(Survey { index, next, next_note, known, unlogged, opened: Opened::Recovered })
+}
+
+/// Returns the number of addresses of a cache.
+fn units(geometry: Geometry) -> u64 {
+    geometry.segments * geometry.segment_bytes / UNIT_BYTES as u64
 }
 
 fn begin_session(superblock: &SuperblockWriter, flash: &dyn Flash) -> io::Result<()> {
@@ -432,7 +468,7 @@ pub(crate) fn save<T>(store: &Arc<Store<T>>, writer: &SuperblockWriter) -> io::R
     // The places for the index give up what they hold. A later crash must not find it either, since
     // the log does not have the removals of what is not in the index.
     let flash = &*store.log.flash;
-    let mut evictor = Evictor(Arc::clone(store));
+    let mut evictor = Evictor { store: Arc::clone(store), reporter: Default::default() };
     let mut zeros = flash.buffers().take(PAGE_BYTES);
     zeros.fill(0);
     for number in next..next + needed {
@@ -459,6 +495,8 @@ pub(crate) fn save<T>(store: &Arc<Store<T>>, writer: &SuperblockWriter) -> io::R
     let length = saver.offset + saver.chunk.len() as u64;
     saver.flush()?;
     let sum = saver.sum;
+    let counters = &store.log.counters;
+    counters.written_bytes.fetch_add(length.next_multiple_of(PAGE_BYTES as u64), Ordering::Relaxed);
     flash.sync()?;
     writer.write(flash, |block| {
         block.clean = true;

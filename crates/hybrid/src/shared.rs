@@ -11,13 +11,15 @@ use floe_memory::Cache;
 
 use crate::codec::{Key, Value};
 use crate::flow::{CALL_BEGAN, CHANGING, Departing, Flow, Held, LEFT, lock};
-use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, UNIT_BYTES};
+use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, UNIT_BYTES, seconds_now};
 use crate::insertion::{Declined, Inserted};
 use crate::log::Refused;
 use crate::options::{InsertOptions, Placement};
 use crate::order::Change;
 use crate::recovery::{self, Opened, SuperblockWriter};
-use crate::store::{Store, hash_key, seconds_now};
+use crate::saved_stats;
+use crate::stats::{FlashStats, Stats};
+use crate::store::{Reporter, Store, hash_key};
 
 /// Bytes of memory that an entry takes beside its key and value.
 const ENTRY_OVERHEAD: usize = 96;
@@ -34,6 +36,7 @@ pub(crate) struct Shared<K: Key + Send + Sync + 'static, V: Value> {
     pub(crate) opened: Opened,
     pub(crate) time_to_live: Option<Duration>,
     pub(crate) writer: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) reporter: Reporter,
 }
 
 impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
@@ -45,6 +48,25 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
             let left = shared.memory_bytes.saturating_sub(now);
             shared.memory.resize_weight(left.max(shared.memory_bytes / 8));
         }
+    }
+
+    /// Writes the statistics to the file, now and from now on.
+    pub(crate) fn begin_reports(&self) {
+        let (memory, flow) = (self.memory.clone(), Arc::clone(&self.flow));
+        let written = Mutex::new(Vec::new());
+        let report = move |closed: bool| {
+            let stats = Stats { memory: memory.stats(), flash: FlashStats::of(&flow) };
+            let (log, figures) = (&flow.store.log, stats.figures());
+            let mut written = lock(&written);
+            if closed || *written != figures {
+                written.clone_from(&figures);
+                // Without the page, `floe hybrid stats` has older figures.
+                let (flash, identity) = (&*log.flash, log.identity());
+                let _ = saved_stats::write(flash, log.geometry, identity, figures, closed);
+            }
+        };
+        report(false);
+        let _ = self.reporter.set(Box::new(report));
     }
 
     pub(crate) fn store(&self) -> &Store<Departing> {
@@ -225,10 +247,14 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         }
         store.log.end_soon();
         let _ = writer.join(); // a panic of it has ended the log
-        match store.log.failure() {
+        let saved = match store.log.failure() {
             Some(failure) => Err(io::Error::other(failure)),
             None => recovery::save(store, &self.superblock),
+        };
+        if let (Some(report), Ok(())) = (self.reporter.get(), &saved) {
+            report(true);
         }
+        saved
     }
 }
 

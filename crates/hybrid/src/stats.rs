@@ -1,5 +1,10 @@
 //! Statistics of a hybrid cache.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::flow::Flow;
+use crate::read_times::ReadTimes;
+
 /// Statistics of a [`Hybrid`](crate::Hybrid).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -50,14 +55,67 @@ pub struct FlashStats {
     pub appended_bytes: u64,
     /// Bytes of records appended again when their segment was evicted.
     pub kept_bytes: u64,
-    /// Bytes written to flash, footers and padding included.
+    /// Bytes written to flash, with footers, padding and the saved index.
     pub written_bytes: u64,
+    /// Reads of flash for lookups.
+    pub reads: u64,
+    /// Bytes read from flash for lookups, and for objects that are kept.
+    pub read_bytes: u64,
+    /// Times of reads for single lookups, of which one in 16 is measured.
+    pub read_times: ReadTimes,
     /// Size of the flash in bytes.
     pub capacity_bytes: u64,
+    /// Number of segments of the flash.
+    pub segments: u64,
     /// True if reads and writes bypass the system's page cache.
     pub is_direct: bool,
     /// Memory of the index in bytes.
     pub index_bytes: u64,
     /// Description of the failure that ended the part on flash, if there was one.
     pub failure: Option<String>,
+}
+
+impl FlashStats {
+    pub(crate) fn of(flow: &Flow) -> Self {
+        let (counters, store) = (&flow.counters, &flow.store);
+        let (of_store, of_log) = (&store.counters, &store.log.counters);
+        let geometry = store.log.geometry;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Self {
+            hits: load(&counters.hits),
+            misses: load(&counters.misses),
+            objects: store.index.len(),
+            inserted: load(&of_store.inserted),
+            evicted: load(&of_store.evicted),
+            kept: load(&of_store.kept),
+            dropped_used: load(&of_store.dropped_used),
+            collided: load(&of_store.collided),
+            mistaken: load(&of_store.mistaken),
+            damaged: load(&of_store.damaged),
+            failed_reads: load(&of_store.failed_reads),
+            superseded: load(&counters.superseded),
+            declined_by_options: load(&counters.by_options),
+            declined_behind: load(&counters.behind),
+            declined_too_large: load(&counters.too_large),
+            declined_failed: load(&counters.failed),
+            appended_bytes: load(&of_log.appended_bytes),
+            kept_bytes: load(&of_log.kept_bytes),
+            written_bytes: load(&of_log.written_bytes),
+            reads: load(&of_store.reads),
+            read_bytes: load(&of_store.read_bytes),
+            read_times: of_store.read_clock.read(),
+            capacity_bytes: geometry.segments * geometry.segment_bytes,
+            segments: geometry.segments,
+            is_direct: store.log.flash.is_direct(),
+            index_bytes: store.index.memory_bytes(),
+            failure: store.log.failure(),
+        }
+    }
+
+    /// Returns the bytes written to flash for each byte that producers appended. `None` before the
+    /// first.
+    pub fn write_amplification(&self) -> Option<f64> {
+        let (appended, written) = (self.appended_bytes, self.written_bytes);
+        (appended > 0).then(|| written as f64 / appended as f64)
+    }
 }

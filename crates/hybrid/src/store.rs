@@ -1,9 +1,8 @@
 //! The store on flash: the [log](crate::log) and the [index](crate::index), keyed by hashes.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use twox_hash::XxHash3_64;
@@ -12,11 +11,12 @@ use crate::flash::{Buffer, Flash};
 use crate::format::{
     ENTRY_BYTES, FooterEntry, Geometry, LengthCode, PAGE_BYTES, RECORD_HEADER_BYTES, Record,
     RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, UNIT_BYTES,
-    crc, footer_bytes,
+    crc, footer_bytes, seconds_now,
 };
 use crate::index::{Index, Inserted, Place};
 use crate::log::{Evict, Log, Refused};
 use crate::order::Stripes;
+use crate::read_times::ReadClock;
 
 /// Bytes that eviction and recovery read at a time.
 const READ_BYTES: usize = 1 << 20;
@@ -42,6 +42,12 @@ pub(crate) struct StoreCounters {
     pub(crate) damaged: AtomicU64,
     /// Reads that failed.
     pub(crate) failed_reads: AtomicU64,
+    /// Reads for lookups.
+    pub(crate) reads: AtomicU64,
+    /// Bytes read for lookups and for records that are kept.
+    pub(crate) read_bytes: AtomicU64,
+    /// Times of reads for single lookups.
+    pub(crate) read_clock: ReadClock,
 }
 
 pub(crate) fn count(counter: &AtomicU64) {
@@ -51,11 +57,6 @@ pub(crate) fn count(counter: &AtomicU64) {
 /// Returns the hash of an encoded key, the same in all versions of Floe.
 pub(crate) fn hash_key(seed: u64, key: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(seed, key)
-}
-
-/// Returns the seconds since 1970.
-pub(crate) fn seconds_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The store of a cache. `T` is the type of an object on its way from memory to flash.
@@ -147,13 +148,21 @@ impl<T> Store<T> {
         Ok(())
     }
 
+    fn count_read(&self, len: usize) {
+        count(&self.counters.reads);
+        self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed); // a statistic
+    }
+
     /// Reads the pages that hold a record.
     fn read_pages(&self, place: Place) -> io::Result<(Buffer, usize, u32)> {
         let (offset, len, skip) = self.log.pages(place);
         let (at, _) = self.log.geometry.locate(place.address);
         let salt = self.log.segment_in(at).salt();
         let mut buffer = self.log.flash.buffers().take(len);
+        self.count_read(len);
+        let began = ReadClock::begin();
         self.log.flash.read(&mut buffer, offset)?;
+        self.counters.read_clock.end(began);
         Ok((buffer, skip, salt))
     }
 
@@ -185,7 +194,9 @@ impl<T> Store<T> {
             return Ok(found);
         }
         let ((offset, len), pending) = self.begin_read(hash, place, key);
+        let began = ReadClock::begin();
         let buffer = self.log.flash.start(offset, len).await;
+        self.counters.read_clock.end(began);
         self.end_read(pending, buffer, read)
     }
 
@@ -212,6 +223,7 @@ impl<T> Store<T> {
         let (offset, len, skip) = self.log.pages(place);
         let (at, _) = self.log.geometry.locate(place.address);
         let salt = self.log.segment_in(at).salt();
+        self.count_read(len);
         ((offset, len), PendingRead { hash, place, key, skip, salt })
     }
 
@@ -286,9 +298,15 @@ pub(crate) struct PendingRead {
     salt: u32,
 }
 
+/// The writing of the statistics to the file, set once the cache is complete. It is called with
+/// true when the session is closed.
+pub(crate) type Reporter = Arc<OnceLock<Box<dyn Fn(bool) + Send + Sync>>>;
+
 /// The eviction of segments, called by the log's writer.
-#[derive(Debug)]
-pub(crate) struct Evictor<T>(pub(crate) Arc<Store<T>>);
+pub(crate) struct Evictor<T> {
+    pub(crate) store: Arc<Store<T>>,
+    pub(crate) reporter: Reporter,
+}
 
 /// A record to be kept.
 struct Kept {
@@ -299,7 +317,7 @@ struct Kept {
 
 impl<T> Evict for Evictor<T> {
     fn evict(&mut self, number: u64) -> io::Result<()> {
-        let store = &*self.0;
+        let store = &*self.store;
         let geometry = store.log.geometry;
         let place = number % geometry.segments;
         let id = store.log.segment_in(place);
@@ -330,6 +348,12 @@ impl<T> Evict for Evictor<T> {
         }
         keep(store, place, id, &kept)
     }
+
+    fn report(&mut self) {
+        if let Some(report) = self.reporter.get() {
+            report(false);
+        }
+    }
 }
 
 /// Appends the kept records of an evicted segment to the end of the log.
@@ -354,6 +378,7 @@ fn keep<T>(store: &Store<T>, place: u64, id: SegmentId, kept: &[Kept]) -> io::Re
         let mut buffer = store.log.flash.buffers().take(until - from);
         let start = geometry.segment_start(place) + from as u64;
         let read = store.log.flash.read(&mut buffer, start);
+        store.counters.read_bytes.fetch_add((until - from) as u64, Ordering::Relaxed);
         if read.is_err() {
             count(&store.counters.failed_reads);
         }
@@ -428,7 +453,7 @@ pub(crate) fn decode_footer(bytes: &[u8], entries: usize, sum: u32) -> Option<Ve
     (crc(entries) == sum).then(|| entries.chunks(ENTRY_BYTES).map(FooterEntry::decode).collect())
 }
 
-/// Reads the records of a segment in order, up to the first incomplete or damaged one.
+/// Reads a segment whose footer is missing or damaged, and returns the entries of its records.
 fn scan(
     flash: &dyn Flash,
     (geometry, hash_seed): (Geometry, u64),
@@ -437,20 +462,29 @@ fn scan(
 ) -> io::Result<Vec<FooterEntry>> {
     let mut bytes = flash.buffers().take(geometry.segment_bytes as usize);
     flash.read(&mut bytes, geometry.segment_start(place))?;
+    Ok(scan_records(&bytes, hash_seed, id))
+}
+
+/// Returns the entries of a segment's records in order, up to the first incomplete or damaged one.
+pub(crate) fn scan_records(bytes: &[u8], hash_seed: u64, id: SegmentId) -> Vec<FooterEntry> {
     let mut entries = Vec::new();
-    if SegmentId::decode(&bytes) != Some(id) {
-        return Ok(entries);
+    if SegmentId::decode(bytes) != Some(id) {
+        return entries;
     }
     let mut offset = SEGMENT_HEADER_BYTES;
     while let Some(record) = bytes.get(offset..).and_then(|rest| Record::decode(rest, id.salt())) {
-        let header = record.header;
-        let hash = match (header.kind, record.key.try_into()) {
-            (RecordKind::Removal, Ok(hash)) => u64::from_le_bytes(hash),
-            _ => hash_key(hash_seed, record.key),
-        };
+        let (header, hash) = (record.header, hash_of(&record, hash_seed));
         let length = LengthCode::of(header.record_bytes());
         entries.push(FooterEntry { hash, offset, length, kind: header.kind });
         offset += header.log_bytes();
     }
-    Ok(entries)
+    entries
+}
+
+/// Returns the hash of a record's key.
+pub(crate) fn hash_of(record: &Record<'_>, hash_seed: u64) -> u64 {
+    match (record.header.kind, record.key.try_into()) {
+        (RecordKind::Removal, Ok(hash)) => u64::from_le_bytes(hash),
+        _ => hash_key(hash_seed, record.key),
+    }
 }

@@ -36,7 +36,7 @@ impl Rig {
         let open = recovery::open(flash.clone(), &options).unwrap();
         let OpenStore { store, superblock: writer, opened, unlogged } = open;
         let store = Arc::new(store);
-        let mut evictor = Evictor(Arc::clone(&store));
+        let mut evictor = Evictor { store: Arc::clone(&store), reporter: Default::default() };
         let log = Arc::clone(&store);
         let thread = std::thread::spawn(move || log.log.run(&mut evictor));
         if opened == Opened::Recovered {

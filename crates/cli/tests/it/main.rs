@@ -16,6 +16,7 @@ mod evict;
 mod exports;
 mod failing_cache;
 mod hosts;
+mod hybrid;
 mod interference;
 mod kept;
 mod kept_checked;

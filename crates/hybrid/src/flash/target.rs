@@ -162,6 +162,39 @@ impl Target {
         Ok(Target { file, cached, size_bytes, direct, block_device, forks: forks() })
     }
 
+    /// Opens an existing file or block device for reading only. With `patience`, waits for the end
+    /// of a process that has just been killed. Returns the target, and whether another process, or
+    /// a cache of this one, has it open for writing. Unless it has, the lock keeps writers away.
+    pub(super) fn inspect(path: &Path, patience: bool) -> Result<(Target, bool), OpenError> {
+        let failed = |what| move |source| OpenError::System { what, path: path.to_owned(), source };
+        let data = std::fs::metadata(path).map_err(failed("open"))?;
+        let block_device = is_block_device(&data);
+        if !block_device && !data.is_file() {
+            return Err(OpenError::NotAFile { path: path.to_owned() });
+        }
+        let open = |direct| {
+            let mut how = OpenOptions::new();
+            how.read(true);
+            set_flags(&mut how, direct, false);
+            how.open(path)
+        };
+        let (file, direct) = match open_direct(&open).map_err(failed("open"))? {
+            Some(file) => (file, true),
+            None => (open(false).map_err(failed("open"))?, false),
+        };
+        let is_taken = |error: &TryLockError| patience && matches!(error, TryLockError::WouldBlock);
+        let in_use = match patiently(|| file.try_lock_shared(), is_taken) {
+            Ok(()) => false,
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
+        };
+        let end = (&mut &file).seek(SeekFrom::End(0)).map_err(failed("find the size of"))?;
+        let size_bytes = end - end % ALIGNMENT as u64;
+        let cached = None;
+        let target = Target { file, cached, size_bytes, direct, block_device, forks: forks() };
+        Ok((target, in_use))
+    }
+
     /// Fills `into` from `offset` on, blocking.
     pub(super) fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
         self.check_range(into.len(), offset, into.as_ptr())?;
