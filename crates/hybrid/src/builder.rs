@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::{Key, Value};
+use crate::compression::Compression;
 use crate::flash::{FileFlash, FlashOptions};
 use crate::flow::{OnFull, Settings};
 use crate::format::{Geometry, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, PAGE_BYTES};
@@ -23,6 +24,8 @@ pub struct Builder<K, V> {
     flash: Option<(PathBuf, Option<u64>)>,
     on_full: OnFull,
     time_to_live: Option<Duration>,
+    refresh_ahead: Option<Duration>,
+    compression: Compression,
     object_bytes: u64,
     keep_share: f64,
     types: PhantomData<fn() -> (K, V)>,
@@ -99,6 +102,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             flash: None,
             on_full: OnFull::default(),
             time_to_live: None,
+            refresh_ahead: None,
+            compression: Compression::default(),
             object_bytes: 16 << 10,
             keep_share: 0.25,
             types: PhantomData,
@@ -141,6 +146,18 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
         Self { time_to_live: Some(time), ..self }
     }
 
+    /// Sets the time before the end of the time to live from which objects are refreshed; see
+    /// [`InsertOptions::refresh_ahead`](crate::InsertOptions::refresh_ahead).
+    pub fn refresh_ahead(self, time: Duration) -> Self {
+        Self { refresh_ahead: Some(time), ..self }
+    }
+
+    /// Sets the compression of values on flash. By default they are not compressed. Objects that
+    /// are there already stay as they are, and are read.
+    pub fn compression(self, compression: Compression) -> Self {
+        Self { compression, ..self }
+    }
+
     /// Sets the expected mean size of an object, key and value, in bytes. The index is then
     /// allocated for the expected number of objects and need not grow.
     pub fn object_bytes(self, bytes: u64) -> Self {
@@ -177,8 +194,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
         };
         let open =
             recovery::open(Arc::new(flash), &options).map_err(|failure| failure.at(&path))?;
-        let settings =
-            Settings { memory_bytes, on_full: self.on_full, time_to_live: self.time_to_live };
+        let settings = Settings {
+            memory_bytes,
+            on_full: self.on_full,
+            time_to_live: self.time_to_live,
+            refresh_ahead: self.refresh_ahead,
+            compression: self.compression,
+        };
         Hybrid::assemble(open, &settings).map_err(|source| OpenError::Io { path, source })
     }
 }

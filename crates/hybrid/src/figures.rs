@@ -110,6 +110,8 @@ const FIGURES: &[Figure] = figures! {
         "Reads of flash that failed.", |it| it.flash.failed_reads;
     Counter "read_errors_total" { error: "damaged" } "damaged_records",
         "Records read whose checksum did not match.", |it| it.flash.damaged;
+    Counter "read_errors_total" { error: "undecoded" } "undecoded_values",
+        "Values read that could not be decoded.", |it| it.flash.undecoded;
     Counter "mistaken_reads_total" {} "mistaken_reads",
         "Reads of flash that found the record of another key.", |it| it.flash.mistaken;
     Counter "appended_bytes_total" {} "appended_bytes",

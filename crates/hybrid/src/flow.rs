@@ -10,7 +10,10 @@ use std::time::Duration;
 use floe_memory::Cause;
 
 use crate::codec::{Key, Value};
-use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, seconds_now};
+use crate::compression::Compression;
+use crate::format::{
+    Lifetime, MAX_KEY_BYTES, Record, RecordHead, RecordHeader, RecordKind, seconds_now,
+};
 use crate::insertion::{Declined, Inserted};
 use crate::log::Refused;
 use crate::options::Placement;
@@ -43,6 +46,8 @@ pub(crate) struct Settings {
     pub(crate) memory_bytes: u64,
     pub(crate) on_full: OnFull,
     pub(crate) time_to_live: Option<Duration>,
+    pub(crate) refresh_ahead: Option<Duration>,
+    pub(crate) compression: Compression,
 }
 
 /// A value in memory.
@@ -50,24 +55,26 @@ pub(crate) struct Settings {
 pub(crate) struct Held<V> {
     pub(crate) value: V,
     pub(crate) weight: u32,
-    /// Second since 1970 from which on the object is expired; 0 for never.
-    pub(crate) expires: u32,
+    pub(crate) lifetime: Lifetime,
     /// True if the object was written to flash. Flash may have evicted it since.
     pub(crate) on_flash: bool,
     pub(crate) placement: Placement,
+    /// True while a refresh in the background is under way.
+    pub(crate) refreshing: AtomicBool,
 }
 
 /// An encoded object on its way from memory to flash.
 pub(crate) struct Departing {
     pub(crate) header: RecordHeader,
-    pub(crate) encoded: [u8; RECORD_HEADER_BYTES],
-    /// Bytes of key and value.
+    pub(crate) head: RecordHead,
+    /// Bytes of key and stored value.
     pub(crate) body: Vec<u8>,
 }
 
 impl Departing {
-    pub(crate) fn key_and_value(&self) -> (&[u8], &[u8]) {
-        self.body.split_at(self.header.key_bytes)
+    pub(crate) fn record(&self) -> Record<'_> {
+        let (key, value) = self.body.split_at(self.header.key_bytes);
+        Record { header: self.header, key, value }
     }
 }
 
@@ -94,6 +101,7 @@ pub(crate) struct FlowCounters {
 pub(crate) struct Flow {
     pub(crate) store: Arc<Store<Departing>>,
     pub(crate) on_full: OnFull,
+    pub(crate) compression: Compression,
     /// Hashes of objects that wait for room in the log.
     pub(crate) waiting: Mutex<VecDeque<u64>>,
     /// True if `waiting` may have objects.
@@ -118,7 +126,7 @@ impl Flow {
         if held.on_flash || !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed) {
             return;
         }
-        if held.expires != 0 && u64::from(held.expires) <= seconds_now() {
+        if held.lifetime.is_expired(seconds_now()) {
             return;
         }
         if held.placement != Placement::Both {
@@ -127,13 +135,15 @@ impl Flow {
             return answer(hash, Inserted::Declined(Declined::TooLargeForMemory));
         }
         let since = CALL_BEGAN.get();
-        key.encode_key(|key| held.value.encode(|value| self.send(key, value, held.expires, since)));
+        key.encode_key(|key| {
+            held.value.encode(|value| self.send(key, value, held.lifetime, since))
+        });
     }
 
     /// Appends an object to the log, or queues it until there is room. Counts it if it is declined.
-    pub(crate) fn send(&self, key: &[u8], value: &[u8], expires: u32, since: u64) {
+    pub(crate) fn send(&self, key: &[u8], value: &[u8], lifetime: Lifetime, since: u64) {
         let hash = hash_key(self.store.hash_seed, key);
-        let sent = self.try_send(hash, (key, value), expires, since);
+        let sent = self.try_send(hash, (key, value), lifetime, since);
         if let Err(declined) = sent {
             count(match declined {
                 Declined::Behind => &self.counters.behind,
@@ -149,28 +159,37 @@ impl Flow {
         &self,
         hash: u64,
         (key, value): (&[u8], &[u8]),
-        expires: u32,
+        lifetime: Lifetime,
         since: u64,
     ) -> Result<(), Declined> {
-        let kind = RecordKind::Object;
-        let header = RecordHeader { kind, key_bytes: key.len(), value_bytes: value.len(), expires };
+        let mut header = RecordHeader::new(RecordKind::Object, key, value);
+        header.lifetime = lifetime;
         if !self.fits(&header) {
-            return Err(Declined::TooLarge);
+            return Err(Declined::TooLarge); // compressed or not, so that memory bounds the value
         }
-        let encoded = header.encode(key, value);
+        let compressed = self.compression.compress(value);
+        let value = match &compressed {
+            Some((how, smaller)) => {
+                header.compressed = Some(*how);
+                header.value_bytes = smaller.len();
+                smaller
+            }
+            None => value,
+        };
+        let head = header.encode(key, value);
         let mut stripe = self.store.stripes.of(hash);
         // Memory may decline the very object that this call inserts.
         let own = usize::from(CHANGING.get() == hash);
         if stripe.changed_since(hash, since, own) || self.store.stripes.cleared_since(since) {
             return Err(Declined::Superseded);
         }
-        match self.store.append_object(hash, &header, &encoded, key, value) {
+        match self.store.append_object(hash, &header, &head, key, value) {
             Ok(()) => Ok(()),
             Err(Refused::Ended) => Err(Declined::FlashEnded),
             Err(Refused::Full) if self.on_full == OnFull::Decline => Err(Declined::Behind),
             Err(Refused::Full) => {
                 let body = [key, value].concat();
-                stripe.depart(hash, Departing { header, encoded, body });
+                stripe.depart(hash, Departing { header, head, body });
                 drop(stripe);
                 lock(&self.waiting).push_back(hash);
                 self.waits.store(true, Ordering::Release);
@@ -196,8 +215,8 @@ impl Flow {
             let mut stripe = self.store.stripes.of(hash);
             // There is none if the key has changed.
             if let Some(object) = stripe.departing(hash) {
-                let (key, value) = object.key_and_value();
-                match self.store.append_object(hash, &object.header, &object.encoded, key, value) {
+                let Record { key, value, .. } = object.record();
+                match self.store.append_object(hash, &object.header, &object.head, key, value) {
                     Ok(()) => {}
                     Err(Refused::Ended) => count(&self.counters.failed),
                     Err(Refused::Full) => return Some(object.header.log_bytes()),

@@ -6,6 +6,7 @@
 //! begins with a header, has records after it, and ends with a footer that lists the records. All
 //! integers are little-endian. Checksums are CRC-32C.
 
+use std::ops::{Deref, Range};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crc_fast::{CrcAlgorithm, Digest, checksum};
@@ -26,6 +27,15 @@ pub(crate) const SEGMENTS_START: u64 = 64 << 10;
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
 /// Bytes of a record before its key.
 pub(crate) const RECORD_HEADER_BYTES: usize = 16;
+/// Most bytes of a record before its key: the header and both words that may follow it.
+pub(crate) const MAX_HEAD_BYTES: usize = RECORD_HEADER_BYTES + 2 * WORD_BYTES;
+const WORD_BYTES: usize = 4;
+/// Flag: a word with the time from which the object is stale.
+const STALE: u8 = 1;
+/// Flag: a word with the length of the value before its compression.
+const COMPRESSED: u8 = 2;
+/// Position of the method of compression in the flags.
+const METHOD_SHIFT: u32 = 4;
 /// Bytes of a footer's entry.
 pub(crate) const ENTRY_BYTES: usize = 12;
 /// Bytes at the end of a segment after the footer's entries.
@@ -38,7 +48,9 @@ pub(crate) const MAX_SEGMENT_BYTES: usize = UNIT_BYTES << 20;
 pub(crate) const MIN_SEGMENT_BYTES: usize = 64 << 10;
 
 /// Version of the format.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
+/// First version that this one reads. In version 1 no record has flags.
+const FIRST_VERSION: u32 = 1;
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"FloeHyb\n";
 const SEGMENT_MAGIC: &[u8; 8] = b"FloeSeg\n";
 const TRAILER_MAGIC: u32 = 0x746f_6f46; // "Foot"
@@ -120,6 +132,8 @@ pub(crate) fn footer_bytes(entries: usize) -> usize {
 /// The page that identifies a file as a hybrid cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Superblock {
+    /// Version of the format that the page was written with. New pages have [`VERSION`].
+    pub(crate) version: u32,
     /// Number of times that the superblock was written; odd generations are copy B.
     pub(crate) generation: u64,
     /// Random identity of the cache, never used for two caches.
@@ -185,11 +199,12 @@ impl Superblock {
             return Err(BadSuperblock::Damaged);
         }
         match u32_at(page, 16) {
-            VERSION => {}
+            FIRST_VERSION..=VERSION => {}
             later => return Err(BadSuperblock::Version(later)),
         }
         let number = |at: usize| u64_at(page, 24 + at * 8);
         Ok(Self {
+            version: u32_at(page, 16),
             generation: number(0),
             id: number(1),
             geometry: Geometry { segment_bytes: number(2), segments: number(3) },
@@ -268,15 +283,78 @@ pub(crate) enum RecordKind {
 pub(crate) struct RecordHeader {
     pub(crate) kind: RecordKind,
     pub(crate) key_bytes: usize,
+    /// Bytes of the value as it is stored.
     pub(crate) value_bytes: usize,
-    /// Second since 1970 from which on the object is expired; 0 for never.
+    pub(crate) lifetime: Lifetime,
+    /// The compression of the value, if it is compressed.
+    pub(crate) compressed: Option<Compressed>,
+}
+
+/// The end of an object's life, in seconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Lifetime {
+    /// Second from which on the object is expired; 0 for never.
     pub(crate) expires: u32,
+    /// Second from which on the object is to be loaded anew; 0 for never.
+    pub(crate) stale: u32,
+}
+
+impl Lifetime {
+    /// Returns whether the object has expired, given the seconds since 1970.
+    pub(crate) fn is_expired(self, now: u64) -> bool {
+        self.expires != 0 && u64::from(self.expires) <= now
+    }
+
+    /// Returns whether the object is to be loaded anew, given the seconds since 1970.
+    pub(crate) fn is_stale(self, now: u64) -> bool {
+        self.stale != 0 && u64::from(self.stale) <= now
+    }
+}
+
+/// The compression of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Compressed {
+    /// Number of the method, 1 to 15.
+    pub(crate) method: u8,
+    /// Bytes of the value before its compression.
+    pub(crate) original_bytes: u32,
+}
+
+/// The bytes of a record before its key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecordHead {
+    bytes: [u8; MAX_HEAD_BYTES],
+    len: usize,
+}
+
+impl Deref for RecordHead {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 impl RecordHeader {
-    /// Returns the length of header, key and value in bytes.
+    /// Creates the header of a record without flags.
+    pub(crate) fn new(kind: RecordKind, key: &[u8], value: &[u8]) -> Self {
+        let (key_bytes, value_bytes) = (key.len(), value.len());
+        Self { kind, key_bytes, value_bytes, lifetime: Lifetime::default(), compressed: None }
+    }
+
+    fn flags(&self) -> u8 {
+        let stale = if self.lifetime.stale == 0 { 0 } else { STALE };
+        stale | self.compressed.map_or(0, |it| COMPRESSED | it.method << METHOD_SHIFT)
+    }
+
+    /// Returns the bytes before the key.
+    pub(crate) fn head_bytes(&self) -> usize {
+        head_bytes(self.flags())
+    }
+
+    /// Returns the length of head, key and value in bytes.
     pub(crate) fn record_bytes(&self) -> usize {
-        RECORD_HEADER_BYTES + self.key_bytes + self.value_bytes
+        self.head_bytes() + self.key_bytes + self.value_bytes
     }
 
     /// Returns the bytes that the record takes in the log, padding included.
@@ -284,24 +362,38 @@ impl RecordHeader {
         self.record_bytes().next_multiple_of(UNIT_BYTES)
     }
 
-    /// Encodes the header with a checksum of header, key and value. The salt is not added yet.
-    pub(crate) fn encode(&self, key: &[u8], value: &[u8]) -> [u8; RECORD_HEADER_BYTES] {
+    /// Encodes the bytes before the key, with a checksum of them, key and value. The salt is not
+    /// added yet.
+    pub(crate) fn encode(&self, key: &[u8], value: &[u8]) -> RecordHead {
         debug_assert_eq!((key.len(), value.len()), (self.key_bytes, self.value_bytes));
-        let mut header = [0; RECORD_HEADER_BYTES];
+        let mut head = RecordHead { bytes: [0; MAX_HEAD_BYTES], len: self.head_bytes() };
+        let header = &mut head.bytes;
         header[4..8].copy_from_slice(&(self.value_bytes as u32).to_le_bytes());
         header[8..10].copy_from_slice(&(self.key_bytes as u16).to_le_bytes());
         header[10] = match self.kind {
             RecordKind::Object => 1,
             RecordKind::Removal => 2,
         };
-        header[12..16].copy_from_slice(&self.expires.to_le_bytes());
+        header[11] = self.flags();
+        header[12..16].copy_from_slice(&self.lifetime.expires.to_le_bytes());
+        let mut at = RECORD_HEADER_BYTES;
+        let stale = Some(self.lifetime.stale).filter(|stale| *stale != 0);
+        for word in stale.into_iter().chain(self.compressed.map(|it| it.original_bytes)) {
+            header[at..at + WORD_BYTES].copy_from_slice(&word.to_le_bytes());
+            at += WORD_BYTES;
+        }
         let mut sum = Digest::new(CrcAlgorithm::Crc32Iscsi);
-        sum.update(&header[4..]);
+        sum.update(&head[4..]);
         sum.update(key);
         sum.update(value);
-        header[..4].copy_from_slice(&(sum.finalize() as u32).to_le_bytes());
-        header
+        head.bytes[..4].copy_from_slice(&(sum.finalize() as u32).to_le_bytes());
+        head
     }
+}
+
+/// Returns the bytes before the key of a record with these flags.
+fn head_bytes(flags: u8) -> usize {
+    RECORD_HEADER_BYTES + (flags & (STALE | COMPRESSED)).count_ones() as usize * WORD_BYTES
 }
 
 /// Adds a segment's salt to the checksum of an encoded record, or removes it.
@@ -310,9 +402,10 @@ pub(crate) fn salt_record(record: &mut [u8], salt: u32) {
     record[..4].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Returns the length in bytes of the key of a record, whose header need not be intact.
-pub(crate) fn key_bytes(header: &[u8]) -> usize {
-    usize::from(u16::from_le_bytes([header[8], header[9]]))
+/// Returns where the key of a record is in it. The header need not be intact.
+pub(crate) fn key_range(header: &[u8]) -> Range<usize> {
+    let begin = head_bytes(header[11]);
+    begin..begin + usize::from(u16::from_le_bytes([header[8], header[9]]))
 }
 
 /// A record in a buffer.
@@ -335,17 +428,31 @@ impl<'a> Record<'a> {
             2 => RecordKind::Removal,
             _ => return None,
         };
+        let (flags, key) = (bytes[11], key_range(bytes));
+        if flags & !(STALE | COMPRESSED) & ((1 << METHOD_SHIFT) - 1) != 0 {
+            return None;
+        }
+        let mut words = bytes.get(RECORD_HEADER_BYTES..key.start)?.chunks(WORD_BYTES);
+        let mut word = |flag| match flags & flag {
+            0 => None,
+            _ => words.next().map(|word| u32_at(word, 0)),
+        };
+        let lifetime = Lifetime { expires: u32_at(bytes, 12), stale: word(STALE).unwrap_or(0) };
+        let original_bytes = word(COMPRESSED);
+        let compressed = original_bytes
+            .map(|original_bytes| Compressed { method: flags >> METHOD_SHIFT, original_bytes });
         let header = RecordHeader {
             kind,
-            key_bytes: key_bytes(bytes),
+            key_bytes: key.len(),
             value_bytes: u32_at(bytes, 4) as usize,
-            expires: u32_at(bytes, 12),
+            lifetime,
+            compressed,
         };
-        let end = header.record_bytes();
+        let end = key.end + header.value_bytes;
         if end > bytes.len() || crc(&bytes[4..end]) ^ salt != u32_at(bytes, 0) {
             return None;
         }
-        let (key, value) = bytes[RECORD_HEADER_BYTES..end].split_at(header.key_bytes);
+        let (key, value) = bytes[key.start..end].split_at(header.key_bytes);
         Some(Self { header, key, value })
     }
 }
@@ -505,6 +612,7 @@ mod tests {
     #[test]
     fn a_superblock_is_read_as_it_was_written_and_told_from_others() {
         let block = Superblock {
+            version: VERSION,
             generation: 5,
             id: 6,
             geometry: Geometry::of(1 << 30, 1 << 24).unwrap(),
@@ -522,10 +630,16 @@ mod tests {
         assert_eq!(Superblock::decode(&page), Ok(block));
         page[100] ^= 1;
         assert_eq!(Superblock::decode(&page), Err(BadSuperblock::Damaged));
-        page[16] = 2;
-        let sum = crc(&page[4..]);
-        page[..4].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(Superblock::decode(&page), Err(BadSuperblock::Version(2)));
+        page[100] ^= 1;
+        let mut of_version = |version: u8| {
+            page[16] = version;
+            let sum = crc(&page[4..]);
+            page[..4].copy_from_slice(&sum.to_le_bytes());
+            Superblock::decode(&page)
+        };
+        assert_eq!(of_version(1), Ok(Superblock { version: 1, ..block }));
+        assert_eq!(of_version(2), Ok(block));
+        assert_eq!(of_version(3), Err(BadSuperblock::Version(3)));
     }
 
     #[test]
@@ -554,12 +668,18 @@ mod tests {
             key in proptest::collection::vec(any::<u8>(), 0..40),
             value in proptest::collection::vec(any::<u8>(), 0..300),
             expires: u32,
+            stale: u32,
+            compressed in proptest::option::of((1u8..16, any::<u32>())),
             flipped: proptest::sample::Index,
         ) {
-            let header = RecordHeader {
-                kind: RecordKind::Object, key_bytes: key.len(), value_bytes: value.len(), expires,
-            };
+            let mut header = RecordHeader::new(RecordKind::Object, &key, &value);
+            header.lifetime = Lifetime { expires, stale };
+            header.compressed = compressed
+                .map(|(method, original_bytes)| Compressed { method, original_bytes });
             let mut bytes = header.encode(&key, &value).to_vec();
+            let range = key_range(&bytes);
+            prop_assert_eq!((range.start, range.len()), (bytes.len(), key.len()));
+            prop_assert_eq!(range.end + value.len(), header.record_bytes());
             bytes.extend_from_slice(&key);
             bytes.extend_from_slice(&value);
             salt_record(&mut bytes, ID.salt());

@@ -13,9 +13,11 @@ use std::time::Duration;
 use floe_memory::Cache;
 
 use crate::codec::{Key, Value};
-use crate::flow::{Departing, Flow, FlowCounters, Held, Settings, lock};
+use crate::flow::{Departing, Flow, FlowCounters, Held, Settings};
+use crate::format::Record;
 use crate::index::Place;
 use crate::insertion::Inserted;
+use crate::loads::Loads;
 use crate::log::Refused;
 use crate::options::InsertOptions;
 use crate::read_times::ReadClock;
@@ -23,7 +25,8 @@ use crate::recovery::{self, OpenStore, Opened};
 use crate::removal::{RemovedKeys, remove_keys};
 use crate::shared::Shared;
 use crate::stats::{FlashStats, Stats};
-use crate::store::{Evictor, Reporter, count};
+use crate::store::{Evictor, Reporter};
+use crate::warm::{Warmed, warm};
 
 /// The result of a removal.
 #[derive(Debug)]
@@ -34,10 +37,6 @@ pub enum Removed {
     /// The object was removed, but a restart may bring it back: the flash has failed.
     NotDurable(io::Error),
 }
-
-/// A miss in memory and on flash, reported by the load of a key.
-#[derive(Debug)]
-struct Miss;
 
 /// A cache in memory and on flash. Clones share it.
 ///
@@ -98,6 +97,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         let flow = Arc::new(Flow {
             store,
             on_full: settings.on_full,
+            compression: settings.compression,
             waiting: Mutex::default(),
             waits: AtomicBool::new(false),
             counters: FlowCounters::default(),
@@ -117,6 +117,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 superblock,
                 opened,
                 time_to_live: settings.time_to_live,
+                refresh_ahead: settings.refresh_ahead,
                 writer: Mutex::new(Some(writer)),
                 reporter,
             }),
@@ -194,13 +195,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             return Some(value);
         }
         let found = self.get_from_flash(key).await;
-        self.count_flash(found.is_some());
+        self.shared.count_flash(found.is_some());
         found
-    }
-
-    fn count_flash(&self, is_hit: bool) {
-        let counters = &self.shared.flow.counters;
-        count(if is_hit { &counters.hits } else { &counters.misses });
     }
 
     async fn get_from_flash<Q>(&self, key: &Q) -> Option<V>
@@ -210,7 +206,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     {
         let hash = self.shared.hash(key);
         let bytes = key.encode_key(<[u8]>::to_vec);
-        if let Some(value) = self.shared.departing(hash, &bytes) {
+        if let Some((value, _)) = self.shared.departing(hash, &bytes) {
             return Some(value);
         }
         // Most misses end here, without a load.
@@ -218,7 +214,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         if uses == 0 {
             return self.read_once(hash, place, bytes).await;
         }
-        let load = self.load_from_flash(hash, bytes);
+        let load = self.shared.load_from_flash(hash, bytes);
         let value = {
             let loaded = self.shared.memory.loads().get_async(key, load).await;
             loaded.ok().map(|held| held.value.clone())
@@ -230,7 +226,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// Reads an object that was not used since it was written. It does not come to memory, where
     /// another would have to leave for it.
     async fn read_once(&self, hash: u64, place: Place, key: Vec<u8>) -> Option<V> {
-        let read = |value: &[u8], _| V::decode(value);
+        let read = |record: &Record<'_>| self.shared.decode(record);
         if let Some(found) = self.shared.store().read_resident(hash, place, &key, read) {
             return found.flatten();
         }
@@ -238,23 +234,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         let began = ReadClock::begin();
         let buffer = self.shared.store().log.flash.start(offset, len).await;
         self.shared.store().counters.read_clock.end(began);
-        V::decode_shared(self.shared.store().end_shared_read(pending, buffer).ok()??)
-    }
-
-    /// Reads an object for memory, as the load of its key. The place is looked up within the load,
-    /// which every later change of the key outdates.
-    async fn load_from_flash(
-        &self,
-        hash: u64,
-        key: Vec<u8>,
-    ) -> Result<(Held<V>, floe_memory::InsertOptions), Miss> {
-        let place = self.shared.store().index.peek(hash).ok_or(Miss)?;
-        let key_bytes = key.len();
-        let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
-        let found = self.shared.store().read(hash, place, key, read).await;
-        let (value, expires) = found.ok().flatten().flatten().ok_or(Miss)?;
-        self.shared.note_load();
-        Ok(self.shared.brought(key_bytes, value, expires))
+        let (header, value) = self.shared.store().end_shared_read(pending, buffer).ok()??;
+        self.shared.decode_shared(&header, value)
     }
 
     /// Returns the value of a key, from memory or from flash. Blocks while flash is read.
@@ -267,7 +248,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             return Some(value);
         }
         let found = self.get_from_flash_blocking(key);
-        self.count_flash(found.is_some());
+        self.shared.count_flash(found.is_some());
         found
     }
 
@@ -277,24 +258,16 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Q: Key + ToOwned<Owned = K> + ?Sized,
     {
         let hash = self.shared.hash(key);
-        if let Some(value) = key.encode_key(|key| self.shared.departing(hash, key)) {
+        let departing = key.encode_key(|key| self.shared.departing(hash, key));
+        if let Some((value, _)) = departing {
             return Some(value);
         }
         let (place, uses) = self.shared.store().index.look_up(hash)?;
-        let read = |value: &[u8], expires| V::decode(value).map(|value| (value, expires));
         if uses == 0 {
-            let found =
-                key.encode_key(|key| self.shared.store().read_blocking(hash, place, key, read));
-            return found.ok().flatten().flatten().map(|(value, _)| value);
+            return key.encode_key(|key| self.read_once_blocking(hash, place, key));
         }
-        let loaded = self.shared.memory.loads().get(key, || {
-            let place = self.shared.store().index.peek(hash).ok_or(Miss)?;
-            let found =
-                key.encode_key(|key| self.shared.store().read_blocking(hash, place, key, read));
-            let (value, expires) = found.ok().flatten().flatten().ok_or(Miss)?;
-            self.shared.note_load();
-            Ok::<_, Miss>(self.shared.brought(key.encode_key(<[u8]>::len), value, expires))
-        });
+        let load = || key.encode_key(|key| self.shared.load_from_flash_blocking(hash, key));
+        let loaded = self.shared.memory.loads().get(key, load);
         let value = loaded.ok().map(|held| held.value.clone());
         self.shared.flow.drain();
         value
@@ -327,8 +300,12 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             Err(absent) => absent,
         };
         let place = self.shared.store().index.peek(hash)?;
-        let read = |value: &[u8], _| V::decode(value);
-        self.shared.store().read_blocking(hash, place, &bytes, read).ok().flatten().flatten()
+        self.read_once_blocking(hash, place, &bytes)
+    }
+
+    fn read_once_blocking(&self, hash: u64, place: Place, key: &[u8]) -> Option<V> {
+        let read = |record: &Record<'_>| self.shared.decode(record);
+        self.shared.store().read_blocking(hash, place, key, read).ok()??
     }
 
     /// Returns the values of many keys, in their order. All reads of flash are in flight at once,
@@ -349,8 +326,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             }
             let hash = self.shared.hash(*key);
             let bytes = key.encode_key(<[u8]>::to_vec);
-            let read = |value: &[u8], _| V::decode(value);
-            values[at] = self.shared.departing(hash, &bytes);
+            let read = |record: &Record<'_>| self.shared.decode(record);
+            values[at] = self.shared.departing(hash, &bytes).map(|(value, _)| value);
             if values[at].is_none()
                 && let Some((place, _)) = self.shared.store().index.look_up(hash)
             {
@@ -364,13 +341,16 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                     }
                 }
             }
-            self.count_flash(values[at].is_some());
+            self.shared.count_flash(values[at].is_some());
         }
         let readings = self.shared.store().log.flash.start_all(&ranges);
         for ((at, pending), reading) in places.into_iter().zip(readings) {
             let found = self.shared.store().end_shared_read(pending, reading.await);
-            values[at] = found.ok().flatten().and_then(V::decode_shared);
-            self.count_flash(values[at].is_some());
+            values[at] = found
+                .ok()
+                .flatten()
+                .and_then(|(header, value)| self.shared.decode_shared(&header, value));
+            self.shared.count_flash(values[at].is_some());
         }
         values
     }
@@ -390,44 +370,27 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Q: Key + ToOwned<Owned = K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        if let Some(value) = self.shared.in_memory(key) {
-            return Ok(value);
-        }
-        let hash = self.shared.hash(key);
-        if let Some(value) = key.encode_key(|key| self.shared.departing(hash, key)) {
-            self.count_flash(true);
-            return Ok(value);
-        }
-        self.shared.store().index.look_up(hash); // counts a use
-        // Ends once memory has the value.
-        let change = Mutex::new(None);
-        let load = async {
-            let found = self.load_from_flash(hash, key.encode_key(<[u8]>::to_vec)).await;
-            self.count_flash(found.is_ok());
-            if let Ok(found) = found {
-                return Ok(found);
-            }
-            let value = fetch.await?;
-            let begun = loop {
-                match self.shared.try_begin_change(hash) {
-                    Ok(begun) => break begun,
-                    Err(needed) => self.shared.store().log.room(needed).await,
-                }
-            };
-            *lock(&change) = Some(begun);
-            let key: K = key.to_owned();
-            let held = self.shared.hold(&key, value, &InsertOptions::new());
-            // A value that memory declines, since its key changed meanwhile, must not go to flash.
-            self.shared.note_load();
-            Ok(held)
-        };
-        let result = {
-            let loaded = self.shared.memory.loads().try_get_async(key, load).await;
-            loaded.map(|held| held.value.clone())
-        };
-        drop(change);
-        self.shared.flow.drain();
-        result
+        let fetch = async { Ok((fetch.await?, InsertOptions::new())) };
+        self.loads().get(key, fetch).await
+    }
+
+    /// Returns the loads with options: the lifetime of the fetched value, hints, or a refresh in
+    /// the background.
+    pub fn loads(&self) -> Loads<'_, K, V> {
+        Loads { shared: &self.shared }
+    }
+
+    /// Brings a list of keys from flash to memory, such as those that were hot before a restart.
+    ///
+    /// The records are read in the order of the file, near ones together, with up to 256 reads or
+    /// 8 MiB in flight. If memory has no room for all, the keys at the start of the list take
+    /// precedence. Objects that are in memory already may be evicted.
+    pub async fn warm<Q>(&self, keys: &[&Q]) -> Warmed
+    where
+        K: Borrow<Q>,
+        Q: Key + ToOwned<Owned = K> + Sync + ?Sized,
+    {
+        warm(&self.shared, keys).await
     }
 
     /// Returns whether memory or flash has an object of the key. For flash this may be a false

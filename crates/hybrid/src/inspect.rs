@@ -373,7 +373,6 @@ impl Contents {
         }
         self.objects += 1;
         self.object_bytes += (header.key_bytes + header.value_bytes) as u64;
-        let expires = u64::from(header.expires);
-        self.expired += u64::from(expires != 0 && expires <= seconds_now());
+        self.expired += u64::from(header.lifetime.is_expired(seconds_now()));
     }
 }

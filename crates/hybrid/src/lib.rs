@@ -2,6 +2,7 @@
 
 mod builder;
 mod codec;
+mod compression;
 mod figures;
 mod flash;
 mod flow;
@@ -10,6 +11,7 @@ mod hybrid;
 mod index;
 mod insertion;
 mod inspect;
+mod loads;
 mod log;
 mod options;
 mod order;
@@ -17,10 +19,13 @@ mod read_times;
 mod recovery;
 mod removal;
 mod saved_stats;
+#[cfg(feature = "serde")]
+mod serialized;
 mod shared;
 mod stats;
 mod store;
 mod sweep;
+mod warm;
 
 #[cfg(test)]
 mod removal_tests;
@@ -31,15 +36,20 @@ mod store_tests;
 
 pub use builder::{Builder, OpenError};
 pub use codec::{Key, Value};
+pub use compression::Compression;
 pub use figures::{Figure, FigureType, figures, prometheus};
 pub use flash::OpenError as FileError;
 pub use flow::OnFull;
 pub use hybrid::{Hybrid, Removed};
 pub use insertion::{Declined, Inserted};
 pub use inspect::{ContentInfo, Contents, Damage, DamageKind, Info, check, info, saved_stats};
+pub use loads::Loads;
 pub use options::InsertOptions;
 pub use read_times::ReadTimes;
 pub use recovery::Opened;
 pub use removal::RemovedKeys;
 pub use saved_stats::SavedStats;
+#[cfg(feature = "serde")]
+pub use serialized::Serde;
 pub use stats::{FlashStats, Stats};
+pub use warm::Warmed;

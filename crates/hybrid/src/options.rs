@@ -32,6 +32,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InsertOptions {
     pub(crate) live: Option<Duration>,
+    pub(crate) ahead: Option<Duration>,
     pub(crate) placement: Placement,
 }
 
@@ -52,7 +53,7 @@ pub(crate) enum Placement {
 impl InsertOptions {
     /// Creates options that change nothing: the cache's settings apply to the object.
     pub const fn new() -> Self {
-        Self { live: None, placement: Placement::Both }
+        Self { live: None, ahead: None, placement: Placement::Both }
     }
 
     /// Sets the time after the insertion at which the object expires. Replaces the cache's [time to
@@ -61,6 +62,24 @@ impl InsertOptions {
     /// expires.
     pub const fn time_to_live(self, time: Duration) -> Self {
         Self { live: Some(time), ..self }
+    }
+
+    /// Sets the time before the end of the time to live from which the object is refreshed: the
+    /// first [`get_or_fetch`](crate::Hybrid::get_or_fetch) of it then fetches it anew, while other
+    /// callers get the old value. Replaces the cache's
+    /// [`refresh_ahead`](crate::Builder::refresh_ahead). It has no effect on an object without a
+    /// time to live.
+    pub const fn refresh_ahead(self, time: Duration) -> Self {
+        Self { ahead: Some(time), ..self }
+    }
+
+    /// Sets HTTP's `max-age` and `stale-while-revalidate`: the object is fresh for the first time,
+    /// and then stale for the second. This is short for a time to live of both times together and
+    /// a [refresh](Self::refresh_ahead) in the second. The times count on flash and through
+    /// restarts, too.
+    pub const fn stale_while_revalidate(self, fresh: Duration, stale: Duration) -> Self {
+        let live = fresh.saturating_add(stale);
+        self.time_to_live(live).refresh_ahead(live.saturating_sub(fresh))
     }
 
     /// Keeps the object off flash, for data that must not be stored or that is useless after a

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::flash::Flash;
 use crate::format::{
     BadSuperblock, FooterEntry, Geometry, NOTE_BYTES, NOTES_START, Note, PAGE_BYTES, RecordKind,
-    SEGMENTS_START, SegmentId, Superblock, TRAILER_BYTES, Trailer, UNIT_BYTES, crc,
+    SEGMENTS_START, SegmentId, Superblock, TRAILER_BYTES, Trailer, UNIT_BYTES, VERSION, crc,
 };
 use crate::index::{Index, Place};
 use crate::log::{EMPTY_AHEAD, Evict, Log, Refused, SEGMENTS_IN_MEMORY};
@@ -94,6 +94,7 @@ impl SuperblockWriter {
         let mut next = *block;
         change(&mut next);
         next.generation += 1;
+        next.version = VERSION;
         let mut page = flash.buffers().take(PAGE_BYTES);
         next.encode(&mut page);
         flash.write(&page, next.generation % 2 * PAGE_BYTES as u64)?;
@@ -157,6 +158,7 @@ pub(crate) fn open<T>(
                 .ok_or(OpenFailure::Small)?;
             let (id, hash_seed) = options.random;
             Superblock {
+                version: VERSION,
                 generation: 0,
                 id,
                 geometry,
@@ -246,12 +248,16 @@ fn units(geometry: Geometry) -> u64 {
 }
 
 fn begin_session(superblock: &SuperblockWriter, flash: &dyn Flash) -> io::Result<()> {
+    let mut was_older = false;
     superblock.write(flash, |block| {
+        was_older = block.version < VERSION;
         block.session += 1;
         block.clean = false;
         block.saved_at = 0;
         block.saved_bytes = 0;
-    })
+    })?;
+    // Both copies: an earlier version of Floe must not go by the other one.
+    if was_older { superblock.write(flash, |_| {}) } else { Ok(()) }
 }
 
 /// Appends the removals that the log lacks, and makes them durable. The log runs. Until this has

@@ -56,7 +56,7 @@ pub(crate) fn remove_keys<K: Key + Send + Sync + 'static, V: Value>(
     let mut departing = Vec::new();
     let stripes = store.stripes.all();
     for object in stripes.iter().flat_map(|stripe| stripe.all_departing()) {
-        departing.extend(K::decode_key(object.key_and_value().0));
+        departing.extend(K::decode_key(object.record().key));
     }
     store.stripes.note_clear();
     drop(stripes);

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::compression::Compression;
 use crate::flow::{OnFull, Settings};
 use crate::hybrid::Hybrid;
 use crate::options::InsertOptions;
@@ -25,7 +26,13 @@ fn open(flash_bytes: usize, memory_bytes: u64, seed: u64) -> Hybrid<u64, Vec<u8>
     };
     let flash = Arc::new(SimulatedFlash::new(flash_bytes, seed));
     let open = recovery::open(flash, &options).unwrap();
-    let settings = Settings { memory_bytes, on_full: OnFull::Wait, time_to_live: None };
+    let settings = Settings {
+        memory_bytes,
+        on_full: OnFull::Wait,
+        time_to_live: None,
+        refresh_ahead: None,
+        compression: Compression::default(),
+    };
     Hybrid::assemble(open, &settings).unwrap()
 }
 

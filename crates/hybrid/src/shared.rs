@@ -2,16 +2,21 @@
 
 use std::borrow::Borrow;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bytes::Bytes;
 use floe_memory::Cache;
 
 use crate::codec::{Key, Value};
+use crate::compression::decompress;
 use crate::flow::{CALL_BEGAN, CHANGING, Departing, Flow, Held, LEFT, lock};
-use crate::format::{MAX_KEY_BYTES, RECORD_HEADER_BYTES, UNIT_BYTES, seconds_now};
+use crate::format::{
+    Compressed, Lifetime, MAX_KEY_BYTES, RECORD_HEADER_BYTES, Record, RecordHeader, UNIT_BYTES,
+    seconds_now,
+};
 use crate::insertion::{Declined, Inserted};
 use crate::log::Refused;
 use crate::options::{InsertOptions, Placement};
@@ -19,10 +24,14 @@ use crate::order::Change;
 use crate::recovery::{self, Opened, SuperblockWriter};
 use crate::saved_stats;
 use crate::stats::{FlashStats, Stats};
-use crate::store::{Reporter, Store, hash_key};
+use crate::store::{Reporter, Store, count, hash_key};
 
 /// Bytes of memory that an entry takes beside its key and value.
 const ENTRY_OVERHEAD: usize = 96;
+
+/// A miss in memory and on flash, reported by the load of a key.
+#[derive(Debug)]
+pub(crate) struct Miss;
 
 /// The state of an open cache.
 pub(crate) struct Shared<K: Key + Send + Sync + 'static, V: Value> {
@@ -35,6 +44,7 @@ pub(crate) struct Shared<K: Key + Send + Sync + 'static, V: Value> {
     pub(crate) superblock: SuperblockWriter,
     pub(crate) opened: Opened,
     pub(crate) time_to_live: Option<Duration>,
+    pub(crate) refresh_ahead: Option<Duration>,
     pub(crate) writer: Mutex<Option<JoinHandle<()>>>,
     pub(crate) reporter: Reporter,
 }
@@ -124,7 +134,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         if held.placement == Placement::ToFlash {
             self.memory.remove(&key);
             key.encode_key(|key| {
-                held.value.encode(|value| self.flow.send(key, value, held.expires, change.began()));
+                held.value
+                    .encode(|value| self.flow.send(key, value, held.lifetime, change.began()));
             });
         } else {
             self.memory.insert_with(key, held, memory_options);
@@ -148,7 +159,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
             return None;
         }
         let value_bytes = held.value.encode(<[u8]>::len);
-        (key_bytes + value_bytes > most - UNIT_BYTES).then_some(Declined::TooLarge)
+        (key_bytes + value_bytes > most - 2 * UNIT_BYTES).then_some(Declined::TooLarge)
     }
 
     /// Creates the entry in memory of a new object.
@@ -159,32 +170,120 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         options: &InsertOptions,
     ) -> (Held<V>, floe_memory::InsertOptions) {
         let weight = entry_weight(key.encode_key(<[u8]>::len), &value);
-        let time_to_live = options.live.or(self.time_to_live);
-        let expires = time_to_live.map_or(0, |time| {
-            u32::try_from(seconds_now().saturating_add(time.as_secs().max(1))).unwrap_or(0)
-        });
-        let for_memory = floe_memory::InsertOptions::new();
-        let for_memory = time_to_live.map_or(for_memory, |time| for_memory.time_to_live(time));
         let placement = options.placement;
-        (Held { value, weight, expires, on_flash: false, placement }, for_memory)
+        let refreshing = AtomicBool::new(false);
+        let held =
+            |lifetime| Held { value, weight, lifetime, on_flash: false, placement, refreshing };
+        let for_memory = floe_memory::InsertOptions::new();
+        let Some(live) = options.live.or(self.time_to_live) else {
+            return (held(Lifetime::default()), for_memory);
+        };
+        let now = seconds_now();
+        let second = |after: Duration| {
+            u32::try_from(now.saturating_add(after.as_secs().max(1))).unwrap_or(0)
+        };
+        let mut lifetime = Lifetime { expires: second(live), stale: 0 };
+        let mut for_memory = for_memory.time_to_live(live);
+        if let Some(ahead) = options.ahead.or(self.refresh_ahead) {
+            for_memory = for_memory.refresh_ahead(ahead);
+            lifetime.stale = second(live.saturating_sub(ahead));
+        }
+        (held(lifetime), for_memory)
     }
 
     /// Creates the entry in memory of an object that was read from flash.
-    pub(crate) fn brought(
+    fn brought(
         &self,
         key_bytes: usize,
         value: V,
-        expires: u32,
+        lifetime: Lifetime,
     ) -> (Held<V>, floe_memory::InsertOptions) {
         let weight = entry_weight(key_bytes, &value);
-        let options = match expires {
-            0 => floe_memory::InsertOptions::new(),
-            at => {
-                let left = u64::from(at).saturating_sub(seconds_now());
-                floe_memory::InsertOptions::new().time_to_live(Duration::from_secs(left))
-            }
+        let mut options = floe_memory::InsertOptions::new();
+        let seconds =
+            |from: u64, until: u32| Duration::from_secs(u64::from(until).saturating_sub(from));
+        if lifetime.expires != 0 {
+            options = options.time_to_live(seconds(seconds_now(), lifetime.expires));
+        }
+        if lifetime.stale != 0 {
+            options = options.refresh_ahead(seconds(lifetime.stale.into(), lifetime.expires));
+        }
+        let (placement, refreshing) = (Placement::Both, AtomicBool::new(false));
+        (Held { value, weight, lifetime, on_flash: true, placement, refreshing }, options)
+    }
+
+    /// Reads an object for memory, as the load of its key. The place is looked up within the load,
+    /// which every later change of the key outdates.
+    pub(crate) async fn load_from_flash(
+        &self,
+        hash: u64,
+        key: Vec<u8>,
+    ) -> Result<(Held<V>, floe_memory::InsertOptions), Miss> {
+        let place = self.store().index.peek(hash).ok_or(Miss)?;
+        let key_bytes = key.len();
+        let found = self.store().read(hash, place, key, |record| self.entry(record)).await;
+        self.finish_load(key_bytes, found.ok().flatten().flatten())
+    }
+
+    /// Reads an object for memory, as [`Shared::load_from_flash`] does, blocking.
+    pub(crate) fn load_from_flash_blocking(
+        &self,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<(Held<V>, floe_memory::InsertOptions), Miss> {
+        let place = self.store().index.peek(hash).ok_or(Miss)?;
+        let found = self.store().read_blocking(hash, place, key, |record| self.entry(record));
+        self.finish_load(key.len(), found.ok().flatten().flatten())
+    }
+
+    pub(crate) fn entry(&self, record: &Record<'_>) -> Option<(V, Lifetime)> {
+        Some((self.decode(record)?, record.header.lifetime))
+    }
+
+    /// Creates the entry in memory that ends the load of a key.
+    pub(crate) fn finish_load(
+        &self,
+        key_bytes: usize,
+        found: Option<(V, Lifetime)>,
+    ) -> Result<(Held<V>, floe_memory::InsertOptions), Miss> {
+        let (value, lifetime) = found.ok_or(Miss)?;
+        self.note_load();
+        Ok(self.brought(key_bytes, value, lifetime))
+    }
+
+    pub(crate) fn count_flash(&self, is_hit: bool) {
+        let counters = &self.flow.counters;
+        count(if is_hit { &counters.hits } else { &counters.misses });
+    }
+
+    /// Decodes the value of a record.
+    pub(crate) fn decode(&self, record: &Record<'_>) -> Option<V> {
+        let value = match record.header.compressed {
+            None => V::decode(record.value),
+            Some(how) => self.decompress(how, record.value),
         };
-        (Held { value, weight, expires, on_flash: true, placement: Placement::Both }, options)
+        self.count_decoded(value)
+    }
+
+    /// Decodes a value that it may share.
+    pub(crate) fn decode_shared(&self, header: &RecordHeader, value: Bytes) -> Option<V> {
+        let value = match header.compressed {
+            None => V::decode_shared(value),
+            Some(how) => self.decompress(how, &value),
+        };
+        self.count_decoded(value)
+    }
+
+    fn decompress(&self, how: Compressed, value: &[u8]) -> Option<V> {
+        let most = self.store().log.geometry.max_record_bytes();
+        V::decode_shared(decompress(how, value, most)?.into())
+    }
+
+    fn count_decoded(&self, value: Option<V>) -> Option<V> {
+        if value.is_none() {
+            count(&self.store().counters.undecoded);
+        }
+        value
     }
 
     pub(crate) fn in_memory<Q>(&self, key: &Q) -> Option<V>
@@ -196,14 +295,15 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
     }
 
     /// Returns the object of a key that is on its way from memory to flash.
-    pub(crate) fn departing(&self, hash: u64, key: &[u8]) -> Option<V> {
+    pub(crate) fn departing(&self, hash: u64, key: &[u8]) -> Option<(V, Lifetime)> {
         let flow = &self.flow;
         if !flow.waits.load(Ordering::Acquire) {
             return None;
         }
         let stripe = flow.store.stripes.of(hash);
-        let (of, value) = stripe.departing(hash)?.key_and_value();
-        (of == key).then(|| V::decode(value)).flatten()
+        let record = stripe.departing(hash)?.record();
+        let value = (record.key == key).then(|| self.decode(&record)).flatten()?;
+        Some((value, record.header.lifetime))
     }
 
     /// Returns the value of a key that has not reached flash, or the key's hash and bytes.
@@ -216,7 +316,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
             return Ok(held.value.clone());
         }
         let (hash, bytes) = (self.hash(key), key.encode_key(<[u8]>::to_vec));
-        self.departing(hash, &bytes).ok_or((hash, bytes))
+        let departing = self.departing(hash, &bytes).map(|(value, _)| value);
+        departing.ok_or((hash, bytes))
     }
 
     pub(crate) fn close(&self) -> io::Result<()> {
@@ -236,10 +337,9 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
                 store.index.peek(hash).is_some()
             };
             let may_go = held.placement != Placement::MemoryOnly;
-            if !is_there && may_go && (held.expires == 0 || u64::from(held.expires) > seconds_now())
-            {
+            if !is_there && may_go && !held.lifetime.is_expired(seconds_now()) {
                 let send = |key: &[u8], value: &[u8]| {
-                    self.flow.send(key, value, held.expires, since);
+                    self.flow.send(key, value, held.lifetime, since);
                 };
                 key.encode_key(|key| held.value.encode(|value| send(key, value)));
                 self.flow.drain_fully();

@@ -39,6 +39,9 @@ pub struct FlashStats {
     pub mistaken: u64,
     /// Records read whose checksum did not match.
     pub damaged: u64,
+    /// Values that could not be decoded: by [`Value::decode`](crate::Value::decode), or because
+    /// their method of compression is not built in.
+    pub undecoded: u64,
     /// Reads of flash that failed.
     pub failed_reads: u64,
     /// Objects not written to flash because their key was changed meanwhile.
@@ -92,6 +95,7 @@ impl FlashStats {
             collided: load(&of_store.collided),
             mistaken: load(&of_store.mistaken),
             damaged: load(&of_store.damaged),
+            undecoded: load(&of_store.undecoded),
             failed_reads: load(&of_store.failed_reads),
             superseded: load(&counters.superseded),
             declined_by_options: load(&counters.by_options),

@@ -9,9 +9,9 @@ use twox_hash::XxHash3_64;
 
 use crate::flash::{Buffer, Flash};
 use crate::format::{
-    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, PAGE_BYTES, RECORD_HEADER_BYTES, Record,
-    RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, UNIT_BYTES,
-    crc, footer_bytes, seconds_now,
+    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, PAGE_BYTES, Record, RecordHeader, RecordKind,
+    SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, UNIT_BYTES, crc, footer_bytes,
+    seconds_now,
 };
 use crate::index::{Index, Inserted, Place};
 use crate::log::{Evict, Log, Refused};
@@ -48,6 +48,8 @@ pub(crate) struct StoreCounters {
     pub(crate) read_bytes: AtomicU64,
     /// Times of reads for single lookups.
     pub(crate) read_clock: ReadClock,
+    /// Values that could not be decoded.
+    pub(crate) undecoded: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64) {
@@ -91,17 +93,16 @@ impl<T> Store<T> {
         bytes: &[u8],
         salt: u32,
         key: &[u8],
-        read: impl FnOnce(&[u8], u32) -> R,
+        read: impl FnOnce(&Record<'_>) -> R,
     ) -> Found<R> {
         let Some(record) = Record::decode(bytes, salt) else { return Found::Damaged };
         if record.header.kind != RecordKind::Object || record.key != key {
             return Found::Mistaken;
         }
-        let expires = record.header.expires;
-        if expires != 0 && u64::from(expires) <= seconds_now() {
+        if record.header.lifetime.is_expired(seconds_now()) {
             return Found::Expired;
         }
-        Found::Value(read(record.value, expires))
+        Found::Value(read(&record))
     }
 
     /// Appends an object and points the index to it. The caller holds the key's stripe.
@@ -138,12 +139,7 @@ impl<T> Store<T> {
     /// Appends the record of a removal.
     pub(crate) fn append_removal(&self, hash: u64) -> Result<(), Refused> {
         let key = hash.to_le_bytes();
-        let header = RecordHeader {
-            kind: RecordKind::Removal,
-            key_bytes: key.len(),
-            value_bytes: 0,
-            expires: 0,
-        };
+        let header = RecordHeader::new(RecordKind::Removal, &key, &[]);
         self.log.append(hash, &header, &header.encode(&key, &[]), (&key, &[]), false)?;
         Ok(())
     }
@@ -172,7 +168,7 @@ impl<T> Store<T> {
         hash: u64,
         place: Place,
         key: &[u8],
-        read: impl Fn(&[u8], u32) -> R,
+        read: impl Fn(&Record<'_>) -> R,
     ) -> io::Result<Option<R>> {
         if let Some(found) = self.read_resident(hash, place, key, &read) {
             return Ok(found);
@@ -188,7 +184,7 @@ impl<T> Store<T> {
         hash: u64,
         place: Place,
         key: Vec<u8>,
-        read: impl Fn(&[u8], u32) -> R,
+        read: impl Fn(&Record<'_>) -> R,
     ) -> io::Result<Option<R>> {
         if let Some(found) = self.read_resident(hash, place, &key, &read) {
             return Ok(found);
@@ -206,7 +202,7 @@ impl<T> Store<T> {
         hash: u64,
         place: Place,
         key: &[u8],
-        read: impl Fn(&[u8], u32) -> R,
+        read: impl Fn(&Record<'_>) -> R,
     ) -> Option<Option<R>> {
         let examine = |bytes: &[u8], salt| Self::examine(bytes, salt, key, &read);
         Some(self.judge(hash, place, self.log.read_resident(place, examine)?))
@@ -227,18 +223,20 @@ impl<T> Store<T> {
         ((offset, len), PendingRead { hash, place, key, skip, salt })
     }
 
-    /// Ends a lookup: checks the bytes read and returns the value in their buffer.
+    /// Ends a lookup: checks the bytes read and returns the header and
+    /// the stored value, which shares their buffer.
     pub(crate) fn end_shared_read(
         &self,
         pending: PendingRead,
         buffer: io::Result<Buffer>,
-    ) -> io::Result<Option<Bytes>> {
+    ) -> io::Result<Option<(RecordHeader, Bytes)>> {
         let PendingRead { hash, place, key, skip, salt } = pending;
         let buffer = buffer.inspect_err(|_| count(&self.counters.failed_reads))?;
-        let found = Self::examine(&buffer[skip..], salt, &key, |value, _| value.len());
-        let Some(value_bytes) = self.judge(hash, place, found) else { return Ok(None) };
-        let start = skip + RECORD_HEADER_BYTES + key.len();
-        Ok(Some(Bytes::from_owner(buffer).slice(start..start + value_bytes)))
+        let found = Self::examine(&buffer[skip..], salt, &key, |record| record.header);
+        let Some(header) = self.judge(hash, place, found) else { return Ok(None) };
+        let start = skip + header.head_bytes() + key.len();
+        let value = Bytes::from_owner(buffer).slice(start..start + header.value_bytes);
+        Ok(Some((header, value)))
     }
 
     /// Ends a lookup: checks the bytes read and returns the record.
@@ -246,12 +244,22 @@ impl<T> Store<T> {
         &self,
         pending: PendingRead,
         buffer: io::Result<Buffer>,
-        read: impl Fn(&[u8], u32) -> R,
+        read: impl Fn(&Record<'_>) -> R,
     ) -> io::Result<Option<R>> {
-        let PendingRead { hash, place, key, skip, salt } = pending;
         let buffer = buffer.inspect_err(|_| count(&self.counters.failed_reads))?;
-        let found = Self::examine(&buffer[skip..], salt, &key, read);
-        Ok(self.judge(hash, place, found))
+        Ok(self.check_read(&pending, &buffer, read))
+    }
+
+    /// Checks the bytes read, and returns the record.
+    pub(crate) fn check_read<R>(
+        &self,
+        pending: &PendingRead,
+        bytes: &[u8],
+        read: impl Fn(&Record<'_>) -> R,
+    ) -> Option<R> {
+        let PendingRead { hash, place, key, skip, salt } = pending;
+        let found = Self::examine(&bytes[*skip..], *salt, key, read);
+        self.judge(*hash, *place, found)
     }
 
     fn judge<R>(&self, hash: u64, place: Place, found: Found<R>) -> Option<R> {
@@ -399,8 +407,7 @@ fn keep<T>(store: &Store<T>, place: u64, id: SegmentId, kept: &[Kept]) -> io::Re
 /// Appends a kept record again, unless its key has a newer record. Returns whether the record is
 /// dealt with, so that it need not be evicted.
 fn keep_record<T>(store: &Store<T>, kept: &Kept, record: &Record<'_>) -> bool {
-    let expires = record.header.expires;
-    if expires != 0 && u64::from(expires) <= seconds_now() {
+    if record.header.lifetime.is_expired(seconds_now()) {
         return false;
     }
     let hash = kept.entry.hash;

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::format::{RecordHeader, RecordKind};
+use crate::format::{Record, RecordHeader, RecordKind};
 use crate::log::Refused;
 use crate::recovery::{self, OpenStore, Opened, StoreOptions, SuperblockWriter};
 use crate::simulated::SimulatedFlash;
@@ -56,12 +56,7 @@ impl Rig {
         }
         let hash = self.hash(key);
         let key = key.to_le_bytes();
-        let header = RecordHeader {
-            kind: RecordKind::Object,
-            key_bytes: 8,
-            value_bytes: value.len(),
-            expires: 0,
-        };
+        let header = RecordHeader::new(RecordKind::Object, &key, value);
         let encoded = header.encode(&key, value);
         loop {
             let stripe = self.store.stripes.of(hash);
@@ -106,7 +101,7 @@ impl Rig {
     fn get(&self, key: u64) -> Option<Vec<u8>> {
         let hash = self.hash(key);
         let (place, _) = self.store.index.look_up(hash)?;
-        let read = |value: &[u8], _| value.to_vec();
+        let read = |record: &Record<'_>| record.value.to_vec();
         self.store.read_blocking(hash, place, &key.to_le_bytes(), read).unwrap()
     }
 
@@ -191,7 +186,7 @@ fn damage_and_unreadable_sectors_are_misses_and_counted() {
     for key in 0..2000 {
         let hash = rig.hash(key);
         let Some((place, _)) = rig.store.index.look_up(hash) else { continue };
-        let read = |value: &[u8], _| value.to_vec();
+        let read = |record: &Record<'_>| record.value.to_vec();
         match rig.store.read_blocking(hash, place, &key.to_le_bytes(), read) {
             Ok(Some(value)) => {
                 assert_eq!(value, value_of(key, 0, 500), "{key}");
@@ -224,9 +219,7 @@ fn a_sweep_visits_long_keys_and_large_objects_and_ends_when_told() {
         let most = random.random_range(1..50_000);
         let value = vec![7; random.random_range(0..most)];
         let hash = hash_key(rig.store.hash_seed, &key);
-        let (key_bytes, value_bytes) = (key.len(), value.len());
-        let kind = RecordKind::Object;
-        let header = RecordHeader { kind, key_bytes, value_bytes, expires: 0 };
+        let header = RecordHeader::new(RecordKind::Object, &key, &value);
         let encoded = header.encode(&key, &value);
         while rig.store.append_object(hash, &header, &encoded, &key, &value).is_err() {
             rig.store.log.wait_for_room(header.log_bytes());

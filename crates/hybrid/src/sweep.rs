@@ -12,9 +12,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use crate::format::{
-    FooterEntry, PAGE_BYTES, RECORD_HEADER_BYTES, RecordKind, SegmentId, key_bytes,
-};
+use crate::format::{FooterEntry, PAGE_BYTES, RecordKind, SegmentId, key_range};
 use crate::store::{Store, count, hash_key, read_entries};
 
 /// Bytes read at a time.
@@ -147,8 +145,8 @@ fn visit_run<'a, T>(
     };
     let buffer = read(from, until)?;
     for entry in these {
-        let begin = entry.offset + RECORD_HEADER_BYTES;
-        let end = begin + key_bytes(&buffer[entry.offset - from..]);
+        let range = key_range(&buffer[entry.offset - from..]);
+        let (begin, end) = (entry.offset + range.start, entry.offset + range.end);
         let long;
         let key = if end - from <= buffer.len() {
             &buffer[begin - from..end - from]

@@ -1,7 +1,10 @@
 //! The hybrid cache on a real file.
 
+#[cfg(all(feature = "lz4", feature = "zstd"))]
+mod compression;
 mod inspection;
 mod kills;
+mod loads;
 mod options;
 
 use std::future::Future;
