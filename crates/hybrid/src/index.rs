@@ -11,13 +11,14 @@
 //!
 //! The table is divided into shards with a lock each. A shard grows by a part at a time: the parts
 //! of a shard are tables of equal size, and the tag tells the part. So no growth needs the hash,
-//! and at most an eighth of a large table is unused.
+//! and at most an eighth of a large table is unused. A shard is locked while it grows. So large
+//! flash has many shards.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::format::LengthCode;
+use crate::format::{LengthCode, UNIT_BYTES};
 
 const SLOTS: usize = 8;
 /// The largest share of used slots before a shard grows, in percent.
@@ -27,6 +28,8 @@ const MOST_MOVES: usize = 400;
 /// Number of buckets of a part, as an exponent of 2.
 const PART_BITS: u32 = 7;
 const PART_BUCKETS: usize = 1 << PART_BITS;
+/// Bytes of flash for each shard, if the number of objects is unknown.
+const SHARD_FLASH_BYTES: u64 = 128 << 20;
 /// Maximum number of uses that a slot can count.
 pub(crate) const MOST_USES: u8 = 3;
 
@@ -163,7 +166,17 @@ impl Shard {
 
     /// Grows the shard by an eighth of its parts, at least one.
     fn grow(&mut self, layout: Layout) {
-        let mut parts = self.parts() + (self.parts() / 8).max(1);
+        self.resize(layout, self.parts() + (self.parts() / 8).max(1));
+    }
+
+    /// Returns the number of parts that the used slots need, with room for a few more.
+    fn parts_needed(&self) -> usize {
+        let slots = (self.used + self.used / 16) * 100 / FULL_PERCENT;
+        slots.div_ceil(SLOTS * PART_BUCKETS).max(1)
+    }
+
+    /// Moves all slots to a table of this many parts, or more if they do not fit.
+    fn resize(&mut self, layout: Layout, mut parts: usize) {
         'larger: loop {
             let mut larger = Self::new(parts);
             for (at, bucket) in self.buckets.iter().enumerate() {
@@ -212,7 +225,10 @@ impl Index {
         assert!(address_units <= 1 << 40, "flash beyond 16 TiB");
         let buckets = objects * 100 / (FULL_PERCENT * SLOTS) as u64;
         let parts = buckets.div_ceil(PART_BUCKETS as u64).max(1);
-        let shards = (parts / 8).clamp(16, 4096);
+        let shards = match objects {
+            0 => (address_units * UNIT_BYTES as u64 / SHARD_FLASH_BYTES).clamp(16, 1024),
+            _ => (parts / 8).clamp(16, 4096),
+        };
         let parts = (parts / shards).max(1) as usize;
         let shards = (0..shards).map(|_| Mutex::new(Shard::new(parts))).collect();
         Self::of(Layout { address_bits }, shards)
@@ -226,12 +242,21 @@ impl Index {
         Self { layout, shards, bytes }
     }
 
-    fn shard(&self, hash: u64) -> (MutexGuard<'_, Shard>, Key) {
-        let at = ((hash >> 32) * self.shards.len() as u64) >> 32;
-        let shard = &self.shards[at as usize];
+    fn number_of_shard(&self, hash: u64) -> usize {
+        (((hash >> 32) * self.shards.len() as u64) >> 32) as usize
+    }
+
+    fn key(&self, hash: u64) -> Key {
         let tag = hash >> PART_BITS & ((1 << self.layout.tag_bits()) - 1);
-        let key = Key { bucket: hash as usize % PART_BUCKETS, tag };
-        (shard.lock().unwrap_or_else(PoisonError::into_inner), key)
+        Key { bucket: hash as usize % PART_BUCKETS, tag }
+    }
+
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shard(&self, hash: u64) -> (MutexGuard<'_, Shard>, Key) {
+        (self.lock(self.number_of_shard(hash)), self.key(hash))
     }
 
     /// Returns the place of a key's record and the number of its uses so far. Counts a use.
@@ -256,6 +281,10 @@ impl Index {
     /// Sets the place of a key's newest record. Its uses start at 0.
     pub(crate) fn insert(&self, hash: u64, place: Place) -> Inserted {
         let (mut shard, key) = self.shard(hash);
+        self.insert_in(&mut shard, key, place)
+    }
+
+    fn insert_in(&self, shard: &mut Shard, key: Key, place: Place) -> Inserted {
         let slot = self.layout.slot(key.tag, place, 0);
         match shard.find(self.layout, key) {
             Some((bucket, at)) => {
@@ -286,6 +315,15 @@ impl Index {
 
     fn remove_where(&self, hash: u64, is: impl FnOnce(Place) -> bool) -> Option<(Place, u8)> {
         let (mut shard, key) = self.shard(hash);
+        self.remove_in(&mut shard, key, is)
+    }
+
+    fn remove_in(
+        &self,
+        shard: &mut Shard,
+        key: Key,
+        is: impl FnOnce(Place) -> bool,
+    ) -> Option<(Place, u8)> {
         let (bucket, at) = shard.find(self.layout, key)?;
         let slot = shard.buckets[bucket].0[at];
         let place = self.layout.place(slot);
@@ -295,6 +333,55 @@ impl Index {
         shard.buckets[bucket].0[at] = 0;
         shard.used -= 1;
         Some((place, uses(slot)))
+    }
+
+    /// Inserts keys with their places, and removes those without one, in this order. The work is
+    /// divided by shards, so that the table of one stays in a processor's cache.
+    pub(crate) fn apply(&self, changes: &[(u64, Option<Place>)], threads: usize) {
+        // Changes by shard, in their order: a counting sort.
+        let mut ends = vec![0; self.shards.len() + 1];
+        changes.iter().for_each(|(hash, _)| ends[self.number_of_shard(*hash) + 1] += 1);
+        (1..ends.len()).for_each(|shard| ends[shard] += ends[shard - 1]);
+        let starts = ends.clone();
+        let mut order = vec![0; changes.len()];
+        for (at, (hash, _)) in changes.iter().enumerate() {
+            let end = &mut ends[self.number_of_shard(*hash)];
+            order[*end] = at;
+            *end += 1;
+        }
+        let next = AtomicU64::new(0);
+        let work = || {
+            loop {
+                let shard = next.fetch_add(1, Ordering::Relaxed) as usize; // only a number
+                if shard >= self.shards.len() {
+                    return;
+                }
+                let mut locked = self.lock(shard);
+                for (hash, place) in order[starts[shard]..ends[shard]].iter().map(|at| changes[*at])
+                {
+                    match place {
+                        Some(place) => drop(self.insert_in(&mut locked, self.key(hash), place)),
+                        None => drop(self.remove_in(&mut locked, self.key(hash), |_| true)),
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            (1..threads).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
+    }
+
+    /// Frees memory of tables that are far from full.
+    pub(crate) fn shrink(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let (before, needed) = (shard.bytes(), shard.parts_needed());
+            if needed + needed / 8 < shard.parts() {
+                shard.resize(self.layout, needed);
+                self.bytes.fetch_sub(before - shard.bytes().min(before), Ordering::Relaxed);
+            }
+        }
     }
 
     /// Returns the number of uses of a key if its newest record is at this address.
@@ -428,7 +515,7 @@ mod tests {
 
     #[test]
     fn a_table_that_grows_keeps_every_key_and_takes_little() {
-        let index = Index::new(1 << 34, 0);
+        let index = Index::new(1 << 26, 0);
         let mut random = SmallRng::seed_from_u64(1);
         let mut model = HashMap::new();
         for address in 4..1_000_004 {
@@ -460,6 +547,39 @@ mod tests {
         let after = index.memory_bytes();
         assert!(after <= before + before / 8, "{before} bytes became {after}");
         assert!(after <= 9_700_000, "{after} bytes for a million");
+    }
+
+    #[test]
+    fn changes_applied_by_several_threads_are_those_applied_one_by_one() {
+        let mut random = SmallRng::seed_from_u64(3);
+        let hashes: Vec<u64> = (0..20_000).map(|_| random.random()).collect();
+        let (together, alone) = (Index::new(1 << 26, 100_000), Index::new(1 << 26, 0));
+        for group in 0..4 {
+            let changes: Vec<(u64, Option<Place>)> = (0..30_000)
+                .map(|at| {
+                    let hash = hashes[random.random_range(0..hashes.len())];
+                    let address = group * 30_000 + at + 4;
+                    (hash, random.random_bool(0.7).then(|| place(address)))
+                })
+                .collect();
+            together.apply(&changes, 3);
+            for (hash, place) in changes {
+                match place {
+                    Some(place) => drop(alone.insert(hash, place)),
+                    None => drop(alone.remove(hash)),
+                }
+            }
+        }
+        let before = together.memory_bytes();
+        together.shrink();
+        assert!(together.memory_bytes() < before / 2);
+        let tables = together.shards.iter().map(|shard| shard.lock().unwrap().bytes());
+        assert_eq!(together.memory_bytes(), tables.sum());
+        // Tags may be shared differently only where shards differ: no key of these is.
+        assert_eq!(together.len(), alone.len());
+        for hash in hashes {
+            assert_eq!(together.peek(hash), alone.peek(hash));
+        }
     }
 
     proptest! {

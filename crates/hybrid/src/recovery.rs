@@ -22,6 +22,10 @@ use crate::store::{Evictor, Store, StoreCounters, read_entries};
 
 /// Number of threads that read footers after a crash.
 const READERS: usize = 8;
+/// Number of records after which the entries read so far are applied to the index.
+const GROUP_ENTRIES: u64 = 500_000;
+/// Maximum number of segments whose entries are read before they are applied.
+const MOST_GROUPED: usize = 1024;
 /// Size in bytes of reads and writes of the saved index.
 const SAVE_BYTES: usize = 1 << 20;
 
@@ -131,6 +135,8 @@ pub(crate) fn read_superblock(flash: &dyn Flash) -> Result<Option<Superblock>, O
 struct PlaceFound {
     place: u64,
     id: SegmentId,
+    /// Number of records, as far as the trailer has it.
+    entries: u64,
 }
 
 /// An opened store, before its log runs.
@@ -334,30 +340,48 @@ fn rebuild(
     let oldest = (newest + ahead + 1).saturating_sub(geometry.segments).max(block.first_segment);
     found.retain(|found| found.id.number >= oldest);
 
-    let index = Index::new(units, expected_objects);
+    // So large that it need not grow. Records of keys that were replaced count, too.
+    let most = geometry.segment_bytes / UNIT_BYTES as u64;
+    let entries = found.iter().map(|found| found.entries.min(most)).sum::<u64>();
+    let index = Index::new(units, expected_objects.max(entries));
     let known = found.iter().map(|found| (found.id.number, found.id.session)).collect();
     let seed = block.hash_seed;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(READERS);
     // Footers are read side by side, some at a time, and applied in order.
-    for group in found.chunks(READERS * 4) {
+    let mut rest = &found[..];
+    while !rest.is_empty() {
+        let mut sum = 0;
+        let until = rest.iter().position(|found| {
+            sum += found.entries;
+            sum >= GROUP_ENTRIES
+        });
+        let (group, later) = rest.split_at(until.unwrap_or(rest.len()).clamp(1, MOST_GROUPED));
+        rest = later;
         let read = |at: usize| {
-            let PlaceFound { place, id } = group[at];
+            let PlaceFound { place, id, .. } = group[at];
             read_entries(flash, (geometry, seed), place, id)
         };
-        for (entries, found) in in_parallel(group.len(), read)?.into_iter().zip(group) {
-            entries.iter().for_each(|entry| apply(&index, geometry, found.place, entry));
-        }
+        let entries = in_parallel(group.len(), read)?;
+        let changes: Vec<_> = entries
+            .iter()
+            .zip(group)
+            .flat_map(|(entries, found)| {
+                entries.iter().map(|entry| change_of(geometry, found.place, entry))
+            })
+            .collect();
+        index.apply(&changes, threads);
+    }
+    if expected_objects < entries {
+        index.shrink();
     }
     Ok((index, newest + 1, known))
 }
 
-fn apply(index: &Index, geometry: Geometry, place: u64, entry: &FooterEntry) {
-    match entry.kind {
-        RecordKind::Object => {
-            let address = geometry.address(place, entry.offset);
-            index.insert(entry.hash, Place { address, length: entry.length });
-        }
-        RecordKind::Removal => drop(index.remove(entry.hash)),
-    }
+/// Returns a record's key and its place; `None` instead of the place for a removal.
+fn change_of(geometry: Geometry, place: u64, entry: &FooterEntry) -> (u64, Option<Place>) {
+    let address = geometry.address(place, entry.offset);
+    let is_object = entry.kind == RecordKind::Object;
+    (entry.hash, is_object.then_some(Place { address, length: entry.length }))
 }
 
 /// Returns the newest segment of this cache in a place: its header may be newer than its trailer.
@@ -378,9 +402,11 @@ fn look_at_place(
     let last = read(start + geometry.segment_bytes - PAGE_BYTES as u64).ok();
     let trailer =
         last.and_then(|page| Trailer::decode(&page[PAGE_BYTES - TRAILER_BYTES..], block.id));
-    let trailer = trailer.map(|(trailer, _)| trailer.id).filter(is_here);
-    let newest = header.into_iter().chain(trailer).max_by_key(|id| (id.number, id.session));
-    Ok(newest.map(|id| PlaceFound { place, id }))
+    let trailer = trailer.map(|(trailer, _)| trailer).filter(|trailer| is_here(&trailer.id));
+    let closed = trailer.map(|trailer| (trailer.id, trailer.entries as u64));
+    let ids = header.map(|id| (id, 0)).into_iter().chain(closed);
+    let newest = ids.max_by_key(|(id, entries)| (id.number, id.session, *entries));
+    Ok(newest.map(|(id, entries)| PlaceFound { place, id, entries }))
 }
 
 /// Runs `work` for the numbers below `count` on several threads. Returns the results in order.
