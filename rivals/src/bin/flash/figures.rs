@@ -22,13 +22,14 @@ pub struct Plan<'a> {
 type Measure = fn(&Plan, &mut Results) -> Result<(), String>;
 
 /// Every figure by name, with its line for people.
-pub const FIGURES: [(&str, &str, Measure); 10] = [
+pub const FIGURES: [(&str, &str, Measure); 11] = [
     ("reads", "Reads from flash, paired: processor µs a read; wall µs", reads),
     ("inserts", "Insertions until all is on flash, paired: µs each", inserts),
     ("written", "Bytes written to the disk a byte of value", written),
     ("memory", "Memory that grows with objects of 1 KB on flash: bytes an object", memory),
     ("storm", "Found after inserting without waiting, flash ample: %", storm),
     ("restart", "Insert, close, open again", restart),
+    ("recovery", "Insert 25 times as many, end without closing, open; close, open", recovery),
     ("removed", "Insert 5,000, remove all, close, open: found", removed),
     ("hits", "Hit ratio by Zipf 0.99, memory 1/10 of flash, half the keys fit: %", hits),
     ("idle", "Processor ms in 2 s without requests", idle),
@@ -353,6 +354,60 @@ fn storm(plan: &Plan, results: &mut Results) -> Result<(), String> {
         })?;
     }
     Ok(())
+}
+
+/// Inserts objects of 1 KB, waits until they are on flash, and ends the process without closing the
+/// cache. Runs in a process of its own.
+pub fn fill_and_die(named: &Named, settings: Settings, objects: usize) -> Result<(), String> {
+    let value_bytes = settings.value_bytes;
+    let bench = named.open(settings)?;
+    fill(&*bench, 0, objects, value_bytes);
+    std::process::exit(0);
+}
+
+fn recovery(plan: &Plan, results: &mut Results) -> Result<(), String> {
+    let (objects, value_bytes) = (plan.objects * 25, 1000);
+    // Room for the index.
+    let (memory, flash) = (4 * MIB + objects * 24, ample(objects, value_bytes));
+    plan.each(|subject| {
+        let named = &plan.subjects[subject];
+        let flash = if named.packs() { objects * 1100 + 128 * MIB } else { flash };
+        let settings = plan.settings(subject, memory, flash, value_bytes);
+        fill_in_child(named, &settings, objects)?;
+        for after in ["a crash", "closing"] {
+            let (used, begun) = (processor_time(), Instant::now());
+            let bench = plan.open(subject, memory, flash, value_bytes)?;
+            let opened = begun.elapsed().as_secs_f64();
+            let used = (processor_time() - used).as_secs_f64();
+            bench.read(&[objects as u64 / 2], 1);
+            let first = begun.elapsed().as_secs_f64();
+            let keys: Vec<_> = shuffled(objects, 5).into_iter().take(20_000).collect();
+            let found = bench.read(&keys, 32).found as f64;
+            bench.close();
+            let mut set = |what: &str, figure| {
+                results.set(&format!("after {after}: {what}"), subject, figure);
+            };
+            set("open, s", opened);
+            set("CPU s", used);
+            set("first read, s", first);
+            set("found, %", 100.0 * found / keys.len() as f64);
+        }
+        Ok(())
+    })
+}
+
+fn fill_in_child(named: &Named, settings: &Settings, objects: usize) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let subject = [&[named.name.clone()], &named.words[..]].concat().join("/");
+    let numbers = [settings.memory, settings.flash, settings.value_bytes, objects];
+    let status = std::process::Command::new(program)
+        .args(["--subjects", &subject, "--dir"])
+        .arg(&settings.folder)
+        .arg("--fill")
+        .args(numbers.map(|number| number.to_string()))
+        .status()
+        .map_err(|error| error.to_string())?;
+    if status.success() { Ok(()) } else { Err(format!("{subject}: filling ended with {status}")) }
 }
 
 fn restart(plan: &Plan, results: &mut Results) -> Result<(), String> {

@@ -20,8 +20,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use figures::{FIGURES, Plan};
+use figures::{FIGURES, Plan, fill_and_die};
 use roster::{Named, roster};
+use subjects::Settings;
 use table::Results;
 
 /// Measures caches in memory and on flash beside each other and beside bare reads.
@@ -38,13 +39,18 @@ struct Arguments {
     #[arg(long, value_name = "N", default_value = "9",
           value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Objects of 1 KB; there are fewer of larger ones. 100,000 take 3 GiB of disk
+    /// Objects of 1 KB; there are fewer of larger ones. 100,000 take 3 GiB of disk,
+    /// and 17 GiB for recovery of every subject
     #[arg(long, value_name = "N", default_value = "40000",
-          value_parser = clap::value_parser!(u32).range(10_000..=100_000))]
+          value_parser = clap::value_parser!(u32).range(10_000..=400_000))]
     objects: u32,
     /// Folder for the files of the caches, on the disk to measure
     #[arg(long, value_name = "PATH")]
     dir: Option<PathBuf>,
+    /// Fill the cache in the folder and end without closing it: memory and flash in bytes,
+    /// bytes of a value, objects. For the figure recovery
+    #[arg(long, num_args = 4, value_names = ["MEMORY", "FLASH", "VALUE", "OBJECTS"], hide = true)]
+    fill: Vec<usize>,
     /// One JSON object for each figure and subject, a line each
     #[arg(long)]
     json: bool,
@@ -110,6 +116,12 @@ impl Drop for Scratch {
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {
+    if let [memory, flash, value_bytes, objects] = arguments.fill[..] {
+        let subjects = participants(arguments, "recovery")?;
+        let folder = arguments.dir.clone().unwrap_or_default();
+        let settings = Settings { folder, memory, flash, value_bytes, words: Vec::new() };
+        return fill_and_die(&subjects[0], settings, objects);
+    }
     let parent = arguments.dir.clone().unwrap_or_else(std::env::temp_dir);
     let scratch = Scratch(parent.join(format!("floe-rivals-flash-{}", std::process::id())));
     std::fs::create_dir_all(&scratch.0)

@@ -23,6 +23,11 @@ impl Named {
         engine.is_none_or(|engine| engine != "engine=uring")
     }
 
+    /// Whether objects share pages on flash.
+    pub fn packs(&self) -> bool {
+        self.name.starts_with("floe")
+    }
+
     /// Whether it is the bare disk, which takes part in reads only.
     pub fn is_floor(&self) -> bool {
         self.name == "floor"
