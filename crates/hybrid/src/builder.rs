@@ -8,14 +8,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::admission::{Admission, GateOptions};
+use crate::budget::WriteBudget;
 use crate::codec::{Key, Value};
 use crate::compression::Compression;
 use crate::flash::{FileFlash, FlashOptions};
 use crate::flow::{OnFull, Settings};
 use crate::format::{Geometry, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, PAGE_BYTES};
 use crate::hybrid::Hybrid;
+use crate::insertion::Declined;
 use crate::log::SEGMENTS_IN_MEMORY;
 use crate::recovery::{self, OpenFailure, StoreOptions};
+use crate::shared::OnDeclined;
 
 /// Builds a hybrid cache. [`Hybrid::builder`] makes one.
 #[must_use = "nothing is opened before `open`"]
@@ -28,6 +32,9 @@ pub struct Builder<K, V> {
     compression: Compression,
     object_bytes: u64,
     keep_share: f64,
+    admission: Admission,
+    write_budget: Option<WriteBudget>,
+    on_declined: Option<OnDeclined<K>>,
     types: PhantomData<fn() -> (K, V)>,
 }
 
@@ -106,6 +113,9 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             compression: Compression::default(),
             object_bytes: 16 << 10,
             keep_share: 0.25,
+            admission: Admission::default(),
+            write_budget: None,
+            on_declined: None,
             types: PhantomData,
         }
     }
@@ -164,6 +174,44 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
         Self { object_bytes: bytes.max(1), ..self }
     }
 
+    /// Sets the rule that decides which objects are written to flash when memory evicts them. By
+    /// default all are.
+    pub fn admission(self, admission: Admission) -> Self {
+        Self { admission, ..self }
+    }
+
+    /// Limits the bytes written to flash in a time. When the budget is short, the least valuable
+    /// objects are declined: those with the fewest requests a byte.
+    ///
+    /// Footers, removals, used objects that are appended again and the index saved at the end count
+    /// as well. Removals are never declined. Up to half an hour's budget is saved while there is
+    /// less to write. The drive's own write amplification is not counted.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("cache");
+    /// use floe_hybrid::{Admission, Hybrid};
+    ///
+    /// let cache: Hybrid<String, Vec<u8>> = Hybrid::builder()
+    ///     .memory(8 << 20)
+    ///     .flash(path, 64 << 20)
+    ///     .admission(Admission::Popularity)
+    ///     .write_budget("1 DWPD".parse()?)
+    ///     .on_declined(|key, reason| println!("{key} stays out of flash: {reason:?}"))
+    ///     .open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn write_budget(self, budget: WriteBudget) -> Self {
+        Self { write_budget: Some(budget), ..self }
+    }
+
+    /// Sets a function that is called with the key of each object that is not kept or not written
+    /// to flash, and the reason. It must not use the cache, and runs in the call that evicted the
+    /// object. Objects that wait for the drive when it fails are only counted.
+    pub fn on_declined(self, listen: impl Fn(&K, Declined) + Send + Sync + 'static) -> Self {
+        Self { on_declined: Some(Arc::new(listen)), ..self }
+    }
+
     /// Opens the cache, or creates it.
     ///
     /// # Errors
@@ -194,14 +242,25 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
         };
         let open =
             recovery::open(Arc::new(flash), &options).map_err(|failure| failure.at(&path))?;
+        let geometry = open.store.log.geometry;
+        let gate = GateOptions {
+            admission: self.admission,
+            budget: self.write_budget,
+            capacity_bytes: geometry.segments * geometry.segment_bytes,
+            memory_bytes,
+            object_bytes: self.object_bytes,
+            fixed: None,
+        };
         let settings = Settings {
             memory_bytes,
             on_full: self.on_full,
             time_to_live: self.time_to_live,
             refresh_ahead: self.refresh_ahead,
             compression: self.compression,
+            gate,
         };
-        Hybrid::assemble(open, &settings).map_err(|source| OpenError::Io { path, source })
+        Hybrid::assemble(open, &settings, self.on_declined)
+            .map_err(|source| OpenError::Io { path, source })
     }
 }
 

@@ -98,6 +98,18 @@ const FIGURES: &[Figure] = figures! {
     Counter "declined_total" { reason: "failed" } "declined_failed",
         "Objects not written to flash because the flash had failed.",
         |it| it.flash.declined_failed;
+    Counter "declined_total" { reason: "over_budget" } "declined_over_budget",
+        "Objects not written to flash because the write budget was short.",
+        |it| it.flash.declined_over_budget;
+    Counter "declined_total" { reason: "unpopular" } "declined_unpopular",
+        "Objects not written to flash because they were requested too seldom.",
+        |it| it.flash.declined_unpopular;
+    Counter "declined_total" { reason: "write_cost" } "declined_write_cost",
+        "Objects not written to flash because writes cost the reads too much.",
+        |it| it.flash.declined_write_cost;
+    Counter "declined_total" { reason: "fits_memory" } "declined_fits_memory",
+        "Objects not written to flash because the objects in use fit into memory.",
+        |it| it.flash.declined_fits_memory;
     Counter "superseded_total" {} "superseded",
         "Objects not written to flash because their key was changed meanwhile.",
         |it| it.flash.superseded;
@@ -133,6 +145,8 @@ const FIGURES: &[Figure] = figures! {
         |it| it.memory.weight_capacity.unwrap_or(0);
     Gauge "index_bytes" {} "index_bytes",
         "Memory of the index in bytes.", |it| it.flash.index_bytes;
+    Gauge "admission_bytes" {} "admission_bytes",
+        "Memory of the admission in bytes.", |it| it.flash.admission_bytes;
     Gauge "flash_bytes" {} "flash_bytes",
         "Size of the flash in bytes.", |it| it.flash.capacity_bytes;
     Gauge "segments" {} "segments",

@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use floe_memory::Cause;
 
+use crate::admission::{GateOptions, Offer};
 use crate::codec::{Key, Value};
 use crate::compression::Compression;
 use crate::format::{
@@ -39,6 +40,9 @@ pub enum OnFull {
     Decline,
 }
 
+/// Maximum number of uses that an object in memory counts.
+const MOST_USES: u8 = 3;
+
 /// Settings of an open cache.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -48,6 +52,7 @@ pub(crate) struct Settings {
     pub(crate) time_to_live: Option<Duration>,
     pub(crate) refresh_ahead: Option<Duration>,
     pub(crate) compression: Compression,
+    pub(crate) gate: GateOptions,
 }
 
 /// A value in memory.
@@ -61,6 +66,19 @@ pub(crate) struct Held<V> {
     pub(crate) placement: Placement,
     /// True while a refresh in the background is under way.
     pub(crate) refreshing: AtomicBool,
+    /// Requests that memory has answered with it, up to [`MOST_USES`].
+    pub(crate) uses: AtomicU8,
+}
+
+impl<V> Held<V> {
+    /// Counts a request. The first few of an object write to it, and the others only read.
+    pub(crate) fn count_use(&self) {
+        // Relaxed, and not atomic together: a lost use of several is none too few.
+        let uses = self.uses.load(Ordering::Relaxed);
+        if uses < MOST_USES {
+            self.uses.store(uses + 1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// An encoded object on its way from memory to flash.
@@ -94,6 +112,26 @@ pub(crate) struct FlowCounters {
     pub(crate) behind: AtomicU64,
     pub(crate) too_large: AtomicU64,
     pub(crate) failed: AtomicU64,
+    pub(crate) over_budget: AtomicU64,
+    pub(crate) unpopular: AtomicU64,
+    pub(crate) write_cost: AtomicU64,
+    pub(crate) fits_memory: AtomicU64,
+}
+
+impl FlowCounters {
+    /// Counts an object that was declined.
+    pub(crate) fn decline(&self, reason: Declined) {
+        count(match reason {
+            Declined::TooLarge | Declined::TooLargeForMemory => &self.too_large,
+            Declined::Behind => &self.behind,
+            Declined::Superseded => &self.superseded,
+            Declined::FlashEnded => &self.failed,
+            Declined::OverBudget => &self.over_budget,
+            Declined::Unpopular => &self.unpopular,
+            Declined::WriteCost => &self.write_cost,
+            Declined::FitsMemory => &self.fits_memory,
+        });
+    }
 }
 
 /// The path from memory to flash, shared with the eviction listener of the cache in memory.
@@ -122,37 +160,51 @@ fn answer(hash: u64, result: Inserted) {
 
 impl Flow {
     /// Accepts an object that memory has evicted.
-    pub(crate) fn depart<K: Key, V: Value>(&self, key: &K, held: &Held<V>, cause: Cause) {
+    ///
+    /// # Errors
+    /// The reason why it is not written to flash.
+    pub(crate) fn depart<K: Key, V: Value>(
+        &self,
+        key: &K,
+        held: &Held<V>,
+        cause: Cause,
+    ) -> Result<(), Declined> {
         if held.on_flash || !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed) {
-            return;
+            return Ok(());
         }
         if held.lifetime.is_expired(seconds_now()) {
-            return;
+            return Ok(());
         }
         if held.placement != Placement::Both {
             count(&self.counters.by_options);
             let hash = key.encode_key(|key| hash_key(self.store.hash_seed, key));
-            return answer(hash, Inserted::Declined(Declined::TooLargeForMemory));
+            answer(hash, Inserted::Declined(Declined::TooLargeForMemory));
+            return Ok(());
         }
-        let since = CALL_BEGAN.get();
-        key.encode_key(|key| {
-            held.value.encode(|value| self.send(key, value, held.lifetime, since))
-        });
+        let way = (CALL_BEGAN.get(), Some(held.uses.load(Ordering::Relaxed)));
+        key.encode_key(|key| held.value.encode(|value| self.send(key, value, held.lifetime, way)))
     }
 
-    /// Appends an object to the log, or queues it until there is room. Counts it if it is declined.
-    pub(crate) fn send(&self, key: &[u8], value: &[u8], lifetime: Lifetime, since: u64) {
+    /// Appends an object to the log, or queues it until there is room. `since` is the start of the
+    /// call that makes it leave memory. `uses` is the number of requests that memory has answered
+    /// with it, or `None` when the cache is closed.
+    ///
+    /// # Errors
+    /// The reason why it is declined, which is counted.
+    pub(crate) fn send(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lifetime: Lifetime,
+        (since, uses): (u64, Option<u8>),
+    ) -> Result<(), Declined> {
         let hash = hash_key(self.store.hash_seed, key);
-        let sent = self.try_send(hash, (key, value), lifetime, since);
-        if let Err(declined) = sent {
-            count(match declined {
-                Declined::Behind => &self.counters.behind,
-                Declined::Superseded => &self.counters.superseded,
-                Declined::FlashEnded => &self.counters.failed,
-                Declined::TooLarge | Declined::TooLargeForMemory => &self.counters.too_large,
-            });
+        let sent = self.try_send(hash, (key, value), lifetime, (since, uses));
+        if let Err(reason) = sent {
+            self.counters.decline(reason);
         }
         answer(hash, sent.map_or_else(Inserted::Declined, |()| Inserted::ToFlash));
+        sent
     }
 
     fn try_send(
@@ -160,7 +212,7 @@ impl Flow {
         hash: u64,
         (key, value): (&[u8], &[u8]),
         lifetime: Lifetime,
-        since: u64,
+        (since, uses): (u64, Option<u8>),
     ) -> Result<(), Declined> {
         let mut header = RecordHeader::new(RecordKind::Object, key, value);
         header.lifetime = lifetime;
@@ -183,6 +235,7 @@ impl Flow {
         if stripe.changed_since(hash, since, own) || self.store.stripes.cleared_since(since) {
             return Err(Declined::Superseded);
         }
+        self.admit(hash, header.log_bytes() as u64, uses)?;
         match self.store.append_object(hash, &header, &head, key, value) {
             Ok(()) => Ok(()),
             Err(Refused::Ended) => Err(Declined::FlashEnded),
@@ -195,6 +248,16 @@ impl Flow {
                 self.waits.store(true, Ordering::Release);
                 Ok(())
             }
+        }
+    }
+
+    /// Asks the admission about an object.
+    fn admit(&self, hash: u64, bytes: u64, uses: Option<u8>) -> Result<(), Declined> {
+        let Some(gate) = &self.store.gate else { return Ok(()) };
+        let (now, spent) = (self.store.stripes.now(), self.store.log.counters.spent_bytes());
+        match uses {
+            Some(uses) => gate.offer(now, spent, &Offer { hash, bytes, uses }),
+            None => gate.offer_at_close(now, spent, bytes),
         }
     }
 

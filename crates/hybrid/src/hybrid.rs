@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use floe_memory::Cache;
 
+use crate::admission::Gate;
 use crate::codec::{Key, Value};
 use crate::flow::{Departing, Flow, FlowCounters, Held, Settings};
 use crate::format::Record;
@@ -23,7 +24,7 @@ use crate::options::InsertOptions;
 use crate::read_times::ReadClock;
 use crate::recovery::{self, OpenStore, Opened};
 use crate::removal::{RemovedKeys, remove_keys};
-use crate::shared::Shared;
+use crate::shared::{OnDeclined, Shared};
 use crate::stats::{FlashStats, Stats};
 use crate::store::{Evictor, Reporter};
 use crate::warm::{Warmed, warm};
@@ -74,8 +75,14 @@ impl<K: Key + Send + Sync + 'static, V: Value> fmt::Debug for Hybrid<K, V> {
 
 impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// Creates the cache from an open store. `memory_bytes` is the limit of the objects in memory.
-    pub(crate) fn assemble(open: OpenStore<Departing>, settings: &Settings) -> io::Result<Self> {
-        let OpenStore { store, superblock, opened, unlogged } = open;
+    pub(crate) fn assemble(
+        open: OpenStore<Departing>,
+        settings: &Settings,
+        on_declined: Option<OnDeclined<K>>,
+    ) -> io::Result<Self> {
+        let OpenStore { mut store, superblock, opened, unlogged } = open;
+        store.gate =
+            Gate::new(&settings.gate, store.stripes.now(), store.log.counters.spent_bytes());
         let store = Arc::new(store);
         let reporter = Reporter::default();
         let mut evictor = Evictor { store: Arc::clone(&store), reporter: Arc::clone(&reporter) };
@@ -102,11 +109,15 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             waits: AtomicBool::new(false),
             counters: FlowCounters::default(),
         });
-        let listener = Arc::clone(&flow);
+        let (listener, told) = (Arc::clone(&flow), on_declined.clone());
         let memory = Cache::builder()
             .weight_capacity(settings.memory_bytes)
             .weigher(|_: &K, held: &Held<V>| held.weight)
-            .listener(move |key: &K, held: &Held<V>, cause| listener.depart(key, held, cause))
+            .listener(move |key: &K, held: &Held<V>, cause| {
+                if let (Err(reason), Some(told)) = (listener.depart(key, held, cause), &told) {
+                    told(key, reason);
+                }
+            })
             .build();
         let cache = Self {
             shared: Arc::new(Shared {
@@ -118,6 +129,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 opened,
                 time_to_live: settings.time_to_live,
                 refresh_ahead: settings.refresh_ahead,
+                on_declined,
                 writer: Mutex::new(Some(writer)),
                 reporter,
             }),
@@ -210,7 +222,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             return Some(value);
         }
         // Most misses end here, without a load.
-        let (place, uses) = self.shared.store().index.look_up(hash)?;
+        let (place, uses) = self.shared.store().look_up(hash)?;
         if uses == 0 {
             return self.read_once(hash, place, bytes).await;
         }
@@ -262,7 +274,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         if let Some((value, _)) = departing {
             return Some(value);
         }
-        let (place, uses) = self.shared.store().index.look_up(hash)?;
+        let (place, uses) = self.shared.store().look_up(hash)?;
         if uses == 0 {
             return key.encode_key(|key| self.read_once_blocking(hash, place, key));
         }
@@ -329,7 +341,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             let read = |record: &Record<'_>| self.shared.decode(record);
             values[at] = self.shared.departing(hash, &bytes).map(|(value, _)| value);
             if values[at].is_none()
-                && let Some((place, _)) = self.shared.store().index.look_up(hash)
+                && let Some((place, _)) = self.shared.store().look_up(hash)
             {
                 match self.shared.store().read_resident(hash, place, &bytes, read) {
                     Some(found) => values[at] = found.flatten(),

@@ -14,8 +14,8 @@ pub enum Inserted {
     Declined(Declined),
 }
 
-/// The reason why an object is not kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The reason why an object is not kept, or not written to flash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Declined {
     /// Key and value are larger than a segment of flash, or the key has more than 65,535 bytes.
@@ -29,4 +29,15 @@ pub enum Declined {
     Superseded,
     /// The object was for flash, which has failed or is closed.
     FlashEnded,
+    /// The [`WriteBudget`](crate::WriteBudget) is short, and more valuable objects use it.
+    OverBudget,
+    /// The object was requested too seldom, by
+    /// [`Admission::Popularity`](crate::Admission::Popularity) or
+    /// [`Admission::TinyLfu`](crate::Admission::TinyLfu).
+    Unpopular,
+    /// Writes cost the reads too much ([`Admission::Obp`](crate::Admission::Obp)).
+    WriteCost,
+    /// The objects in use fit into memory
+    /// ([`Admission::SmallBypass`](crate::Admission::SmallBypass)).
+    FitsMemory,
 }

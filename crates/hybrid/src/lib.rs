@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 
+mod admission;
+mod budget;
 mod builder;
 mod codec;
 mod compression;
@@ -13,11 +15,15 @@ mod insertion;
 mod inspect;
 mod loads;
 mod log;
+mod miniature;
 mod options;
 mod order;
+mod popularity;
+mod price;
 mod read_times;
 mod recovery;
 mod removal;
+mod rules;
 mod saved_stats;
 #[cfg(feature = "serde")]
 mod serialized;
@@ -34,6 +40,8 @@ mod simulated;
 #[cfg(test)]
 mod store_tests;
 
+pub use admission::{Admission, AdmissionError};
+pub use budget::{WriteBudget, WriteBudgetError};
 pub use builder::{Builder, OpenError};
 pub use codec::{Key, Value};
 pub use compression::Compression;
@@ -53,3 +61,11 @@ pub use saved_stats::SavedStats;
 pub use serialized::Serde;
 pub use stats::{FlashStats, Stats};
 pub use warm::Warmed;
+
+/// The decisions of admission as state machines, for simulators.
+#[doc(hidden)]
+pub mod decisions {
+    pub use crate::admission::{Gate, GateOptions, Offer};
+    pub use crate::miniature::LogModel;
+    pub use crate::price::TimedRead;
+}

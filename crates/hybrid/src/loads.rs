@@ -147,7 +147,10 @@ impl<K: Key + Send + Sync + 'static, V: Value> Loads<'_, K, V> {
             return Ok(value);
         }
         let held = |held: &Held<V>| (held.value.clone(), self.begins_refresh(held));
-        let mut found = shared.memory.read(key, held);
+        let mut found = shared.memory.read(key, |entry| {
+            entry.count_use();
+            held(entry)
+        });
         if found.is_none() {
             let bring = async { self.bring(key).await.ok_or(()) };
             let loaded = shared.memory.loads().get_async(key, bring).await;
@@ -198,7 +201,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Loads<'_, K, V> {
         Q: Key + ?Sized,
     {
         let hash = self.shared.hash(key);
-        self.shared.store().index.look_up(hash); // counts a use
+        self.shared.store().look_up(hash); // counts a use
         let bytes = key.encode_key(<[u8]>::to_vec);
         let found = self.shared.load_from_flash(hash, bytes).await;
         self.shared.count_flash(found.is_ok());

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -126,6 +126,24 @@ pub(crate) struct LogCounters {
     pub(crate) appended_bytes: AtomicU64,
     /// Bytes of records that were kept when their segment was evicted.
     pub(crate) kept_bytes: AtomicU64,
+    /// Bytes written that are no records, or were written before.
+    pub(crate) overhead_bytes: AtomicU64,
+    /// True while a write is in flight.
+    pub(crate) is_writing: AtomicBool,
+}
+
+impl LogCounters {
+    /// Returns the bytes written, and those appended that are still to be written.
+    pub(crate) fn spent_bytes(&self) -> u64 {
+        let counters = [&self.appended_bytes, &self.kept_bytes, &self.overhead_bytes];
+        counters.map(|counter| counter.load(Ordering::Relaxed)).iter().sum() // statistics
+    }
+
+    /// Counts bytes written beside the log.
+    pub(crate) fn count_beside(&self, bytes: u64) {
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.overhead_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 /// The log of a cache on flash.
@@ -702,7 +720,11 @@ impl Log {
                 let bytes = segment.bytes.read().unwrap_or_else(PoisonError::into_inner);
                 chunk[..len].copy_from_slice(&bytes[at..at + len]);
             }
-            self.flash.write(&chunk[..len], start + at as u64)?;
+            // Relaxed: it tells reads apart, for a mean.
+            self.counters.is_writing.store(true, Ordering::Relaxed);
+            let result = self.flash.write(&chunk[..len], start + at as u64);
+            self.counters.is_writing.store(false, Ordering::Relaxed);
+            result?;
             self.counters.written_bytes.fetch_add(len as u64, Ordering::Relaxed);
             at += len;
         }
@@ -711,6 +733,12 @@ impl Log {
         let mut state = lock(&self.state);
         let first = state.fillings.front_mut().expect("a segment is open");
         debug_assert_eq!(first.segment.id, id);
+        let records = match written {
+            Written::Records(offset) => offset.saturating_sub(first.written),
+            Written::Whole => 0,
+        };
+        let overhead = (until - from).saturating_sub(records) as u64;
+        self.counters.overhead_bytes.fetch_add(overhead, Ordering::Relaxed);
         match written {
             Written::Records(offset) => {
                 first.written = offset;

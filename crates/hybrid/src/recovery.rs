@@ -207,6 +207,7 @@ pub(crate) fn open<T>(
         hash_seed: block.hash_seed,
         keep_share: options.keep_share,
         sweeps: AtomicUsize::new(0),
+        gate: None,
     };
     Ok(OpenStore { store, superblock, opened, unlogged })
 }
@@ -509,6 +510,7 @@ pub(crate) fn save<T>(store: &Arc<Store<T>>, writer: &SuperblockWriter) -> io::R
         let start = geometry.segment_start(number);
         flash.write(&zeros, start)?;
         flash.write(&zeros, start + geometry.segment_bytes - PAGE_BYTES as u64)?;
+        store.log.counters.count_beside(2 * PAGE_BYTES as u64);
     }
     let buffer = flash.buffers().take(SAVE_BYTES);
     let chunk = Vec::with_capacity(SAVE_BYTES);
@@ -526,9 +528,8 @@ pub(crate) fn save<T>(store: &Arc<Store<T>>, writer: &SuperblockWriter) -> io::R
     store.index.save(|part| saver.push(part))?;
     let length = saver.offset + saver.chunk.len() as u64;
     saver.flush()?;
+    store.log.counters.count_beside(length.next_multiple_of(PAGE_BYTES as u64));
     let sum = saver.sum;
-    let counters = &store.log.counters;
-    counters.written_bytes.fetch_add(length.next_multiple_of(PAGE_BYTES as u64), Ordering::Relaxed);
     flash.sync()?;
     writer.write(flash, |block| {
         block.clean = true;

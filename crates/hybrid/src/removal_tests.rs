@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::admission::GateOptions;
 use crate::compression::Compression;
 use crate::flow::{OnFull, Settings};
 use crate::hybrid::Hybrid;
@@ -32,8 +33,9 @@ fn open(flash_bytes: usize, memory_bytes: u64, seed: u64) -> Hybrid<u64, Vec<u8>
         time_to_live: None,
         refresh_ahead: None,
         compression: Compression::default(),
+        gate: GateOptions::default(),
     };
-    Hybrid::assemble(open, &settings).unwrap()
+    Hybrid::assemble(open, &settings, None).unwrap()
 }
 
 /// Objects are inserted; then one thread removes a class of them while others use the cache.

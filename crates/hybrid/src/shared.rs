@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use floe_memory::Cache;
 
+use crate::admission::Gate;
 use crate::codec::{Key, Value};
 use crate::compression::decompress;
 use crate::flow::{CALL_BEGAN, CHANGING, Departing, Flow, Held, LEFT, lock};
@@ -33,6 +34,9 @@ const ENTRY_OVERHEAD: usize = 96;
 #[derive(Debug)]
 pub(crate) struct Miss;
 
+/// A function that is told of the objects that flash declines.
+pub(crate) type OnDeclined<K> = Arc<dyn Fn(&K, Declined) + Send + Sync>;
+
 /// The state of an open cache.
 pub(crate) struct Shared<K: Key + Send + Sync + 'static, V: Value> {
     pub(crate) memory: Cache<K, Held<V>>,
@@ -45,14 +49,17 @@ pub(crate) struct Shared<K: Key + Send + Sync + 'static, V: Value> {
     pub(crate) opened: Opened,
     pub(crate) time_to_live: Option<Duration>,
     pub(crate) refresh_ahead: Option<Duration>,
+    pub(crate) on_declined: Option<OnDeclined<K>>,
     pub(crate) writer: Mutex<Option<JoinHandle<()>>>,
     pub(crate) reporter: Reporter,
 }
 
 impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
-    /// Lowers the limit of the objects in memory as the index grows. They keep at least an eighth.
+    /// Lowers the limit of the objects in memory as the index and the admission grow. They keep at
+    /// least an eighth.
     pub(crate) fn account_for_index(&self) {
-        let (now, shared) = (self.store().index.memory_bytes(), self);
+        let (store, shared) = (self.store(), self);
+        let now = store.index.memory_bytes() + store.gate.as_ref().map_or(0, Gate::memory_bytes);
         // Relaxed: the counts order nothing, and the larger one wins.
         if shared.index_bytes.fetch_max(now, Ordering::Relaxed) < now {
             let left = shared.memory_bytes.saturating_sub(now);
@@ -126,6 +133,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         let (held, memory_options) = self.hold(&key, value, options);
         if let Some(declined) = self.declined(&key, &held) {
             self.memory.remove(&key);
+            self.flow.counters.decline(declined);
+            self.tell(&key, declined);
             return Inserted::Declined(declined);
         }
         CALL_BEGAN.set(change.began());
@@ -133,10 +142,12 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         LEFT.set(None);
         if held.placement == Placement::ToFlash {
             self.memory.remove(&key);
-            key.encode_key(|key| {
-                held.value
-                    .encode(|value| self.flow.send(key, value, held.lifetime, change.began()));
-            });
+            let send = |key: &[u8], value: &[u8]| {
+                self.flow.send(key, value, held.lifetime, (change.began(), Some(0)))
+            };
+            if let Err(reason) = key.encode_key(|key| held.value.encode(|value| send(key, value))) {
+                self.tell(&key, reason);
+            }
         } else {
             self.memory.insert_with(key, held, memory_options);
         }
@@ -172,8 +183,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         let weight = entry_weight(key.encode_key(<[u8]>::len), &value);
         let placement = options.placement;
         let refreshing = AtomicBool::new(false);
-        let held =
-            |lifetime| Held { value, weight, lifetime, on_flash: false, placement, refreshing };
+        let uses = AtomicU8::new(0);
+        let held = |lifetime| {
+            let on_flash = false;
+            Held { value, weight, lifetime, on_flash, placement, refreshing, uses }
+        };
         let for_memory = floe_memory::InsertOptions::new();
         let Some(live) = options.live.or(self.time_to_live) else {
             return (held(Lifetime::default()), for_memory);
@@ -209,7 +223,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
             options = options.refresh_ahead(seconds(lifetime.stale.into(), lifetime.expires));
         }
         let (placement, refreshing) = (Placement::Both, AtomicBool::new(false));
-        (Held { value, weight, lifetime, on_flash: true, placement, refreshing }, options)
+        let (on_flash, uses) = (true, AtomicU8::new(0));
+        (Held { value, weight, lifetime, on_flash, placement, refreshing, uses }, options)
     }
 
     /// Reads an object for memory, as the load of its key. The place is looked up within the load,
@@ -291,7 +306,10 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         K: Borrow<Q>,
         Q: Key + ?Sized,
     {
-        self.memory.read(key, |held| held.value.clone())
+        self.memory.read(key, |held| {
+            held.count_use();
+            held.value.clone()
+        })
     }
 
     /// Returns the object of a key that is on its way from memory to flash.
@@ -320,6 +338,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         departing.ok_or((hash, bytes))
     }
 
+    /// Tells the listener of an object that is declined.
+    fn tell(&self, key: &K, reason: Declined) {
+        if let Some(told) = &self.on_declined {
+            told(key, reason);
+        }
+    }
+
     pub(crate) fn close(&self) -> io::Result<()> {
         let Some(writer) = lock(&self.writer).take() else { return Ok(()) };
         let store = &self.flow.store;
@@ -339,9 +364,12 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
             let may_go = held.placement != Placement::MemoryOnly;
             if !is_there && may_go && !held.lifetime.is_expired(seconds_now()) {
                 let send = |key: &[u8], value: &[u8]| {
-                    self.flow.send(key, value, held.lifetime, since);
+                    self.flow.send(key, value, held.lifetime, (since, None))
                 };
-                key.encode_key(|key| held.value.encode(|value| send(key, value)));
+                let sent = key.encode_key(|key| held.value.encode(|value| send(key, value)));
+                if let Err(reason) = sent {
+                    self.tell(key, reason);
+                }
                 self.flow.drain_fully();
             }
         }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::admission::Gate;
 use crate::flow::Flow;
 use crate::read_times::ReadTimes;
 
@@ -54,6 +55,14 @@ pub struct FlashStats {
     pub declined_too_large: u64,
     /// Objects not written to flash because the flash had failed.
     pub declined_failed: u64,
+    /// Objects not written to flash because the [write budget](crate::WriteBudget) was short.
+    pub declined_over_budget: u64,
+    /// Objects not written to flash because they were requested too seldom.
+    pub declined_unpopular: u64,
+    /// Objects not written to flash because writes cost the reads too much.
+    pub declined_write_cost: u64,
+    /// Objects not written to flash because the objects in use fit into memory.
+    pub declined_fits_memory: u64,
     /// Bytes of records that producers appended to the log.
     pub appended_bytes: u64,
     /// Bytes of records appended again when their segment was evicted.
@@ -74,6 +83,8 @@ pub struct FlashStats {
     pub is_direct: bool,
     /// Memory of the index in bytes.
     pub index_bytes: u64,
+    /// Memory of the [admission](crate::Admission) in bytes.
+    pub admission_bytes: u64,
     /// Description of the failure that ended the part on flash, if there was one.
     pub failure: Option<String>,
 }
@@ -102,6 +113,10 @@ impl FlashStats {
             declined_behind: load(&counters.behind),
             declined_too_large: load(&counters.too_large),
             declined_failed: load(&counters.failed),
+            declined_over_budget: load(&counters.over_budget),
+            declined_unpopular: load(&counters.unpopular),
+            declined_write_cost: load(&counters.write_cost),
+            declined_fits_memory: load(&counters.fits_memory),
             appended_bytes: load(&of_log.appended_bytes),
             kept_bytes: load(&of_log.kept_bytes),
             written_bytes: load(&of_log.written_bytes),
@@ -112,6 +127,7 @@ impl FlashStats {
             segments: geometry.segments,
             is_direct: store.log.flash.is_direct(),
             index_bytes: store.index.memory_bytes(),
+            admission_bytes: store.gate.as_ref().map_or(0, Gate::memory_bytes),
             failure: store.log.failure(),
         }
     }

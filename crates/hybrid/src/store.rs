@@ -3,10 +3,12 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use bytes::Bytes;
 use twox_hash::XxHash3_64;
 
+use crate::admission::{Gate, Offer};
 use crate::flash::{Buffer, Flash};
 use crate::format::{
     ENTRY_BYTES, FooterEntry, Geometry, LengthCode, PAGE_BYTES, Record, RecordHeader, RecordKind,
@@ -16,6 +18,7 @@ use crate::format::{
 use crate::index::{Index, Inserted, Place};
 use crate::log::{Evict, Log, Refused};
 use crate::order::Stripes;
+use crate::price::TimedRead;
 use crate::read_times::ReadClock;
 
 /// Bytes that eviction and recovery read at a time.
@@ -73,6 +76,8 @@ pub(crate) struct Store<T> {
     pub(crate) keep_share: f64,
     /// Number of [sweeps](crate::sweep) during which no record is kept, so that none moves.
     pub(crate) sweeps: AtomicUsize,
+    /// The admission to flash; `None` admits everything.
+    pub(crate) gate: Option<Gate>,
 }
 
 /// The result of searching a buffer for a key's record.
@@ -122,6 +127,15 @@ impl<T> Store<T> {
         Ok(())
     }
 
+    /// Returns the place of a key's record and the number of its earlier uses. Counts a use.
+    pub(crate) fn look_up(&self, hash: u64) -> Option<(Place, u8)> {
+        let found = self.index.look_up(hash);
+        if let Some(gate) = &self.gate {
+            gate.looked_up(hash, found.map(|(place, uses)| (place.length.bytes() as u64, uses)));
+        }
+        found
+    }
+
     /// Removes the object of a key and logs the removal, so that no restart brings it back. The
     /// caller holds the key's stripe. Returns whether there was an object.
     pub(crate) fn forget(&self, hash: u64) -> Result<bool, Refused> {
@@ -132,6 +146,9 @@ impl<T> Store<T> {
         // A log that has ended takes no removal, and yet nothing removed may be served.
         if appended != Err(Refused::Full) {
             self.index.remove(hash);
+            if let Some(gate) = &self.gate {
+                gate.removed(hash);
+            }
         }
         appended.map(|()| true)
     }
@@ -156,9 +173,10 @@ impl<T> Store<T> {
         let salt = self.log.segment_in(at).salt();
         let mut buffer = self.log.flash.buffers().take(len);
         self.count_read(len);
-        let began = ReadClock::begin();
+        let (began, timed) = (ReadClock::begin(), self.begin_timing(len));
         self.log.flash.read(&mut buffer, offset)?;
         self.counters.read_clock.end(began);
+        self.end_timing(timed);
         Ok((buffer, skip, salt))
     }
 
@@ -220,7 +238,8 @@ impl<T> Store<T> {
         let (at, _) = self.log.geometry.locate(place.address);
         let salt = self.log.segment_in(at).salt();
         self.count_read(len);
-        ((offset, len), PendingRead { hash, place, key, skip, salt })
+        let timed = self.begin_timing(len);
+        ((offset, len), PendingRead { hash, place, key, skip, salt, timed })
     }
 
     /// Ends a lookup: checks the bytes read and returns the header and
@@ -230,8 +249,9 @@ impl<T> Store<T> {
         pending: PendingRead,
         buffer: io::Result<Buffer>,
     ) -> io::Result<Option<(RecordHeader, Bytes)>> {
-        let PendingRead { hash, place, key, skip, salt } = pending;
+        let PendingRead { hash, place, key, skip, salt, timed } = pending;
         let buffer = buffer.inspect_err(|_| count(&self.counters.failed_reads))?;
+        self.end_timing(timed);
         let found = Self::examine(&buffer[skip..], salt, &key, |record| record.header);
         let Some(header) = self.judge(hash, place, found) else { return Ok(None) };
         let start = skip + header.head_bytes() + key.len();
@@ -247,6 +267,7 @@ impl<T> Store<T> {
         read: impl Fn(&Record<'_>) -> R,
     ) -> io::Result<Option<R>> {
         let buffer = buffer.inspect_err(|_| count(&self.counters.failed_reads))?;
+        self.end_timing(pending.timed);
         Ok(self.check_read(&pending, &buffer, read))
     }
 
@@ -257,9 +278,37 @@ impl<T> Store<T> {
         bytes: &[u8],
         read: impl Fn(&Record<'_>) -> R,
     ) -> Option<R> {
-        let PendingRead { hash, place, key, skip, salt } = pending;
+        let PendingRead { hash, place, key, skip, salt, .. } = pending;
         let found = Self::examine(&bytes[*skip..], *salt, key, read);
         self.judge(*hash, *place, found)
+    }
+
+    /// Begins to measure the latency of a read, if the admission uses it.
+    fn begin_timing(&self, bytes: usize) -> Option<Timed> {
+        self.gate.as_ref().filter(|gate| gate.times_reads()).map(|_| Timed {
+            began: Instant::now(),
+            bytes,
+            beside_write: self.log.counters.is_writing.load(Ordering::Relaxed),
+        })
+    }
+
+    fn end_timing(&self, timed: Option<Timed>) {
+        if let (Some(gate), Some(timed)) = (&self.gate, timed) {
+            gate.read(TimedRead {
+                bytes: timed.bytes as u64,
+                latency_ns: timed.began.elapsed().as_nanos() as u64,
+                beside_write: timed.beside_write,
+                written_bytes: self.log.counters.written_bytes.load(Ordering::Relaxed),
+            });
+        }
+    }
+
+    /// Returns whether the admission allows to append a used record again.
+    fn may_keep(&self, entry: &FooterEntry, uses: u8) -> bool {
+        self.gate.as_ref().is_none_or(|gate| {
+            let offer = Offer { hash: entry.hash, bytes: entry.length.bytes() as u64, uses };
+            gate.keeps(self.stripes.now(), self.log.counters.spent_bytes(), &offer)
+        })
     }
 
     fn judge<R>(&self, hash: u64, place: Place, found: Found<R>) -> Option<R> {
@@ -304,6 +353,15 @@ pub(crate) struct PendingRead {
     /// Offset of the record in the pages that are read.
     skip: usize,
     salt: u32,
+    timed: Option<Timed>,
+}
+
+/// A read whose latency is measured.
+#[derive(Debug, Clone, Copy)]
+struct Timed {
+    began: Instant,
+    bytes: usize,
+    beside_write: bool,
 }
 
 /// The writing of the statistics to the file, set once the cache is complete. It is called with
@@ -344,12 +402,19 @@ impl<T> Evict for Evictor<T> {
         for entry in entries.into_iter().filter(|entry| entry.kind == RecordKind::Object) {
             let address = geometry.address(place, entry.offset);
             match store.index.uses_at(entry.hash, address) {
-                Some(uses) if uses > 0 && entry.length.bytes() <= budget => {
+                Some(uses)
+                    if uses > 0
+                        && entry.length.bytes() <= budget
+                        && store.may_keep(&entry, uses) =>
+                {
                     budget -= entry.length.bytes();
                     kept.push(Kept { entry, address, uses });
                 }
                 Some(_) if store.index.remove_at(entry.hash, address).is_some() => {
                     count(&store.counters.evicted);
+                    if let Some(gate) = &store.gate {
+                        gate.evicted(entry.hash);
+                    }
                 }
                 _ => {} // replaced or removed
             }

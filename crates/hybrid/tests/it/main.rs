@@ -1,11 +1,14 @@
 //! The hybrid cache on a real file.
 
+mod admission;
+mod admission_loads;
 #[cfg(all(feature = "lz4", feature = "zstd"))]
 mod compression;
 mod inspection;
 mod kills;
 mod loads;
 mod options;
+mod world;
 
 use std::future::Future;
 use std::path::Path;
