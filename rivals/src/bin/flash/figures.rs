@@ -22,7 +22,7 @@ pub struct Plan<'a> {
 type Measure = fn(&Plan, &mut Results) -> Result<(), String>;
 
 /// Every figure by name, with its line for people.
-pub const FIGURES: [(&str, &str, Measure); 11] = [
+pub const FIGURES: [(&str, &str, Measure); 12] = [
     ("reads", "Reads from flash, paired: processor µs a read; wall µs", reads),
     ("inserts", "Insertions until all is on flash, paired: µs each", inserts),
     ("written", "Bytes written to the disk a byte of value", written),
@@ -32,6 +32,7 @@ pub const FIGURES: [(&str, &str, Measure); 11] = [
     ("recovery", "Insert 25 times as many, end without closing, open; close, open", recovery),
     ("removed", "Insert 5,000, remove all, close, open: found", removed),
     ("hits", "Hit ratio by Zipf 0.99, memory 1/10 of flash, half the keys fit: %", hits),
+    ("warm", "Hits in memory without futures, paired: ns each", warm),
     ("idle", "Processor ms in 2 s without requests", idle),
     ("mixed", "Reads of 20 KB, 4 at a time, beside inserts of 800 MB/s: µs", mixed),
 ];
@@ -479,6 +480,36 @@ fn hits(plan: &Plan, results: &mut Results) -> Result<(), String> {
             Ok(())
         })?;
     }
+    Ok(())
+}
+
+fn warm(plan: &Plan, results: &mut Results) -> Result<(), String> {
+    let (objects, value_bytes) = (5_000, 1000);
+    let sizes = (64 * MIB, ample(objects, value_bytes));
+    let seats: Result<Vec<_>, _> = (0..plan.subjects.len())
+        .map(|subject| Seat::take(plan, subject, sizes, objects, value_bytes))
+        .collect();
+    let seats = seats?;
+    let order = shuffled(objects, 9);
+    let keys: Vec<_> = order.iter().cycle().take(200_000).copied().collect();
+    let mut nanos = vec![Vec::new(); seats.len()];
+    for round in 0..=5 * plan.rounds {
+        for subject in turns(seats.len(), round) {
+            let (elapsed, found) = seats[subject].turn(|bench| {
+                let begun = processor_time();
+                let found = bench.read_blocking(&keys);
+                (processor_time() - begun, found)
+            })?;
+            plan.check(subject, found, keys.len());
+            if round > 0 {
+                nanos[subject].push(elapsed.as_secs_f64() * 1e9 / keys.len() as f64);
+            }
+        }
+    }
+    for (subject, nanos) in nanos.into_iter().enumerate() {
+        results.set("1 KB: CPU", subject, median(nanos));
+    }
+    seats.into_iter().filter_map(|seat| seat.bench).for_each(|bench| bench.close());
     Ok(())
 }
 

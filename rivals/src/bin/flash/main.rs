@@ -63,8 +63,7 @@ struct Arguments {
 fn participants(arguments: &Arguments, figure: &str) -> Result<Vec<Named>, String> {
     let all = roster();
     if arguments.subjects.is_empty() {
-        let takes = |named: &Named| named.figures.is_empty() || named.figures.contains(&figure);
-        return Ok(all.into_iter().filter(takes).collect());
+        return Ok(all.into_iter().filter(|named| named.takes(figure)).collect());
     }
     let mut chosen = Vec::new();
     for wanted in &arguments.subjects {

@@ -23,6 +23,15 @@ impl Named {
         engine.is_none_or(|engine| engine != "engine=uring")
     }
 
+    /// Whether it takes part in a figure unless the command line says otherwise. Hits in memory are
+    /// compared with memory alone, and other figures are not.
+    pub fn takes(&self, figure: &str) -> bool {
+        match figure {
+            "warm" => self.name.starts_with("floe"),
+            _ => self.figures.is_empty() || self.figures.contains(&figure),
+        }
+    }
+
     /// Whether objects share pages on flash.
     pub fn packs(&self) -> bool {
         self.name.starts_with("floe")
@@ -57,6 +66,8 @@ pub fn roster() -> Vec<Named> {
         named("foyer-vast", &["buffer=1G", "queue=4G"], foyer, &["storm"]),
         // Writes what leaves memory, its default, and hits more with LFU in memory.
         named("foyer-evict", &["write=eviction", "memory=lfu"], foyer, &["hits"]),
+        // Memory alone, for hits in memory.
+        named("floe-memory", &[], subjects::open::<subjects::floe_memory::FloeMemory>, &["warm"]),
         named("moka-redb", &[], subjects::open::<subjects::moka_redb::MokaRedb>, &[]),
         named("floor", &[], subjects::floor::open, &["reads", "mixed"]),
     ]

@@ -27,6 +27,10 @@ impl Subject for Floe {
         self.0.get(&key).await
     }
 
+    fn get_blocking(&self, key: u64) -> Option<Bytes> {
+        self.0.get_blocking(&key)
+    }
+
     fn remove(&self, key: u64) {
         self.0.remove(&key);
     }

@@ -163,6 +163,10 @@ impl Bench for Floor {
         self.read_keys(|| keys.next(), depth)
     }
 
+    fn read_blocking(&self, _keys: &[u64]) -> usize {
+        0
+    }
+
     fn remove(&self, _: &[u64]) {}
 
     fn sync(&self) {

@@ -4,6 +4,7 @@
 //! interface without futures.
 
 pub mod floe;
+pub mod floe_memory;
 pub mod floor;
 pub mod foyer;
 pub mod moka_redb;
@@ -64,6 +65,11 @@ pub trait Subject: Send + Sync + Sized + 'static {
 
     fn get(&self, key: u64) -> impl Future<Output = Option<Bytes>> + Send;
 
+    /// Gets a value from a thread without a runtime. Subjects of the figure `warm` have it.
+    fn get_blocking(&self, _key: u64) -> Option<Bytes> {
+        None
+    }
+
     fn remove(&self, key: u64);
 
     /// Waits until nothing is left to write.
@@ -112,6 +118,9 @@ pub trait Bench: Send + Sync {
 
     /// Reads keys, `depth` at a time.
     fn read(&self, keys: &[u64], depth: usize) -> Reads;
+
+    /// Gets keys on the calling thread, without futures. Returns the number found.
+    fn read_blocking(&self, keys: &[u64]) -> usize;
 
     fn remove(&self, keys: &[u64]);
 
@@ -219,6 +228,10 @@ impl<S: Subject> Bench for Driver<S> {
     fn read(&self, keys: &[u64], depth: usize) -> Reads {
         let (keys, at) = (Arc::new(keys.to_vec()), Arc::new(AtomicUsize::new(0)));
         self.read_all(depth, move || keys.get(at.fetch_add(1, Ordering::Relaxed)).copied())
+    }
+
+    fn read_blocking(&self, keys: &[u64]) -> usize {
+        keys.iter().filter(|&&key| self.subject.get_blocking(key).is_some()).count()
     }
 
     fn remove(&self, keys: &[u64]) {
