@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
-use floe_nvme::auth::{Hash, Secret};
+use floe_nvme::auth::{Group, Hash, Secret};
 use floe_testkit::nvme_host::tcp::Controller;
 use floe_testkit::nvme_host::{Access, Authentication, HostError};
 use floe_testkit::{PATIENCE, wait_until};
@@ -132,4 +132,58 @@ fn a_file_that_keeps_no_secrets_is_refused() {
         let said = refused(text, mode);
         assert!(said.contains("secrets: ") && said.contains(problem), "{said}");
     }
+}
+
+/// Succeeds for the transaction's number and fails for the secret exponent: the controller has
+/// computed its own part by then, and this host has computed nothing.
+fn random_once(bytes: &mut [u8]) -> bool {
+    bytes.len() == 6 && random(bytes)
+}
+
+#[test]
+#[ignore = "a measurement: reads beside hosts that make the server compute the largest group"]
+fn reads_beside_eight_hosts_that_offer_the_largest_group() {
+    let volume = volume();
+    let file = write_secrets(&volume, &[format!("{ONE} {}", secret(1).to_text())]);
+    let listen = ["--listen", "nvme-tcp://127.0.0.1:0", "--nvme-secrets-file", &file];
+    let volume = volume.with(&listen);
+    let server = volume.serve();
+    let honest = with_secret(access(&server, ONE), secret(1), None);
+    let mut controller = Controller::connect(&honest).expect("the secret is right");
+    controller.set_queues(1).expect("a queue");
+    let mut queue = controller.io_queue(1, 16).expect("a queue");
+    let mut reads = |name: &str| {
+        let range = floe_testkit::nvme_host::Range { namespace: 1, first: 0, blocks: 1 };
+        let mut micros: Vec<u128> = Vec::new();
+        for _ in 0..3_000 {
+            let begun = std::time::Instant::now();
+            queue.read(range, 512).expect("an honest read");
+            micros.push(begun.elapsed().as_micros());
+        }
+        micros.sort_unstable();
+        let [middle, late, last] = [1_500, 2_970, 2_999].map(|at| micros[at]);
+        eprintln!("{name}: p50 {middle} µs, p99 {late} µs, longest {last} µs");
+    };
+    reads("alone");
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let tried = std::sync::atomic::AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            let mut authentication = Authentication::new(secret(1), None, random_once);
+            authentication.groups = vec![Some(Group::Ffdhe8192)];
+            let attack = Access { authentication: Some(authentication), ..access(&server, ONE) };
+            let (over, tried) = (&over, &tried);
+            scope.spawn(move || {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let refused = Controller::connect(&attack);
+                    assert!(refused.is_err(), "it never proves anything");
+                    tried.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+        reads("beside eight");
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    eprintln!("{} challenges meanwhile", tried.into_inner());
+    server.end();
 }
