@@ -295,12 +295,12 @@ fn print_check(contents: &Contents) {
         contents.open_segments
     );
     output::say!(
-        "{} records of objects with {} of keys and values, {} of removals; {} expired",
+        "{} records of objects, {} of keys and values; {} expired",
         contents.objects,
         output::bytes(contents.object_bytes),
-        contents.removals,
         contents.expired
     );
+    output::say!("{} records of removals", contents.removals);
     contents.damage.iter().for_each(|damage| output::say!("damage: {damage}"));
     let more = contents.damaged_places - contents.damage.len() as u64;
     if more > 0 {

@@ -12,14 +12,16 @@ use crate::admission::{Admission, GateOptions};
 use crate::budget::WriteBudget;
 use crate::codec::{Key, Value};
 use crate::compression::Compression;
-use crate::flash::{FileFlash, FlashOptions};
-use crate::flow::{OnFull, Settings};
+use crate::flash::{Flash, FlashOptions, FlashSwitch};
+use crate::flow::{OnFull, Settings, lock};
 use crate::format::{Geometry, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, PAGE_BYTES};
 use crate::hybrid::Hybrid;
 use crate::insertion::Declined;
 use crate::log::SEGMENTS_IN_MEMORY;
 use crate::recovery::{self, OpenFailure, StoreOptions};
+use crate::reopen::{self, Reopened};
 use crate::shared::OnDeclined;
+use crate::store::spawn_writer;
 
 /// Builds a hybrid cache. [`Hybrid::builder`] makes one.
 #[must_use = "nothing is opened before `open`"]
@@ -95,6 +97,12 @@ pub enum OpenError {
         /// Bytes of the file.
         actual: u64,
     },
+    /// The file holds another cache than the one that is open.
+    #[error("{path} holds another cache than the one that failed", path = path.display())]
+    OtherCache {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// A setting is missing or too small.
     #[error("{0}")]
     Setting(String),
@@ -118,6 +126,45 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             on_declined: None,
             types: PhantomData,
         }
+    }
+
+    /// Opens the file again after a failure of the flash, such as the loss of the drive. Memory
+    /// serves meanwhile. The content is verified as by [`open`](crate::Builder::open): objects
+    /// whose records are intact are found again. Objects that were removed or replaced since the
+    /// failure are removed on flash, too, before the call returns. If the file is missing or empty,
+    /// as on a new drive, it is created.
+    ///
+    /// The call blocks for as long as an open after a crash, and takes the memory of the index once
+    /// more meanwhile.
+    ///
+    /// # Errors
+    /// When the file cannot be opened, holds another cache, or fails again. The flash stays failed,
+    /// and the call can be repeated.
+    pub fn reopen_flash(&self) -> Result<Reopened, OpenError> {
+        let shared = &*self.shared;
+        let (switch, store) = (&*shared.switch, &shared.flow.store);
+        let failed = |source| OpenError::Io { path: switch.path().to_owned(), source };
+        let mut writer = lock(&shared.writer); // one at a time, and none while it is closed
+        if writer.is_none() {
+            return Err(failed(io::Error::other("the cache is closed")));
+        }
+        if store.log.failure().is_none() {
+            return Ok(Reopened::Working);
+        }
+        if store.log.flash.is_forked() {
+            let line = "the cache belongs to the process that forked this one";
+            return Err(failed(io::Error::other(line)));
+        }
+        if let Some(ended) = writer.take() {
+            let _ = ended.join(); // a panic of it has ended the log
+        }
+        // Without a writer the cache would count as closed.
+        let revived = switch.open_again().map_err(OpenError::from).and_then(|flash| {
+            let revived = reopen::revive(store, &shared.superblock, switch, flash);
+            revived.map_err(|failure| failure.at(switch.path()))
+        });
+        *writer = Some(spawn_writer(store, &shared.reporter).map_err(failed)?);
+        reopen::complete(store, &shared.superblock, revived?).map_err(failed)
     }
 }
 
@@ -233,15 +280,15 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
             return Err(OpenFailure::Small.at(&path)); // before a file is made
         }
         let options = FlashOptions { size: bytes, ..FlashOptions::default() };
-        let flash = FileFlash::open(&path, &options)?;
+        let switch = Arc::new(FlashSwitch::open(&path, options)?);
         let options = StoreOptions {
             expected_objects: bytes.unwrap_or(0) / self.object_bytes,
             max_segment_bytes,
             keep_share: self.keep_share,
             random: (random(), random()),
         };
-        let open =
-            recovery::open(Arc::new(flash), &options).map_err(|failure| failure.at(&path))?;
+        let open = recovery::open(Arc::clone(&switch) as Arc<dyn Flash>, &options)
+            .map_err(|failure| failure.at(&path))?;
         let geometry = open.store.log.geometry;
         let gate = GateOptions {
             admission: self.admission,
@@ -258,6 +305,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
             refresh_ahead: self.refresh_ahead,
             compression: self.compression,
             gate,
+            switch,
         };
         Hybrid::assemble(open, &settings, self.on_declined)
             .map_err(|source| OpenError::Io { path, source })
@@ -283,6 +331,7 @@ impl OpenFailure {
             Self::Io(source) => OpenError::Io { path, source },
             Self::Foreign => OpenError::Foreign { path },
             Self::Damaged => OpenError::Damaged { path },
+            Self::OtherCache => OpenError::OtherCache { path },
             Self::Version(version) => OpenError::Version { path, version },
             Self::Short { expected, actual } => OpenError::Short { path, expected, actual },
             Self::Small => OpenError::Setting(format!(

@@ -19,6 +19,7 @@ use threads::Threads;
 
 pub(crate) use buffer::{Buffer, Buffers};
 pub(crate) use request::Reading;
+pub(crate) use switch::FlashSwitch;
 pub use target::OpenError;
 
 mod buffer;
@@ -27,6 +28,7 @@ mod cost;
 mod request;
 #[cfg(target_os = "linux")]
 mod ring;
+mod switch;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -54,6 +56,9 @@ pub(crate) trait Flash: Send + Sync + Debug + 'static {
     fn is_forked(&self) -> bool {
         false
     }
+
+    /// Gives up the lock, so that the file can be opened again.
+    fn release(&self) {}
 
     /// Fills `into` from `offset` on, blocking.
     ///
@@ -230,6 +235,10 @@ impl Flash for FileFlash {
 
     fn is_forked(&self) -> bool {
         self.forks != forks()
+    }
+
+    fn release(&self) {
+        self.target.release();
     }
 
     fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()> {

@@ -12,6 +12,7 @@ use floe_memory::Cause;
 use crate::admission::{GateOptions, Offer};
 use crate::codec::{Key, Value};
 use crate::compression::Compression;
+use crate::flash::FlashSwitch;
 use crate::format::{
     Lifetime, MAX_KEY_BYTES, Record, RecordHead, RecordHeader, RecordKind, seconds_now,
 };
@@ -53,6 +54,7 @@ pub(crate) struct Settings {
     pub(crate) refresh_ahead: Option<Duration>,
     pub(crate) compression: Compression,
     pub(crate) gate: GateOptions,
+    pub(crate) switch: Arc<FlashSwitch>,
 }
 
 /// A value in memory.

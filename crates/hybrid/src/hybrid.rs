@@ -5,7 +5,6 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::ops::ControlFlow;
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,7 +25,7 @@ use crate::recovery::{self, OpenStore, Opened};
 use crate::removal::{RemovedKeys, remove_keys};
 use crate::shared::{OnDeclined, Shared};
 use crate::stats::{FlashStats, Stats};
-use crate::store::{Evictor, Reporter};
+use crate::store::{Reporter, spawn_writer};
 use crate::warm::{Warmed, warm};
 
 /// The result of a removal.
@@ -85,15 +84,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             Gate::new(&settings.gate, store.stripes.now(), store.log.counters.spent_bytes());
         let store = Arc::new(store);
         let reporter = Reporter::default();
-        let mut evictor = Evictor { store: Arc::clone(&store), reporter: Arc::clone(&reporter) };
-        let log = Arc::clone(&store);
-        let writer =
-            std::thread::Builder::new().name("floe-hybrid".to_owned()).spawn(move || {
-                let run = AssertUnwindSafe(|| log.log.run(&mut evictor));
-                if std::panic::catch_unwind(run).is_err() {
-                    log.log.fail(&io::Error::other("the writer thread has panicked"));
-                }
-            })?;
+        let writer = spawn_writer(&store, &reporter)?;
         if opened == Opened::Recovered
             && let Err(error) = recovery::log_removals(&store, &superblock, &unlogged)
         {
@@ -132,6 +123,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 on_declined,
                 writer: Mutex::new(Some(writer)),
                 reporter,
+                switch: Arc::clone(&settings.switch),
             }),
         };
         cache.shared.account_for_index();
@@ -532,12 +524,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         self.shared.memory.clear();
         let first = loop {
             let mut stripes = store.stripes.all();
-            match store.clear() {
-                Ok(first) => {
-                    store.stripes.note_clear();
-                    stripes.iter_mut().for_each(|stripe| drop(stripe.take_all_departing()));
-                    break first;
-                }
+            let cleared = store.clear();
+            if cleared != Err(Refused::Full) {
+                store.stripes.note_clear();
+                stripes.iter_mut().for_each(|stripe| drop(stripe.take_all_departing()));
+            }
+            match cleared {
+                Ok(first) => break first,
                 Err(Refused::Full) => {
                     drop(stripes);
                     store.log.wait_for_room(store.log.geometry.max_record_bytes());
@@ -550,7 +543,9 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             }
         };
         let flash = &*store.log.flash;
-        self.shared.superblock.write(flash, |block| block.first_segment = first)
+        self.shared.superblock.write(flash, |block| {
+            block.first_segment = block.first_segment.max(first);
+        })
     }
 
     /// Makes all earlier removals and replacements durable, and all objects written to the log.

@@ -408,13 +408,19 @@ impl Index {
     /// Removes all keys whose records are in this range of addresses. Scans the whole table.
     /// Returns the number of keys removed.
     pub(crate) fn remove_range(&self, addresses: Range<u64>) -> u64 {
+        self.retain(|place| !addresses.contains(&place.address))
+    }
+
+    /// Removes all keys whose places `keeps` does not return true for. Scans the whole table.
+    /// Returns the number of keys removed.
+    pub(crate) fn retain(&self, keeps: impl Fn(Place) -> bool) -> u64 {
         let mut removed = 0;
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let before = shard.used;
             let mut used = 0;
             for slot in shard.buckets.iter_mut().flat_map(|bucket| &mut bucket.0) {
-                if addresses.contains(&self.layout.place(*slot).address) {
+                if *slot != 0 && !keeps(self.layout.place(*slot)) {
                     *slot = 0;
                 }
                 used += usize::from(*slot != 0);

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use crate::builder::OpenError;
 use crate::flash::{FileFlash, Flash};
 use crate::format::{
-    PAGE_BYTES, Record, RecordKind, SegmentId, Superblock, TRAILER_BYTES, Trailer, VERSION,
-    seconds_now,
+    PAGE_BYTES, Record, RecordKind, SegmentId, Superblock, TRAILER_BYTES, Trailer, seconds_now,
 };
 use crate::recovery::{OpenFailure, Opened, Survey, read_superblock, survey};
 use crate::saved_stats::{self, SavedStats};
@@ -201,7 +200,7 @@ pub fn info(path: impl AsRef<Path>) -> Result<Info, OpenError> {
         false => Some(content_info(&flash, &block).map_err(|failure| failure.at(path))?),
     };
     Ok(Info {
-        version: VERSION,
+        version: block.version,
         id: block.id,
         session: block.session,
         clean: block.clean,

@@ -23,6 +23,7 @@ mod price;
 mod read_times;
 mod recovery;
 mod removal;
+mod reopen;
 mod rules;
 mod saved_stats;
 #[cfg(feature = "serde")]
@@ -35,6 +36,8 @@ mod warm;
 
 #[cfg(test)]
 mod removal_tests;
+#[cfg(test)]
+mod reopen_tests;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]
@@ -56,6 +59,7 @@ pub use options::InsertOptions;
 pub use read_times::ReadTimes;
 pub use recovery::Opened;
 pub use removal::RemovedKeys;
+pub use reopen::Reopened;
 pub use saved_stats::SavedStats;
 #[cfg(feature = "serde")]
 pub use serialized::Serde;

@@ -99,6 +99,8 @@ struct State {
     /// Log positions of the removal notes, by place. A place is free once the log is written up to
     /// its position.
     notes: Vec<u64>,
+    /// Position at which the log continued after a failure, which earlier records may not survive.
+    revived_at: u64,
     /// Position up to which the log is to be written without delay. Durability is not required.
     hurried: u64,
 }
@@ -152,7 +154,8 @@ pub(crate) struct Log {
     pub(crate) flash: Arc<dyn Flash>,
     pub(crate) geometry: Geometry,
     cache_id: u64,
-    session: u64,
+    /// Written under the lock of `state`.
+    session: AtomicU64,
     state: Mutex<State>,
     /// Wakes the writer.
     work: Condvar,
@@ -223,8 +226,9 @@ impl Log {
             flash,
             geometry,
             cache_id,
-            session,
+            session: AtomicU64::new(session),
             state: Mutex::new(State {
+                revived_at: 0,
                 fillings: VecDeque::new(),
                 // Places behind the log that hold nothing need no eviction.
                 empty_until: next,
@@ -271,7 +275,11 @@ impl Log {
 
     /// Returns the number of the cache and that of the session.
     pub(crate) fn identity(&self) -> (u64, u64) {
-        (self.cache_id, self.session)
+        (self.cache_id, self.session())
+    }
+
+    fn session(&self) -> u64 {
+        self.session.load(Ordering::Relaxed) // the lock of the state orders it
     }
 
     /// Returns the identity of the content in a place.
@@ -288,10 +296,11 @@ impl Log {
     fn open_segment(&self, state: &mut State, number: u64) {
         debug_assert!(number < state.empty_until);
         let size = self.geometry.segment_bytes as usize;
-        let id = SegmentId { cache: self.cache_id, number, session: self.session };
+        let session = self.session();
+        let id = SegmentId { cache: self.cache_id, number, session };
         let mut bytes = state.spare.pop().unwrap_or_else(|| vec![0; size]);
         id.encode(&mut bytes, seconds_now());
-        self.set_place(number, self.session);
+        self.set_place(number, session);
         let segment = Arc::new(Segment { id, bytes: RwLock::new(bytes) });
         self.resident.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&segment));
         state.fillings.push_back(Filling {
@@ -384,7 +393,7 @@ impl Log {
         let place = Place { address: self.geometry.address(id.number, offset), length };
         let position = id.number * self.geometry.segment_bytes + filled as u64;
         if header.kind == RecordKind::Removal {
-            let (number, session) = (state.next_note, self.session as u32);
+            let (number, session) = (state.next_note, self.session() as u32);
             let note = Note { hash, position, number, session };
             if let Err(error) = self.flash.write_cached(&note.encode(), note.offset()) {
                 drop(state);
@@ -542,6 +551,9 @@ impl Log {
 
     /// Returns whether the log is durable up to a position; `None` while that is under way.
     fn is_durable(&self, state: &mut State, position: u64) -> Option<io::Result<()>> {
+        if position < state.revived_at {
+            return Some(Err(io::Error::other("the flash has failed meanwhile")));
+        }
         if state.durable >= position {
             return Some(Ok(()));
         }
@@ -609,6 +621,31 @@ impl Log {
             None if state.ending => Err(io::Error::other("the cache is closed")),
             None => Ok(()),
         }
+    }
+
+    /// Continues a log that has failed, in a new session, with segment `next`, whose place is
+    /// empty. `known` has the numbers and sessions of the valid segments. The caller holds all
+    /// stripes, has replaced the flash, and then runs the log.
+    pub(crate) fn revive(&self, session: u64, next: u64, known: &[(u64, u64)]) {
+        let mut state = lock(&self.state);
+        debug_assert!(next > state.fillings.back().expect("a segment is open").segment.id.number);
+        self.session.store(session, Ordering::Relaxed);
+        (0..self.geometry.segments).for_each(|place| self.empty_place(place));
+        known.iter().for_each(|&(number, session)| self.set_place(number, session));
+        self.resident.write().unwrap_or_else(PoisonError::into_inner).clear();
+        state.fillings.clear();
+        (state.empty_until, state.wanted, state.hurried) = (next + 1, 0, 0);
+        state.revived_at = next * self.geometry.segment_bytes;
+        state.durable = state.revived_at;
+        state.notes.fill(0);
+        state.failed = None;
+        self.open_segment(&mut state, next);
+        self.notify(state);
+    }
+
+    /// Returns the number of the open segment.
+    pub(crate) fn open_number(&self) -> u64 {
+        lock(&self.state).fillings.back().expect("a segment is open").segment.id.number
     }
 
     /// Returns the description of the log's failure, if it has failed.

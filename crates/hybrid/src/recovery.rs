@@ -49,6 +49,8 @@ pub(crate) enum OpenFailure {
     },
     /// The flash has no room for 8 segments.
     Small,
+    /// The file holds another cache than the one that was open.
+    OtherCache,
 }
 
 impl From<io::Error> for OpenFailure {
@@ -88,6 +90,32 @@ pub(crate) struct SuperblockWriter {
 }
 
 impl SuperblockWriter {
+    /// Returns the superblock as it was written last.
+    pub(crate) fn current(&self) -> Superblock {
+        *self.block.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the number of a new session, which is not closed yet. Segments before
+    /// `first_segment` become invalid.
+    pub(crate) fn begin_session(&self, flash: &dyn Flash, first_segment: u64) -> io::Result<()> {
+        let mut was_older = false;
+        self.write(flash, |block| {
+            was_older = block.version < VERSION;
+            block.session += 1;
+            block.first_segment = block.first_segment.max(first_segment);
+            block.clean = false;
+            block.saved_at = 0;
+            block.saved_bytes = 0;
+        })?;
+        // Both copies: an earlier version of Floe must not go by the other one.
+        if was_older { self.write(flash, |_| {}) } else { Ok(()) }
+    }
+
+    /// Takes a superblock that was found on flash for the one that was written last.
+    pub(crate) fn adopt(&self, block: Superblock) {
+        *self.block.lock().unwrap_or_else(PoisonError::into_inner) = block;
+    }
+
     /// Changes the superblock durably.
     pub(crate) fn write(
         &self,
@@ -132,9 +160,9 @@ pub(crate) fn read_superblock(flash: &dyn Flash) -> Result<Option<Superblock>, O
 
 /// A place, and the segment found in it after a crash.
 #[derive(Debug, Clone, Copy)]
-struct PlaceFound {
-    place: u64,
-    id: SegmentId,
+pub(crate) struct PlaceFound {
+    pub(crate) place: u64,
+    pub(crate) id: SegmentId,
     /// Number of records, as far as the trailer has it.
     entries: u64,
 }
@@ -197,7 +225,7 @@ pub(crate) fn open<T>(
     let superblock = SuperblockWriter { block: Mutex::new(block) };
     let session = block.session + 1;
     if opened != Opened::Recovered {
-        begin_session(&superblock, &*flash)?;
+        superblock.begin_session(&*flash, 0)?;
     }
     let store = Store {
         log: Log::new(flash, geometry, (block.id, session), (next, next_note), &known),
@@ -205,6 +233,7 @@ pub(crate) fn open<T>(
         stripes: Stripes::new(),
         counters: StoreCounters::default(),
         hash_seed: block.hash_seed,
+        unlogged: Mutex::new(None),
         keep_share: options.keep_share,
         sweeps: AtomicUsize::new(0),
         gate: None,
@@ -250,21 +279,8 @@ pub(crate) fn survey(
 }
 
 /// Returns the number of addresses of a cache.
-fn units(geometry: Geometry) -> u64 {
+pub(crate) fn units(geometry: Geometry) -> u64 {
     geometry.segments * geometry.segment_bytes / UNIT_BYTES as u64
-}
-
-fn begin_session(superblock: &SuperblockWriter, flash: &dyn Flash) -> io::Result<()> {
-    let mut was_older = false;
-    superblock.write(flash, |block| {
-        was_older = block.version < VERSION;
-        block.session += 1;
-        block.clean = false;
-        block.saved_at = 0;
-        block.saved_bytes = 0;
-    })?;
-    // Both copies: an earlier version of Floe must not go by the other one.
-    if was_older { superblock.write(flash, |_| {}) } else { Ok(()) }
 }
 
 /// Appends the removals that the log lacks, and makes them durable. The log runs. Until this has
@@ -280,7 +296,7 @@ pub(crate) fn log_removals<T>(
         }
     }
     store.log.sync_until(store.log.end())?;
-    begin_session(superblock, &*store.log.flash)
+    superblock.begin_session(&*store.log.flash, 0)
 }
 
 /// Returns the removal notes of the last session, and of one that ended during its opening, in
@@ -329,27 +345,55 @@ fn rebuild(
     expected_objects: u64,
     units: u64,
 ) -> Result<(Index, u64, Vec<(u64, u64)>), OpenFailure> {
-    let geometry = block.geometry;
-    let mut found =
-        in_parallel(geometry.segments as usize, |place| look_at_place(flash, block, place as u64))?;
-    found.retain(|found| found.is_some());
+    let (found, newest) = find_segments(flash, block, 0)?;
+    let index = Index::new(units, expected_objects.max(records_in(block.geometry, &found)));
+    read_segments(flash, block, &found, &index, |_, _| {})?;
+    if expected_objects < records_in(block.geometry, &found) {
+        index.shrink();
+    }
+    let known = found.iter().map(|found| (found.id.number, found.id.session)).collect();
+    Ok((index, newest + 1, known))
+}
+
+/// Returns the valid segments in the order of their numbers, and the newest number. Segments that
+/// may have been evicted are left out: the log may have been ahead of its newest segment on flash,
+/// or of `newest`.
+pub(crate) fn find_segments(
+    flash: &dyn Flash,
+    block: &Superblock,
+    newest: u64,
+) -> io::Result<(Vec<PlaceFound>, u64)> {
+    let segments = block.geometry.segments;
+    let found = in_parallel(segments as usize, |place| look_at_place(flash, block, place as u64))?;
     let mut found: Vec<PlaceFound> = found.into_iter().flatten().collect();
     found.sort_by_key(|found| found.id.number);
-    let newest = found.last().map_or(block.first_segment - 1, |found| found.id.number);
-    // Segments that may have been evicted: the log may have been ahead of its newest segment here.
+    let on_flash = found.last().map_or(block.first_segment - 1, |found| found.id.number);
+    let newest = newest.max(on_flash);
     let ahead = EMPTY_AHEAD + 1 + SEGMENTS_IN_MEMORY as u64;
-    let oldest = (newest + ahead + 1).saturating_sub(geometry.segments).max(block.first_segment);
+    let oldest = (newest + ahead + 1).saturating_sub(segments).max(block.first_segment);
     found.retain(|found| found.id.number >= oldest);
+    Ok((found, newest))
+}
 
-    // So large that it need not grow. Records of keys that were replaced count, too.
+/// Returns the number of records in segments, as far as their trailers have it. Records of keys
+/// that were replaced count, too.
+pub(crate) fn records_in(geometry: Geometry, found: &[PlaceFound]) -> u64 {
     let most = geometry.segment_bytes / UNIT_BYTES as u64;
-    let entries = found.iter().map(|found| found.entries.min(most)).sum::<u64>();
-    let index = Index::new(units, expected_objects.max(entries));
-    let known = found.iter().map(|found| (found.id.number, found.id.session)).collect();
-    let seed = block.hash_seed;
+    found.iter().map(|found| found.entries.min(most)).sum()
+}
+
+/// Applies the records of segments to the index, in the order of the segments, and passes the
+/// entries of each segment to `with`. Footers are read side by side, some at a time.
+pub(crate) fn read_segments(
+    flash: &dyn Flash,
+    block: &Superblock,
+    found: &[PlaceFound],
+    index: &Index,
+    mut with: impl FnMut(&PlaceFound, &[FooterEntry]),
+) -> io::Result<()> {
+    let (geometry, seed) = (block.geometry, block.hash_seed);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(READERS);
-    // Footers are read side by side, some at a time, and applied in order.
-    let mut rest = &found[..];
+    let mut rest = found;
     while !rest.is_empty() {
         let mut sum = 0;
         let until = rest.iter().position(|found| {
@@ -371,11 +415,9 @@ fn rebuild(
             })
             .collect();
         index.apply(&changes, threads);
+        entries.iter().zip(group).for_each(|(entries, found)| with(found, entries));
     }
-    if expected_objects < entries {
-        index.shrink();
-    }
-    Ok((index, newest + 1, known))
+    Ok(())
 }
 
 /// Returns a record's key and its place; `None` instead of the place for a removal.

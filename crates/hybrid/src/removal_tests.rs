@@ -12,6 +12,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::admission::GateOptions;
 use crate::compression::Compression;
+use crate::flash::{Flash, FlashSwitch};
 use crate::flow::{OnFull, Settings};
 use crate::hybrid::Hybrid;
 use crate::options::InsertOptions;
@@ -26,7 +27,8 @@ fn open(flash_bytes: usize, memory_bytes: u64, seed: u64) -> Hybrid<u64, Vec<u8>
         random: (seed, seed),
     };
     let flash = Arc::new(SimulatedFlash::new(flash_bytes, seed));
-    let open = recovery::open(flash, &options).unwrap();
+    let switch = Arc::new(FlashSwitch::simulated(flash));
+    let open = recovery::open(Arc::clone(&switch) as Arc<dyn Flash>, &options).unwrap();
     let settings = Settings {
         memory_bytes,
         on_full: OnFull::Wait,
@@ -34,6 +36,7 @@ fn open(flash_bytes: usize, memory_bytes: u64, seed: u64) -> Hybrid<u64, Vec<u8>
         refresh_ahead: None,
         compression: Compression::default(),
         gate: GateOptions::default(),
+        switch,
     };
     Hybrid::assemble(open, &settings, None).unwrap()
 }

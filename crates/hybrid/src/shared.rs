@@ -13,6 +13,7 @@ use floe_memory::Cache;
 use crate::admission::Gate;
 use crate::codec::{Key, Value};
 use crate::compression::decompress;
+use crate::flash::FlashSwitch;
 use crate::flow::{CALL_BEGAN, CHANGING, Departing, Flow, Held, LEFT, lock};
 use crate::format::{
     Compressed, Lifetime, MAX_KEY_BYTES, RECORD_HEADER_BYTES, Record, RecordHeader, UNIT_BYTES,
@@ -52,6 +53,7 @@ pub(crate) struct Shared<K: Key + Send + Sync + 'static, V: Value> {
     pub(crate) on_declined: Option<OnDeclined<K>>,
     pub(crate) writer: Mutex<Option<JoinHandle<()>>>,
     pub(crate) reporter: Reporter,
+    pub(crate) switch: Arc<FlashSwitch>,
 }
 
 impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {

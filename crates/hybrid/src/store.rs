@@ -1,8 +1,10 @@
 //! The store on flash: the [log](crate::log) and the [index](crate::index), keyed by hashes.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -72,6 +74,9 @@ pub(crate) struct Store<T> {
     pub(crate) stripes: Stripes<T>,
     pub(crate) counters: StoreCounters,
     pub(crate) hash_seed: u64,
+    /// While a failed flash is opened again: hashes of the keys removed from the index without a
+    /// record in the log.
+    pub(crate) unlogged: Mutex<Option<Vec<u64>>>,
     /// Largest share of a segment's bytes that is kept when it is evicted.
     pub(crate) keep_share: f64,
     /// Number of [sweeps](crate::sweep) during which no record is kept, so that none moves.
@@ -149,6 +154,10 @@ impl<T> Store<T> {
             if let Some(gate) = &self.gate {
                 gate.removed(hash);
             }
+        }
+        if appended == Err(Refused::Ended) {
+            let mut unlogged = self.unlogged.lock().unwrap_or_else(PoisonError::into_inner);
+            unlogged.iter_mut().for_each(|unlogged| unlogged.push(hash));
         }
         appended.map(|()| true)
     }
@@ -338,9 +347,12 @@ impl<T> Store<T> {
     /// Removes all objects: records in segments older than the one returned become invalid. The
     /// caller holds all stripes.
     pub(crate) fn clear(&self) -> Result<u64, Refused> {
-        let first = self.log.turn()?;
-        self.index.clear();
-        Ok(first)
+        let first = self.log.turn();
+        // A log that has ended notes nothing, and yet nothing removed may be served.
+        if first != Err(Refused::Full) {
+            self.index.clear();
+        }
+        first
     }
 }
 
@@ -379,6 +391,21 @@ struct Kept {
     entry: FooterEntry,
     address: u64,
     uses: u8,
+}
+
+/// Starts the thread that writes the log.
+pub(crate) fn spawn_writer<T: Send + 'static>(
+    store: &Arc<Store<T>>,
+    reporter: &Reporter,
+) -> io::Result<JoinHandle<()>> {
+    let mut evictor = Evictor { store: Arc::clone(store), reporter: Arc::clone(reporter) };
+    let store = Arc::clone(store);
+    std::thread::Builder::new().name("floe-hybrid".to_owned()).spawn(move || {
+        let run = AssertUnwindSafe(|| store.log.run(&mut evictor));
+        if std::panic::catch_unwind(run).is_err() {
+            store.log.fail(&io::Error::other("the writer thread has panicked"));
+        }
+    })
 }
 
 impl<T> Evict for Evictor<T> {

@@ -9,47 +9,62 @@ use std::thread::JoinHandle;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::flash::{Flash, FlashSwitch};
 use crate::format::{Record, RecordHeader, RecordKind};
 use crate::log::Refused;
 use crate::recovery::{self, OpenStore, Opened, StoreOptions, SuperblockWriter};
+use crate::reopen::{self, Reopened};
 use crate::simulated::SimulatedFlash;
-use crate::store::{Evictor, Store, hash_key};
+use crate::store::{Store, hash_key, spawn_writer};
 use crate::sweep::sweep;
 
-struct Rig {
-    flash: Arc<SimulatedFlash>,
-    store: Arc<Store<()>>,
+pub(crate) struct Rig {
+    pub(crate) flash: Arc<SimulatedFlash>,
+    switch: Arc<FlashSwitch>,
+    pub(crate) store: Arc<Store<()>>,
     writer: SuperblockWriter,
     opened: Opened,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Rig {
-    fn open(flash: SimulatedFlash) -> Self {
+    pub(crate) fn open(flash: SimulatedFlash) -> Self {
         let flash = Arc::new(flash);
+        let switch = Arc::new(FlashSwitch::simulated(flash.clone()));
         let options = StoreOptions {
             expected_objects: 0,
             max_segment_bytes: 64 << 10,
             keep_share: 0.5,
             random: (77, 99),
         };
-        let open = recovery::open(flash.clone(), &options).unwrap();
+        let open = recovery::open(Arc::clone(&switch) as Arc<dyn Flash>, &options).unwrap();
         let OpenStore { store, superblock: writer, opened, unlogged } = open;
         let store = Arc::new(store);
-        let mut evictor = Evictor { store: Arc::clone(&store), reporter: Default::default() };
-        let log = Arc::clone(&store);
-        let thread = std::thread::spawn(move || log.log.run(&mut evictor));
+        let thread = spawn_writer(&store, &Default::default()).unwrap();
         if opened == Opened::Recovered {
             recovery::log_removals(&store, &writer, &unlogged).unwrap();
         }
-        Self { flash, store, writer, opened, thread: Some(thread) }
+        Self { flash, switch, store, writer, opened, thread: Some(thread) }
     }
 
-    fn hash(&self, key: u64) -> u64 {
+    /// Opens the flash again, as the cache does, after it has failed.
+    pub(crate) fn reopen(&mut self, flash: SimulatedFlash) -> Result<Reopened, String> {
+        assert!(self.store.log.failure().is_some());
+        self.thread.take().unwrap().join().unwrap();
+        let flash = Arc::new(flash);
+        let revived = reopen::revive(&self.store, &self.writer, &self.switch, flash.clone());
+        self.thread = Some(spawn_writer(&self.store, &Default::default()).unwrap());
+        let revived = revived.map_err(|failure| format!("{failure:?}"));
+        // Writes go to the new drive from here on.
+        self.flash = flash;
+        reopen::complete(&self.store, &self.writer, revived?).map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn hash(&self, key: u64) -> u64 {
         hash_key(self.store.hash_seed, &key.to_le_bytes())
     }
 
-    fn insert(&self, key: u64, value: &[u8]) -> bool {
+    pub(crate) fn insert(&self, key: u64, value: &[u8]) -> bool {
         // As the cache does: what flash has is forgotten before a new value is in memory.
         if !self.remove(key) {
             return false;
@@ -70,7 +85,7 @@ impl Rig {
         }
     }
 
-    fn remove(&self, key: u64) -> bool {
+    pub(crate) fn remove(&self, key: u64) -> bool {
         let hash = self.hash(key);
         loop {
             let stripe = self.store.stripes.of(hash);
@@ -98,14 +113,14 @@ impl Rig {
         alive && swept.unreadable_segments == 0 && self.store.log.check_open().is_ok()
     }
 
-    fn get(&self, key: u64) -> Option<Vec<u8>> {
+    pub(crate) fn get(&self, key: u64) -> Option<Vec<u8>> {
         let hash = self.hash(key);
         let (place, _) = self.store.index.look_up(hash)?;
         let read = |record: &Record<'_>| record.value.to_vec();
         self.store.read_blocking(hash, place, &key.to_le_bytes(), read).unwrap()
     }
 
-    fn sync(&self) -> bool {
+    pub(crate) fn sync(&self) -> bool {
         self.store.log.sync_until(self.store.log.end()).is_ok()
     }
 
@@ -117,7 +132,7 @@ impl Rig {
     }
 
     /// Ends the process at once. Returns the drive.
-    fn kill(mut self, loses_power: bool, seed: u64) -> SimulatedFlash {
+    pub(crate) fn kill(mut self, loses_power: bool, seed: u64) -> SimulatedFlash {
         self.flash.lose_power_after(0);
         self.store.log.fail(&std::io::Error::other("killed"));
         self.thread.take().unwrap().join().unwrap();
@@ -126,7 +141,7 @@ impl Rig {
     }
 }
 
-fn value_of(key: u64, version: u64, len: usize) -> Vec<u8> {
+pub(crate) fn value_of(key: u64, version: u64, len: usize) -> Vec<u8> {
     let mut value = vec![(key ^ version) as u8; len.max(16)];
     value[..8].copy_from_slice(&key.to_le_bytes());
     value[8..16].copy_from_slice(&version.to_le_bytes());

@@ -103,7 +103,7 @@ fn other_files_are_refused_in_a_line() {
     std::fs::write(path("short"), &bytes[..1 << 20]).expect("a file");
     let mut later = bytes;
     for at in [0, 4096] {
-        later[at + 16] = 2;
+        later[at + 16] = 99;
         let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &later[at + 4..at + 4096]);
         later[at..at + 4].copy_from_slice(&(sum as u32).to_le_bytes());
     }
@@ -113,7 +113,7 @@ fn other_files_are_refused_in_a_line() {
         ("noise", "something other than a hybrid cache"),
         ("empty", "too small for a hybrid cache"),
         ("short", "it was cut short"),
-        ("later", "has format 2"),
+        ("later", "has format 99"),
         ("", "neither a regular file nor a block device"),
     ] {
         for command in ["info", "check", "stats"] {

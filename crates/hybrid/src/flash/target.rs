@@ -258,6 +258,13 @@ impl Target {
         self.file.sync_data()
     }
 
+    /// Unlocks the file.
+    pub(super) fn release(&self) {
+        if self.forks == forks() {
+            let _ = self.file.unlock(); // its end unlocks it, too
+        }
+    }
+
     /// Returns an error unless the range is inside the file.
     ///
     /// # Panics
@@ -304,9 +311,7 @@ impl Drop for Target {
     fn drop(&mut self) {
         // Closing alone might release the lock late: the kernel and forked children may hold the
         // file. A child leaves its parent the lock.
-        if self.forks == forks() {
-            let _ = self.file.unlock();
-        }
+        self.release();
     }
 }
 

@@ -8,6 +8,7 @@ mod inspection;
 mod kills;
 mod loads;
 mod options;
+mod reopening;
 mod world;
 
 use std::future::Future;
