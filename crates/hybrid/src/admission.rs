@@ -108,7 +108,7 @@ impl Admission {
 impl fmt::Display for Admission {
     /// Writes the text that [`FromStr`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.pad(self.name())
     }
 }
 

@@ -116,6 +116,7 @@ pub(crate) struct World {
     read_ns: (u64, u64),
     /// Nanoseconds of all reads of flash.
     pub(crate) reads_ns: u64,
+    pub(crate) reads: u64,
     written_at_read: u64,
 }
 
@@ -147,6 +148,7 @@ impl World {
             hashes: HashMap::new(),
             read_ns: options.read_ns,
             reads_ns: 0,
+            reads: 0,
             written_at_read: 0,
         }
     }
@@ -208,6 +210,7 @@ impl World {
         self.written_at_read = written_bytes;
         let latency_ns = if beside_write { self.read_ns.1 } else { self.read_ns.0 };
         self.reads_ns += latency_ns;
+        self.reads += 1;
         if let Some(gate) = &self.gate {
             gate.read(TimedRead { bytes, latency_ns, beside_write, written_bytes });
         }
