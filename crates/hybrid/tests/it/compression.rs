@@ -1,6 +1,7 @@
 //! Compression of values on flash.
 
 use std::path::Path;
+use std::time::Duration;
 
 use floe_hybrid::{Compression, Hybrid, InsertOptions};
 use rand::rngs::SmallRng;
@@ -91,4 +92,27 @@ fn a_file_of_the_first_version_is_opened() {
     }
     let newer = std::fs::read(&path).unwrap();
     assert!(newer[16] == 2 && newer[4096 + 16] == 2, "both superblocks were written since");
+}
+
+#[test]
+fn compressed_objects_that_are_used_stay_when_the_log_goes_round() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cache");
+    let built = Hybrid::builder().memory(1 << 20).flash(&path, 2 << 20);
+    let cache: Hybrid<u64, Vec<u8>> = built.compression(Compression::Lz4).open().unwrap();
+    let (fresh, stale) = (Duration::from_secs(1000), Duration::from_secs(1000));
+    let options = InsertOptions::new().to_flash().stale_while_revalidate(fresh, stale);
+    let hot: Vec<u64> = (0..20).collect();
+    for key in 0..20_000 {
+        cache.insert_with(key, value(key, 0), options);
+        if key > 20 && key % 50 == 0 {
+            let found = super::block_on(cache.get_many(&hot.iter().collect::<Vec<_>>()));
+            for (key, found) in hot.iter().zip(found) {
+                assert!(found.is_none_or(|found| found == value(*key, 0)), "{key}");
+            }
+        }
+    }
+    let stats = cache.stats().flash;
+    assert!(stats.kept > 50 && stats.evicted > 10_000, "{stats:?}");
+    assert_eq!((stats.damaged, stats.undecoded), (0, 0));
 }
