@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -50,6 +51,7 @@ fn round(cache: &Hybrid<u64, Vec<u8>>, seed: u64, doomed: u64) {
         let len = random.random_range(8..1500);
         cache.insert_with(key, vec![seed as u8; len], hints[random.random_range(0..2)]);
     }
+    let pause = Duration::from_millis(random.random_range(0..4));
     let (ends, writers) = (AtomicBool::new(false), random.random_range(0..2));
     let others = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -73,7 +75,12 @@ fn round(cache: &Hybrid<u64, Vec<u8>>, seed: u64, doomed: u64) {
         while writers > 0 && others.load(Ordering::Relaxed) < 100 {
             std::thread::yield_now();
         }
-        let removed = cache.remove_if(|key| key % 3 == doomed).unwrap();
+        // With a pause at each segment, the log overtakes the sweep.
+        let pause = |_, _| {
+            std::thread::sleep(pause);
+            ControlFlow::Continue(())
+        };
+        let removed = cache.remove_if_while(|key| key % 3 == doomed, pause).unwrap();
         assert!(removed.removed > 0 && removed.removed <= KEYS / 3, "{removed:?}");
         for _ in 0..2 {
             for key in (0..KEYS).filter(|key| key % 3 == doomed) {
