@@ -42,6 +42,15 @@ fn open(flash_bytes: usize, memory_bytes: u64, seed: u64) -> Hybrid<u64, Vec<u8>
     Hybrid::assemble(open, &settings, None).unwrap()
 }
 
+/// Ends the threads of a test when it is dropped, by a panic, too.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Objects are inserted; then one thread removes a class of them while others use the cache.
 fn round(cache: &Hybrid<u64, Vec<u8>>, seed: u64, doomed: u64) {
     const KEYS: u64 = 1500;
@@ -55,6 +64,7 @@ fn round(cache: &Hybrid<u64, Vec<u8>>, seed: u64, doomed: u64) {
     let (ends, writers) = (AtomicBool::new(false), random.random_range(0..2));
     let others = AtomicU64::new(0);
     std::thread::scope(|scope| {
+        let _end = EndOnDrop(&ends);
         for thread in 0..2 {
             let (ends, others) = (&ends, &others);
             scope.spawn(move || {
@@ -87,7 +97,6 @@ fn round(cache: &Hybrid<u64, Vec<u8>>, seed: u64, doomed: u64) {
                 assert_eq!(cache.get_blocking(&key), None, "seed {seed}: key {key} is still there");
             }
         }
-        ends.store(true, Ordering::Relaxed);
     });
 }
 
