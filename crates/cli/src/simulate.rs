@@ -17,11 +17,13 @@ use crate::output;
 use crate::trace::{TraceArguments, read_all};
 use crate::warmup::{Interval, Warmup};
 use floe_lab::sizes::Sizes;
+use floe_server::config::Bytes;
 
 pub(crate) use floe_lab::simulate::on_all_cores;
 
 pub(crate) use objects::read_stream;
 
+mod hybrid;
 mod objects;
 
 const LISTS: &str = "`floe policies` lists all policies, `floe admissions` all admissions.";
@@ -42,11 +44,13 @@ Examples:
   floe simulate P3.lis.zst --policy lru,arc --size 10% --warmup 20%
   floe simulate disk.vscsi --policy lru,s3-fifo --size 10% --interval 1h --csv
   floe simulate disk.vscsi --blocks 4KiB --policy lru,s3-fifo,arc --size 1%,10%
-  floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
+  floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json
+  floe simulate objects.csv --memory 1GiB --flash 20GiB,100GiB,500GiB
+  floe simulate zipf:keys=1000000 --object-size 4KiB --memory 5% --flash 20%,50%";
 
 #[derive(Debug, Args)]
 #[command(after_help = format!("{LISTS}\n\n{EXAMPLES}"))]
-#[group(id = "what", required = true, multiple = true, args = ["policy", "blocks"])]
+#[group(id = "what", required = true, multiple = true, args = ["policy", "blocks", "flash"])]
 pub(crate) struct Arguments {
     /// Traces, compressed or not; with several, medians and ranks of policies follow
     #[arg(required = true, value_name = "TRACE")]
@@ -60,10 +64,20 @@ pub(crate) struct Arguments {
     /// Simulate the block cache with these block sizes instead; repeat to compare
     #[arg(long, value_name = "LIST")]
     blocks: Vec<BlockSizes>,
+    /// Simulate the cache of objects in memory and on flash (floe::hybrid) with these sizes of flash
+    /// instead: bytes (100GiB) or shares of what the trace touches
+    #[arg(long, value_name = "LIST", requires = "memory", conflicts_with_all = FLASH_CONFLICTS)]
+    flash: Option<Sizes>,
+    /// Memory of the cache with --flash: objects, index and buffers
+    #[arg(long, value_name = "LIST", requires = "flash")]
+    memory: Option<Sizes>,
+    /// Size of every object of a trace of keys without sizes, with --flash
+    #[arg(long, value_name = "SIZE", requires = "flash")]
+    object_size: Option<Bytes>,
     /// Cache sizes: objects (1000), bytes (64KiB) or shares of what the trace touches (10%); a,b,c
     /// or from..=to:step
-    #[arg(long, value_name = "LIST", required = true)]
-    size: Sizes,
+    #[arg(long, value_name = "LIST", required_unless_present = "flash")]
+    size: Option<Sizes>,
     /// Count bytes: objects take their size
     #[arg(long, conflicts_with = "blocks")]
     bytes: bool,
@@ -119,6 +133,28 @@ pub(crate) struct Arguments {
     csv: bool,
 }
 
+/// Options that have no meaning for the cache in memory and on flash.
+const FLASH_CONFLICTS: [&str; 11] = [
+    "policy",
+    "admit",
+    "blocks",
+    "size",
+    "bytes",
+    "sample",
+    "hit_us",
+    "miss_us",
+    "insert_us",
+    "medium",
+    "interval",
+];
+
+impl Arguments {
+    /// Returns the sizes of caches without flash.
+    fn sizes(&self) -> &Sizes {
+        self.size.as_ref().expect("required without --flash")
+    }
+}
+
 fn interval(text: &str) -> Result<humantime::Duration, String> {
     match text.parse::<humantime::Duration>() {
         Ok(interval) if !interval.is_zero() => Ok(interval),
@@ -133,7 +169,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.report.is_some() || arguments.png.is_some() {
         one_trace(arguments, "a report")?;
     }
-    if arguments.blocks.is_empty() { objects::run(arguments) } else { run_blocks(arguments) }
+    match (&arguments.flash, &arguments.memory) {
+        (Some(flash), Some(memory)) => hybrid::run(arguments, memory, flash),
+        _ if arguments.blocks.is_empty() => objects::run(arguments),
+        _ => run_blocks(arguments),
+    }
 }
 
 /// Returns the only trace. `whose` names the option that accepts just one.
@@ -316,7 +356,7 @@ fn run_blocks(arguments: &Arguments) -> Result<(), CliError> {
         .collect();
     let each = |size, sizes| deciders.iter().map(move |deciders| (size, sizes, deciders));
     let setups: Vec<Setup> = arguments
-        .size
+        .sizes()
         .0
         .iter()
         .flat_map(|size| arguments.blocks.iter().flat_map(move |sizes| each(size, sizes)))

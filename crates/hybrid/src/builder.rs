@@ -14,14 +14,17 @@ use crate::codec::{Key, Value};
 use crate::compression::Compression;
 use crate::flash::{Flash, FlashOptions, FlashSwitch};
 use crate::flow::{OnFull, Settings, lock};
-use crate::format::{Geometry, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, PAGE_BYTES};
+use crate::format::{Geometry, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, PAGE_BYTES, UNIT_BYTES};
 use crate::hybrid::Hybrid;
 use crate::insertion::Declined;
 use crate::log::SEGMENTS_IN_MEMORY;
 use crate::recovery::{self, OpenFailure, StoreOptions};
 use crate::reopen::{self, Reopened};
 use crate::shared::OnDeclined;
-use crate::store::spawn_writer;
+use crate::store::{Pace, spawn_writer};
+
+/// Largest size of the flash in bytes, 16 TiB: addresses have 40 bits.
+const MAX_FLASH_BYTES: u64 = (UNIT_BYTES as u64) << 40;
 
 /// Builds a hybrid cache. [`Hybrid::builder`] makes one.
 #[must_use = "nothing is opened before `open`"]
@@ -37,6 +40,7 @@ pub struct Builder<K, V> {
     admission: Admission,
     write_budget: Option<WriteBudget>,
     on_declined: Option<OnDeclined<K>>,
+    pace: Pace,
     types: PhantomData<fn() -> (K, V)>,
 }
 
@@ -124,6 +128,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             admission: Admission::default(),
             write_budget: None,
             on_declined: None,
+            pace: Pace::Free,
             types: PhantomData,
         }
     }
@@ -259,11 +264,33 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
         Self { on_declined: Some(Arc::new(listen)), ..self }
     }
 
+    /// Makes the cache reproducible, for comparisons with a simulation: equal calls of one thread
+    /// have equal results in every process. Hashes have fixed seeds, and calls wait for the drive.
+    #[doc(hidden)]
+    pub fn reproducible(self) -> Self {
+        Self { pace: Pace::InStep, ..self }
+    }
+
+    /// Makes a cache without a thread, for a simulation.
+    pub(crate) fn in_line(self) -> Self {
+        Self { pace: Pace::InLine, ..self }
+    }
+
     /// Opens the cache, or creates it.
     ///
     /// # Errors
     /// Names the path and the reason. The content of an existing file stays as it was.
     pub fn open(self) -> Result<Hybrid<K, V>, OpenError> {
+        self.open_on(|path, size| {
+            FlashSwitch::open(path, FlashOptions { size, ..FlashOptions::default() })
+        })
+    }
+
+    /// Opens the cache on the flash that `make` returns for a path and a size in bytes.
+    pub(crate) fn open_on(
+        self,
+        make: impl FnOnce(&Path, Option<u64>) -> Result<FlashSwitch, crate::flash::OpenError>,
+    ) -> Result<Hybrid<K, V>, OpenError> {
         let Some((path, bytes)) = self.flash else {
             return Err(OpenError::Setting("a hybrid cache needs a path for its flash".to_owned()));
         };
@@ -276,16 +303,21 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
                 (SEGMENTS_IN_MEMORY + 1) * MIN_SEGMENT_BYTES
             )));
         };
+        if let Some(bytes) = bytes.filter(|bytes| *bytes > MAX_FLASH_BYTES) {
+            return Err(OpenError::Setting(format!(
+                "{bytes} bytes of flash are too many: a hybrid cache has at most {MAX_FLASH_BYTES}"
+            )));
+        }
         if bytes.is_some_and(|bytes| Geometry::of(bytes, max_segment_bytes).is_none()) {
             return Err(OpenFailure::Small.at(&path)); // before a file is made
         }
-        let options = FlashOptions { size: bytes, ..FlashOptions::default() };
-        let switch = Arc::new(FlashSwitch::open(&path, options)?);
+        let switch = Arc::new(make(&path, bytes)?);
         let options = StoreOptions {
             expected_objects: bytes.unwrap_or(0) / self.object_bytes,
             max_segment_bytes,
             keep_share: self.keep_share,
-            random: (random(), random()),
+            random: if self.pace.is_reproducible() { (1, 1) } else { (random(), random()) },
+            pace: self.pace,
         };
         let open = recovery::open(Arc::clone(&switch) as Arc<dyn Flash>, &options)
             .map_err(|failure| failure.at(&path))?;

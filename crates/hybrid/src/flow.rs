@@ -19,7 +19,7 @@ use crate::format::{
 use crate::insertion::{Declined, Inserted};
 use crate::log::Refused;
 use crate::options::Placement;
-use crate::store::{Store, count, hash_key};
+use crate::store::{Evictor, Pace, Reporter, Store, count, hash_key};
 
 thread_local! {
     /// Start of this thread's current call that may evict from memory, on the clock of the stripes.
@@ -239,7 +239,11 @@ impl Flow {
         }
         self.admit(hash, header.log_bytes() as u64, uses)?;
         match self.store.append_object(hash, &header, &head, key, value) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                drop(stripe);
+                self.after_append();
+                Ok(())
+            }
             Err(Refused::Ended) => Err(Declined::FlashEnded),
             Err(Refused::Full) if self.on_full == OnFull::Decline => Err(Declined::Behind),
             Err(Refused::Full) => {
@@ -297,7 +301,31 @@ impl Flow {
     /// Appends all queued objects. Blocks while the log has no room.
     pub(crate) fn drain_fully(&self) {
         while let Some(needed) = self.drain() {
-            self.store.log.wait_for_room(needed);
+            self.wait_for_room(needed);
+        }
+    }
+
+    /// Waits until the log has room for this many bytes, or has ended.
+    pub(crate) fn wait_for_room(&self, log_bytes: usize) {
+        match self.store.pace {
+            Pace::Free | Pace::InStep => self.store.log.wait_for_room(log_bytes),
+            Pace::InLine => self.write_in_line(),
+        }
+    }
+
+    /// Does the writer's work in this thread.
+    fn write_in_line(&self) {
+        let (store, reporter) = (Arc::clone(&self.store), Reporter::default());
+        self.store.log.run_in_line(&mut Evictor { store, reporter });
+    }
+
+    /// Lets the writer catch up with a record that was appended, if the [`Pace`] demands it. The
+    /// caller holds no stripe: the writer may need it.
+    pub(crate) fn after_append(&self) {
+        match self.store.pace {
+            Pace::Free => {}
+            Pace::InStep => self.store.log.wait_for_writer(),
+            Pace::InLine => self.write_in_line(),
         }
     }
 }

@@ -7,9 +7,11 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use floe_memory::Cache;
+use foldhash::quality::SeedableRandomState;
 
 use crate::admission::Gate;
 use crate::codec::{Key, Value};
@@ -25,7 +27,7 @@ use crate::recovery::{self, OpenStore, Opened};
 use crate::removal::{RemovedKeys, remove_keys};
 use crate::shared::{OnDeclined, Shared};
 use crate::stats::{FlashStats, Stats};
-use crate::store::{Reporter, spawn_writer};
+use crate::store::{Pace, Reporter, spawn_writer};
 use crate::warm::{Warmed, warm};
 
 /// The result of a removal.
@@ -84,12 +86,15 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             Gate::new(&settings.gate, store.stripes.now(), store.log.counters.spent_bytes());
         let store = Arc::new(store);
         let reporter = Reporter::default();
-        let writer = spawn_writer(&store, &reporter)?;
+        let writer = match store.pace {
+            Pace::Free | Pace::InStep => Some(spawn_writer(&store, &reporter)?),
+            Pace::InLine => None,
+        };
         if opened == Opened::Recovered
             && let Err(error) = recovery::log_removals(&store, &superblock, &unlogged)
         {
             store.log.end_soon();
-            let _ = writer.join(); // the error is told
+            writer.map(JoinHandle::join); // the error is told
             return Err(error);
         }
         let flow = Arc::new(Flow {
@@ -109,6 +114,10 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                     told(key, reason);
                 }
             })
+            .hasher(match flow.store.pace.is_reproducible() {
+                true => SeedableRandomState::fixed(),
+                false => SeedableRandomState::random(),
+            })
             .build();
         let cache = Self {
             shared: Arc::new(Shared {
@@ -121,7 +130,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 time_to_live: settings.time_to_live,
                 refresh_ahead: settings.refresh_ahead,
                 on_declined,
-                writer: Mutex::new(Some(writer)),
+                writer: Mutex::new(writer),
                 reporter,
                 switch: Arc::clone(&settings.switch),
             }),

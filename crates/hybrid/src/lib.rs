@@ -29,6 +29,9 @@ mod saved_stats;
 #[cfg(feature = "serde")]
 mod serialized;
 mod shared;
+#[doc(hidden)]
+pub mod simulation;
+mod sparse;
 mod stats;
 mod store;
 mod sweep;

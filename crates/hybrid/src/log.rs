@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::flash::Flash;
+use crate::flash::{Buffer, Flash};
 use crate::format::{
     ENTRY_BYTES, FooterEntry, Geometry, LengthCode, NOTES, Note, PAGE_BYTES, Record, RecordHeader,
     RecordKind, SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, crc, footer_bytes,
@@ -185,8 +185,6 @@ enum Work {
     },
     /// Make the log durable up to this position.
     Sync(u64),
-    /// Write the statistics.
-    Report,
     End,
 }
 
@@ -655,89 +653,131 @@ impl Log {
 
     /// Runs the writer until the log ends. `evict` empties places ahead of the log.
     pub(crate) fn run(&self, evict: &mut impl Evict) {
-        let mut chunk =
-            self.flash.buffers().take(LARGE_CHUNK_BYTES.min(self.geometry.segment_bytes as usize));
+        let mut chunk = self.chunk();
         let mut report_at = Instant::now() + REPORT_EVERY;
         loop {
-            let result = match self.next_work(report_at) {
-                Work::Evict(number) => evict.evict(number).map(|()| {
-                    let mut state = lock(&self.state);
-                    state.empty_until = number + 1;
-                    self.notify(state);
-                }),
-                Work::Write { segment, from, until, written } => {
-                    self.write(&mut chunk, segment, from, until, written)
-                }
-                Work::Sync(position) => self.flash.sync().map(|()| {
-                    let mut state = lock(&self.state);
-                    state.durable = state.durable.max(position);
-                    self.notify(state);
-                }),
-                Work::Report => {
-                    evict.report();
-                    report_at = Instant::now() + REPORT_EVERY;
-                    Ok(())
-                }
-                Work::End => return,
-            };
-            if let Err(error) = result {
-                self.fail(&error);
+            let Some(work) = self.wait_for_work(report_at) else {
                 evict.report();
+                report_at = Instant::now() + REPORT_EVERY;
+                continue;
+            };
+            if !self.perform(work, &mut chunk, evict) {
                 return;
             }
         }
     }
 
-    /// Waits for the next work, or until `report_at`.
-    fn next_work(&self, report_at: Instant) -> Work {
+    /// Performs all work of the writer that there is, in the caller's thread.
+    pub(crate) fn run_in_line(&self, evict: &mut impl Evict) {
+        let next = || Self::next_work(&lock(&self.state), self.geometry.segment_bytes);
+        let Some(mut work) = next() else { return };
+        let mut chunk = self.chunk();
+        while self.perform(work, &mut chunk, evict) {
+            match next() {
+                Some(more) => work = more,
+                None => return,
+            }
+        }
+    }
+
+    /// Waits until the writer has nothing to do.
+    pub(crate) fn wait_for_writer(&self) {
+        let size = self.geometry.segment_bytes;
+        self.wait(|state| match Self::next_work(state, size) {
+            None | Some(Work::End) => Some(()),
+            Some(_) => {
+                self.work.notify_one();
+                None
+            }
+        });
+    }
+
+    /// Returns a buffer for the bytes of a write.
+    fn chunk(&self) -> Buffer {
+        let size = self.geometry.segment_bytes as usize;
+        self.flash.buffers().take(LARGE_CHUNK_BYTES.min(size))
+    }
+
+    /// Performs a piece of work. Returns false once the log has ended.
+    fn perform(&self, work: Work, chunk: &mut [u8], evict: &mut impl Evict) -> bool {
+        let result = match work {
+            Work::Evict(number) => evict.evict(number).map(|()| {
+                let mut state = lock(&self.state);
+                state.empty_until = number + 1;
+                self.notify(state);
+            }),
+            Work::Write { segment, from, until, written } => {
+                self.write(chunk, segment, from, until, written)
+            }
+            Work::Sync(position) => self.flash.sync().map(|()| {
+                let mut state = lock(&self.state);
+                state.durable = state.durable.max(position);
+                self.notify(state);
+            }),
+            Work::End => return false,
+        };
+        let Err(error) = result else { return true };
+        self.fail(&error);
+        evict.report();
+        false
+    }
+
+    /// Waits for the next work; `None` when it is time to report.
+    fn wait_for_work(&self, report_at: Instant) -> Option<Work> {
         let mut state = lock(&self.state);
         loop {
-            if state.failed.is_some() {
-                return Work::End;
-            }
             let wait = report_at.saturating_duration_since(Instant::now());
-            if wait.is_zero() && !state.ending {
-                return Work::Report;
+            if wait.is_zero() && !state.ending && state.failed.is_none() {
+                return None;
             }
-            let open = state.fillings.back().expect("a segment is open").segment.id.number;
-            let first = state.fillings.front().expect("a segment is open");
-            let start = first.segment.id.number * self.geometry.segment_bytes;
-            let position = start + first.written as u64;
-            if state.wanted > state.durable && position >= state.wanted {
-                return Work::Sync(position);
-            }
-            // Records that are kept need a segment that producers cannot take.
-            let may_evict = state.fillings.len() <= PRODUCER_SEGMENTS;
-            if may_evict && state.empty_until <= open + 1 && !state.ending {
-                return Work::Evict(state.empty_until);
-            }
-            // Bytes are written at once where somebody waits for them, else in whole chunks.
-            let at_once =
-                first.footer.is_some() || state.wanted > position || state.hurried > position;
-            let ready =
-                if at_once { first.filled } else { first.filled / CHUNK_BYTES * CHUNK_BYTES };
-            let segment = Arc::clone(&first.segment);
-            if first.written < ready {
-                let from = first.written / PAGE_BYTES * PAGE_BYTES;
-                let producers_wait = state.fillings.len() >= PRODUCER_SEGMENTS;
-                let most = if producers_wait { LARGE_CHUNK_BYTES } else { CHUNK_BYTES };
-                let until = ready.next_multiple_of(PAGE_BYTES).min(from + most);
-                let written = Written::Records(until.min(ready));
-                return Work::Write { segment, from, until, written };
-            }
-            if let Some(from) = first.footer {
-                let until = self.geometry.segment_bytes as usize;
-                return Work::Write { segment, from, until, written: Written::Whole };
-            }
-            if state.ending {
-                return Work::End;
-            }
-            if may_evict && state.empty_until <= open + EMPTY_AHEAD {
-                return Work::Evict(state.empty_until);
+            if let Some(work) = Self::next_work(&state, self.geometry.segment_bytes) {
+                return Some(work);
             }
             let waited = self.work.wait_timeout(state, wait);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Returns the next work, if there is any. It is the same until it is done.
+    fn next_work(state: &State, segment_bytes: u64) -> Option<Work> {
+        if state.failed.is_some() {
+            return Some(Work::End);
+        }
+        let open = state.fillings.back().expect("a segment is open").segment.id.number;
+        let first = state.fillings.front().expect("a segment is open");
+        let start = first.segment.id.number * segment_bytes;
+        let position = start + first.written as u64;
+        if state.wanted > state.durable && position >= state.wanted {
+            return Some(Work::Sync(position));
+        }
+        // Records that are kept need a segment that producers cannot take.
+        let may_evict = state.fillings.len() <= PRODUCER_SEGMENTS;
+        if may_evict && state.empty_until <= open + 1 && !state.ending {
+            return Some(Work::Evict(state.empty_until));
+        }
+        // Bytes are written at once where somebody waits for them, else in whole chunks.
+        let at_once = first.footer.is_some() || state.wanted > position || state.hurried > position;
+        let ready = if at_once { first.filled } else { first.filled / CHUNK_BYTES * CHUNK_BYTES };
+        let segment = Arc::clone(&first.segment);
+        if first.written < ready {
+            let from = first.written / PAGE_BYTES * PAGE_BYTES;
+            let producers_wait = state.fillings.len() >= PRODUCER_SEGMENTS;
+            let most = if producers_wait { LARGE_CHUNK_BYTES } else { CHUNK_BYTES };
+            let until = ready.next_multiple_of(PAGE_BYTES).min(from + most);
+            let written = Written::Records(until.min(ready));
+            return Some(Work::Write { segment, from, until, written });
+        }
+        if let Some(from) = first.footer {
+            let until = segment_bytes as usize;
+            return Some(Work::Write { segment, from, until, written: Written::Whole });
+        }
+        if state.ending {
+            return Some(Work::End);
+        }
+        if may_evict && state.empty_until <= open + EMPTY_AHEAD {
+            return Some(Work::Evict(state.empty_until));
+        }
+        None
     }
 
     /// Writes bytes of a segment, in chunks.

@@ -67,29 +67,66 @@ impl<T> Stripe<T> {
     }
 }
 
+/// The clock of a cache, in nanoseconds.
+#[derive(Debug)]
+pub(crate) enum Clock {
+    /// The system's clock, from this start on.
+    System(Instant),
+    /// The time of a simulation, set by [`Clock::advance_to`].
+    Simulated(AtomicU64),
+}
+
+impl Clock {
+    /// Creates a clock that shows the system's time from now on.
+    pub(crate) fn system() -> Self {
+        Self::System(Instant::now())
+    }
+
+    /// Returns the time, never 0. A simulated clock shows no time twice.
+    fn now(&self) -> u64 {
+        match self {
+            Self::System(start) => start.elapsed().as_nanos() as u64 + 1,
+            // Relaxed: one thread simulates.
+            Self::Simulated(time) => time.fetch_add(1, Ordering::Relaxed) + 1,
+        }
+    }
+
+    /// Sets the time of a simulation, unless it is later already.
+    pub(crate) fn advance_to(&self, nanoseconds: u64) {
+        if let Self::Simulated(time) = self {
+            time.fetch_max(nanoseconds, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The stripes of a cache.
 #[derive(Debug)]
 pub(crate) struct Stripes<T> {
     stripes: Box<[Mutex<Stripe<T>>]>,
-    start: Instant,
+    clock: Clock,
     /// Time at which all objects were removed; 0 if never. Written while all stripes are locked and
     /// read under the lock of one, which orders it.
     cleared: AtomicU64,
 }
 
 impl<T> Stripes<T> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(clock: Clock) -> Self {
         let stripe = || Stripe { recent: [(0, 0); 2], changing: Vec::new(), departing: Vec::new() };
         Self {
             stripes: (0..STRIPES).map(|_| Mutex::new(stripe())).collect(),
-            start: Instant::now(),
+            clock,
             cleared: AtomicU64::new(0),
         }
     }
 
     /// Returns the time on the clock of the stripes, in nanoseconds, never 0.
     pub(crate) fn now(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64 + 1
+        self.clock.now()
+    }
+
+    /// Sets the time of a simulation.
+    pub(crate) fn advance_to(&self, nanoseconds: u64) {
+        self.clock.advance_to(nanoseconds);
     }
 
     /// Locks the stripe of a key.
@@ -183,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_change_is_known_until_its_end_and_after() {
-        let stripes = Stripes::new();
+        let stripes = Stripes::new(Clock::system());
         let before = stripes.now();
         drop(begin(&stripes, 7));
         assert!(stripes.of(7).changed_since(7, before, 0));
@@ -200,7 +237,7 @@ mod tests {
 
     #[test]
     fn changes_of_other_keys_matter_only_when_too_many_were_noted() {
-        let stripes = Stripes::new();
+        let stripes = Stripes::new(Clock::system());
         let other = |n: u64| 7 + (n << 40); // of the same stripe
         let before = stripes.now();
         drop(begin(&stripes, other(1)));
@@ -211,7 +248,7 @@ mod tests {
 
     #[test]
     fn nothing_is_noted_where_flash_refused() {
-        let stripes: Stripes<&str> = Stripes::new();
+        let stripes: Stripes<&str> = Stripes::new(Clock::system());
         let before = stripes.now();
         assert!(stripes.begin_change(7, || Err(())).is_err());
         assert!(!stripes.of(7).changed_since(7, before, 0));

@@ -7,7 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::flash::Flash;
@@ -17,8 +17,8 @@ use crate::format::{
 };
 use crate::index::{Index, Place};
 use crate::log::{EMPTY_AHEAD, Evict, Log, Refused, SEGMENTS_IN_MEMORY};
-use crate::order::Stripes;
-use crate::store::{Evictor, Store, StoreCounters, read_entries};
+use crate::order::{Clock, Stripes};
+use crate::store::{Evictor, Pace, Store, StoreCounters, read_entries};
 
 /// Number of threads that read footers after a crash.
 const READERS: usize = 8;
@@ -81,6 +81,8 @@ pub(crate) struct StoreOptions {
     pub(crate) keep_share: f64,
     /// Random numbers for a new cache: its identity and its hash seed.
     pub(crate) random: (u64, u64),
+    /// Order between producers and the writer.
+    pub(crate) pace: Pace,
 }
 
 /// The superblock of an open store.
@@ -230,13 +232,17 @@ pub(crate) fn open<T>(
     let store = Store {
         log: Log::new(flash, geometry, (block.id, session), (next, next_note), &known),
         index,
-        stripes: Stripes::new(),
+        stripes: Stripes::new(match options.pace {
+            Pace::InLine => Clock::Simulated(AtomicU64::new(0)),
+            Pace::Free | Pace::InStep => Clock::system(),
+        }),
         counters: StoreCounters::default(),
         hash_seed: block.hash_seed,
         unlogged: Mutex::new(None),
         keep_share: options.keep_share,
         sweeps: AtomicUsize::new(0),
         gate: None,
+        pace: options.pace,
     };
     Ok(OpenStore { store, superblock, opened, unlogged })
 }

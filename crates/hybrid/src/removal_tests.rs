@@ -19,6 +19,7 @@ use crate::hybrid::Hybrid;
 use crate::options::InsertOptions;
 use crate::recovery::{self, StoreOptions};
 use crate::simulated::SimulatedFlash;
+use crate::store::Pace;
 
 fn open(flash_bytes: usize, memory_bytes: u64, seed: u64) -> Hybrid<u64, Vec<u8>> {
     let options = StoreOptions {
@@ -26,6 +27,7 @@ fn open(flash_bytes: usize, memory_bytes: u64, seed: u64) -> Hybrid<u64, Vec<u8>
         max_segment_bytes: 64 << 10,
         keep_share: 0.5,
         random: (seed, seed),
+        pace: Pace::Free,
     };
     let flash = Arc::new(SimulatedFlash::new(flash_bytes, seed));
     let switch = Arc::new(FlashSwitch::simulated(flash));

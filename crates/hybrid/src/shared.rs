@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use floe_memory::Cache;
+use floe_memory::policy::QdClock;
+use foldhash::quality::SeedableRandomState;
 
 use crate::admission::Gate;
 use crate::codec::{Key, Value};
@@ -38,9 +40,12 @@ pub(crate) struct Miss;
 /// A function that is told of the objects that flash declines.
 pub(crate) type OnDeclined<K> = Arc<dyn Fn(&K, Declined) + Send + Sync>;
 
+/// The part of a cache in memory.
+pub(crate) type Memory<K, V> = Cache<K, Held<V>, QdClock, SeedableRandomState>;
+
 /// The state of an open cache.
 pub(crate) struct Shared<K: Key + Send + Sync + 'static, V: Value> {
-    pub(crate) memory: Cache<K, Held<V>>,
+    pub(crate) memory: Memory<K, V>,
     /// Limit in bytes of objects in memory and the index together.
     pub(crate) memory_bytes: u64,
     /// Bytes of the index for which the limit of the objects in memory was lowered.
@@ -108,7 +113,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         loop {
             match self.try_begin_change(hash) {
                 Ok(change) => return change,
-                Err(needed) => self.store().log.wait_for_room(needed),
+                Err(needed) => self.flow.wait_for_room(needed),
             }
         }
     }
@@ -121,6 +126,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
             Ok(_) | Err(Refused::Ended) => Ok(()),
             Err(Refused::Full) => Err(RECORD_HEADER_BYTES * 2),
         });
+        self.flow.after_append(); // of a removal
         begun.map(|(change, _)| change)
     }
 

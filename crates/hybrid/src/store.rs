@@ -66,6 +66,27 @@ pub(crate) fn hash_key(seed: u64, key: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(seed, key)
 }
 
+/// The order between producers and the writer of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Pace {
+    /// The writer works while producers append.
+    #[default]
+    Free,
+    /// A producer waits for the writer after each record. So the same calls of one thread always
+    /// have the same results.
+    InStep,
+    /// A producer does the writer's work after each record: there is no thread. The results are
+    /// those of `InStep`, and time is simulated.
+    InLine,
+}
+
+impl Pace {
+    /// Returns whether the same calls have the same results in every process.
+    pub(crate) fn is_reproducible(self) -> bool {
+        self != Self::Free
+    }
+}
+
 /// The store of a cache. `T` is the type of an object on its way from memory to flash.
 #[derive(Debug)]
 pub(crate) struct Store<T> {
@@ -83,6 +104,7 @@ pub(crate) struct Store<T> {
     pub(crate) sweeps: AtomicUsize,
     /// The admission to flash; `None` admits everything.
     pub(crate) gate: Option<Gate>,
+    pub(crate) pace: Pace,
 }
 
 /// The result of searching a buffer for a key's record.

@@ -15,7 +15,7 @@ use crate::log::Refused;
 use crate::recovery::{self, OpenStore, Opened, StoreOptions, SuperblockWriter};
 use crate::reopen::{self, Reopened};
 use crate::simulated::SimulatedFlash;
-use crate::store::{Store, hash_key, spawn_writer};
+use crate::store::{Pace, Store, hash_key, spawn_writer};
 use crate::sweep::sweep;
 
 pub(crate) struct Rig {
@@ -36,6 +36,7 @@ impl Rig {
             max_segment_bytes: 64 << 10,
             keep_share: 0.5,
             random: (77, 99),
+            pace: Pace::Free,
         };
         let open = recovery::open(Arc::clone(&switch) as Arc<dyn Flash>, &options).unwrap();
         let OpenStore { store, superblock: writer, opened, unlogged } = open;

@@ -16,12 +16,14 @@ use self::chart_writer::{ChartWriter, FINE, Letters, Tip, WIDTH, clean, colours,
 
 pub use blocks::{blocks_report, replay_report};
 pub use chart::{Axis, Band, Chart, Point, Scale, Series, Unit};
+pub use hybrid::hybrid_report;
 pub use models::{Solved, advice_report, calibration_report, model_report};
 pub use outcomes::{Sizes, Timeline, simulation_report, timeline_section};
 
 mod blocks;
 mod chart;
 mod chart_writer;
+mod hybrid;
 mod lines;
 mod models;
 mod outcomes;

@@ -9,6 +9,7 @@ use self::stream::{Keep, Stream};
 use crate::sizes::{CacheSize, Sizes};
 
 pub mod blocks;
+pub mod hybrid;
 pub mod objects;
 pub mod operations;
 mod policy_loop;

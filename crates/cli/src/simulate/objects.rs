@@ -38,13 +38,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         return Err(CliError::usage(format!("--sample {rate} is not a share above 0 and up to 1")));
     }
     let latency = latency(arguments)?;
-    let in_bytes =
-        arguments.bytes || arguments.size.0.iter().any(|size| matches!(size, CacheSize::Bytes(_)));
+    let in_bytes = arguments.bytes
+        || arguments.sizes().0.iter().any(|size| matches!(size, CacheSize::Bytes(_)));
     let admissions = match &arguments.admit[..] {
         [] => vec![Vec::new()],
         _ => admissions(arguments, if in_bytes { "bytes" } else { "objects" })?,
     };
-    let grid = Grid { policies, admissions, sizes: arguments.size.clone(), in_bytes, rate };
+    let grid = Grid { policies, admissions, sizes: arguments.sizes().clone(), in_bytes, rate };
     let mut traces = Vec::new();
     for trace in &arguments.traces {
         traces.push(simulate_trace(arguments, trace, &grid, latency)?);
@@ -245,9 +245,17 @@ fn simulate_all(
     runs: &[Run],
     latency: Option<Latency>,
 ) -> Vec<SimulationResult> {
-    let bar = output::progress((stream.keys.len() * runs.len()) as u64, "simulating");
+    let requests = (stream.keys.len() * runs.len()) as u64;
+    with_progress(requests, |done| {
+        on_all_cores(runs, |run| simulate(trace, stream, run, latency, done))
+    })
+}
+
+/// Shows a bar while `work` counts up to `total`.
+pub(super) fn with_progress<R>(total: u64, work: impl FnOnce(&AtomicU64) -> R) -> R {
+    let bar = output::progress(total, "simulating");
     let (done, ended) = (AtomicU64::new(0), AtomicBool::new(false));
-    let outcomes = std::thread::scope(|scope| {
+    let result = std::thread::scope(|scope| {
         // The flag and the count are only displayed: no other memory depends on them.
         scope.spawn(|| {
             while !ended.load(Relaxed) {
@@ -255,12 +263,12 @@ fn simulate_all(
                 std::thread::park_timeout(Duration::from_millis(100));
             }
         });
-        let outcomes = on_all_cores(runs, |run| simulate(trace, stream, run, latency, &done));
+        let result = work(&done);
         ended.store(true, Relaxed);
-        outcomes
+        result
     });
     bar.finish_and_clear();
-    outcomes
+    result
 }
 
 /// Prints the results at each size, best first: by latency if known, else by miss ratio.

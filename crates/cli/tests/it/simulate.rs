@@ -382,6 +382,14 @@ fn what_cannot_be_simulated_is_refused_in_a_line() {
             "0s is too short",
         ),
         (&[keys, "--policy", "slru:segments=2:segments=4", "--size", "5"], "given twice"),
+        (&[keys, "--memory", "8MiB", "--flash", "64MiB"], "--object-size"),
+        (&[blocks, "--memory", "8MiB", "--flash", "64MiB"], "--blocks"),
+        (&[keys, "--object-size", "1KiB", "--memory", "8MiB", "--flash", "64"], "--flash 64: "),
+        (&[keys, "--object-size", "1KiB", "--memory", "8MiB", "--flash", "64KiB"], "8 segments"),
+        (&[keys, "--object-size", "1KiB", "--memory", "8MiB", "--flash", "20TiB"], "too many"),
+        (&[keys, "--object-size", "1KiB", "--memory", "9KiB", "--flash", "64MiB"], "too few"),
+        (&[keys, "--flash", "64MiB"], "--memory"),
+        (&[keys, "--memory", "8MiB", "--flash", "64MiB", "--policy", "lru"], "--policy"),
         (&[keys, "--policy", "lru", "--admit", "second-access:ghosts=0", "--size", "5"], "ghosts"),
     ];
     for (arguments, word) in cases {
@@ -393,4 +401,65 @@ fn what_cannot_be_simulated_is_refused_in_a_line() {
             "{arguments:?}: {line}"
         );
     }
+}
+
+/// A trace of objects with sizes: 60,000 requests of 20,000 objects in a minute, of which some are
+/// writes and deletions.
+fn write_objects(path: &std::path::Path) {
+    let mut lines = "time,key,size,op\n".to_owned();
+    let mut state = 1u64;
+    for at in 0..60_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let draw = (state >> 33) as f64 / f64::from(1u32 << 31);
+        let key = (20_000.0 * draw.powi(3)) as u64;
+        let op = ["read", "write", "delete"][match at % 50 {
+            48 => 1,
+            49 => 2,
+            _ => 0,
+        }];
+        lines += &format!("{},{key},{},{op}\n", at / 1000, 500 + key * 7919 % 8000);
+    }
+    std::fs::write(path, lines).expect("a temporary file can be written");
+}
+
+#[test]
+fn caches_in_memory_and_on_flash_are_simulated() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let trace = folder.path().join("objects.csv");
+    write_objects(&trace);
+    let trace = trace.to_str().expect("the path is text");
+    let columns = "time=time,key=key,size=size,op=op";
+    let arguments = [
+        trace,
+        "--columns",
+        columns,
+        "--memory",
+        "8MiB",
+        "--flash",
+        "16MiB,64MiB",
+        "--warmup",
+        "10%",
+    ];
+    let (first, second) = (outcomes(&arguments), outcomes(&arguments));
+    assert_eq!(first.len(), 2);
+    for (one, other) in first.iter().zip(&second) {
+        let timed = ["seconds", "requests_per_second"];
+        for field in fields(one).into_iter().filter(|field| !timed.contains(field)) {
+            assert_eq!(one[field], other[field], "{field} is not the same in two runs");
+        }
+        let count = |field: &str| one[field].as_u64().unwrap_or_else(|| panic!("{field}: {one}"));
+        let found = count("memory_hits") + count("flash_hits") + count("misses");
+        assert_eq!(found, count("requests"), "{one}");
+        assert!(count("memory_hits") > 1000 && count("flash_hits") > 1000, "{one}");
+        assert!(count("writes") > 1000 && count("reinserted") > 0, "{one}");
+        assert_eq!(one["trace_seconds"], 53.0, "{one}");
+        let a_day = count("flash_written_bytes") as f64 / 53.0 * 86_400.0;
+        let drives = one["writes_per_day"].as_f64().expect("it has times");
+        assert!((drives * count("flash") as f64 / a_day - 1.0).abs() < 1e-9, "{one}");
+    }
+    assert!(first[0]["flash_hits"].as_u64() < first[1]["flash_hits"].as_u64(), "{first:?}");
+    let table = floe(&[&["simulate"], &arguments[..]].concat());
+    let text = String::from_utf8(table.stdout).expect("tables are UTF-8");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(text.contains("on flash") && text.contains("drives a day"), "{text}");
 }

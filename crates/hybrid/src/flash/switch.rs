@@ -37,7 +37,6 @@ impl FlashSwitch {
     }
 
     /// Creates a switch for a simulated drive.
-    #[cfg(test)]
     pub(crate) fn simulated(flash: Arc<dyn Flash>) -> Self {
         Self::new(Path::new("simulated"), FlashOptions::default(), flash)
     }

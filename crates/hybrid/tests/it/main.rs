@@ -9,6 +9,7 @@ mod kills;
 mod loads;
 mod options;
 mod reopening;
+mod simulation;
 mod world;
 
 use std::future::Future;

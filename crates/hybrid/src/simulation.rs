@@ -1,0 +1,94 @@
+//! The cache without a drive and without values, for `floe simulate`.
+//!
+//! A [`Simulation`] is a [`Hybrid`] whose values are zeros, on a [drive](crate::sparse) that keeps
+//! none of them. All decisions are made by the code of the running cache, in the caller's thread.
+//! The seeds of hashes are fixed, so equal requests have equal results.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::builder::OpenError;
+use crate::codec::Value;
+use crate::flash::FlashSwitch;
+use crate::hybrid::Hybrid;
+use crate::insertion::Inserted;
+use crate::sparse::SparseFlash;
+use crate::stats::Stats;
+
+/// Bytes of the longest value that is passed to the store. It is too large for any segment.
+const LONGEST: usize = 16 << 20;
+static ZEROS: [u8; LONGEST] = [0; LONGEST];
+
+/// A value of zeros, of which only the length is kept.
+#[derive(Debug, Clone, Copy)]
+struct Zeros(u64);
+
+impl Value for Zeros {
+    fn encode<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+        with(&ZEROS[..LONGEST.min(self.bytes())])
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        Some(Self(bytes.len() as u64))
+    }
+
+    fn bytes(&self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX / 2)
+    }
+}
+
+/// The part of the cache that has an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Memory,
+    Flash,
+}
+
+/// A simulated cache of values without content, by keys of 8 bytes.
+#[derive(Debug)]
+pub struct Simulation {
+    cache: Hybrid<u64, Zeros>,
+}
+
+impl Simulation {
+    /// Creates a cache with these limits in bytes, as [`Builder`](crate::Builder) has them.
+    ///
+    /// # Errors
+    /// When a limit is too small or too large.
+    pub fn new(memory: u64, flash: u64) -> Result<Self, OpenError> {
+        let builder = Hybrid::builder().memory(memory).flash("the flash", flash).in_line();
+        let cache = builder.open_on(|_, size| {
+            let flash = SparseFlash::new(size.unwrap_or(0));
+            Ok(FlashSwitch::simulated(Arc::new(flash)))
+        })?;
+        Ok(Self { cache })
+    }
+
+    /// Sets the time in nanoseconds since the start, unless it is later already.
+    pub fn advance_to(&self, nanoseconds: u64) {
+        self.cache.shared.store().stripes.advance_to(nanoseconds);
+    }
+
+    /// Looks an object up. Returns its place and its size in bytes.
+    pub fn get(&self, key: u64) -> Option<(Part, u64)> {
+        let hits = || self.cache.shared.flow.counters.hits.load(Ordering::Relaxed);
+        let before = hits();
+        let Zeros(bytes) = self.cache.get_blocking(&key)?;
+        Some((if hits() > before { Part::Flash } else { Part::Memory }, bytes))
+    }
+
+    /// Inserts an object of this many bytes.
+    pub fn insert(&self, key: u64, bytes: u64) -> Inserted {
+        self.cache.insert(key, Zeros(bytes))
+    }
+
+    /// Removes an object.
+    pub fn remove(&self, key: u64) {
+        self.cache.remove(&key);
+    }
+
+    /// Returns the statistics of the cache.
+    pub fn stats(&self) -> Stats {
+        self.cache.stats()
+    }
+}
