@@ -17,6 +17,8 @@ use crate::output;
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use floe_server::config::Bytes;
 
+mod objects;
+
 /// Number of requests of a trace that are held in memory, unless --limit says otherwise.
 const LIMIT: u64 = 2_000_000;
 
@@ -26,6 +28,7 @@ Examples:
   floe advise disk.vscsi --backing cloud --cache nvme=10GiB --write through,around
   floe advise src1_0.csv.gz --backing hdd --cache sata-ssd --price 0.08 --report advice.html
   floe advise zipf:keys=100000,requests=100000,block=4KiB --backing hdd --cache nvme --json
+  floe advise objects.csv --objects --report advice.html
 
 Replays the trace in virtual time with many settings, on all cores: sizes and write modes, then
 block sizes, policies and admissions. Each round keeps the best of the one before, and the last
@@ -33,18 +36,30 @@ replays the whole trace. The best has the shortest mean time of a request; of si
 smallest is chosen. write = back keeps written data in the cache alone until it is cleaned: without
 --write through,around only choose it where the cache's device is as safe as the volume. No size is
 larger than what the trace touches, in blocks of 32 KiB. Terabytes a year follow the times in the
-trace; where it has none, they are not known.";
+trace; where it has none, they are not known.
+
+With --objects, simulates floe::hybrid with 1, 3 and 10 % of what the trace touches as memory, and
+10, 25, 50 and 100 % as flash. The best is the least memory, and then the least flash, whose hits
+are within a point of the most.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// A trace of disk I/O, compressed or not, or a generator such as zipf:keys=1000,block=4KiB
+    /// A trace of disk I/O (or of objects, with --objects), compressed or not, or a generator such as
+    /// zipf:keys=1000,block=4KiB
     trace: String,
-    #[arg(long, value_name = "MEDIUM", value_parser = medium, help = backing_help())]
-    backing: String,
+    #[arg(long, value_name = "MEDIUM", value_parser = medium, help = backing_help(),
+          required_unless_present = "objects")]
+    backing: Option<String>,
     /// Medium of the cache; with a size, caches of that size only
-    #[arg(long, value_name = "MEDIUM[=SIZE]")]
-    cache: CacheMedium,
+    #[arg(long, value_name = "MEDIUM[=SIZE]", required_unless_present = "objects")]
+    cache: Option<CacheMedium>,
+    /// Advise on the memory and the flash of a cache of objects (floe::hybrid) instead
+    #[arg(long, conflicts_with_all = ["backing", "cache", "write", "in_flight", "limit", "price"])]
+    objects: bool,
+    /// Size of every object of a trace of keys without sizes, with --objects
+    #[arg(long, value_name = "SIZE", requires = "objects")]
+    object_size: Option<Bytes>,
     /// Write modes to choose from
     #[arg(long, value_name = "MODE", value_delimiter = ',', default_value = "through,around,back",
           value_parser = write_mode)]
@@ -121,13 +136,24 @@ impl FromStr for CacheMedium {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    match (&arguments.backing, &arguments.cache) {
+        (Some(backing), Some(cache)) => advise_blocks(arguments, backing, cache),
+        _ => objects::run(arguments),
+    }
+}
+
+fn advise_blocks(
+    arguments: &Arguments,
+    backing: &str,
+    cache: &CacheMedium,
+) -> Result<(), CliError> {
     let trace = &arguments.trace;
     let workload = read(arguments)?;
     let question = Question {
         trace: trace.clone(),
-        backing: arguments.backing.clone(),
-        cache: arguments.cache.medium.clone(),
-        cache_bytes: arguments.cache.bytes,
+        backing: backing.to_owned(),
+        cache: cache.medium.clone(),
+        cache_bytes: cache.bytes,
         in_flight: arguments.in_flight as usize,
         warmup: f64::from(arguments.warmup) / 100.0,
         writes: arguments.write.iter().map(ToString::to_string).collect(),

@@ -21,6 +21,7 @@ use floe_server::config::Bytes;
 
 pub(crate) use floe_lab::simulate::on_all_cores;
 
+pub(crate) use hybrid::{Objects, print as print_hybrids};
 pub(crate) use objects::read_stream;
 
 mod hybrid;

@@ -91,7 +91,7 @@ impl SparseFlash {
         if offset + len as u64 > self.size_bytes {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        debug_assert!(len.is_multiple_of(UNIT_BYTES) && offset % UNIT_BYTES as u64 == 0);
+        debug_assert!(len.is_multiple_of(UNIT_BYTES) && offset.is_multiple_of(UNIT_BYTES as u64));
         let mut done = 0;
         Ok(std::iter::from_fn(move || {
             let at = offset + done as u64;

@@ -23,6 +23,8 @@ use crate::replay::{
 };
 use crate::report::Unit;
 
+pub mod objects;
+
 /// Trace, media and limits of a search for the best cache settings.
 #[derive(Debug, Clone)]
 pub struct Question {

@@ -84,3 +84,23 @@ fn the_text_fits_80_columns_and_the_page_has_the_answer() {
     let again = floe_ok(&[&["advise"], &media[..]].concat());
     assert_eq!(text, again, "virtual time");
 }
+
+#[test]
+fn objects_get_the_least_memory_and_flash_within_a_point_of_the_best() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let page = folder.path().join("page.html");
+    let zipf = "zipf:keys=20000,theta=0.9,requests=30000";
+    let objects = [zipf, "--objects", "--object-size", "4KiB"];
+    let advice = advice(&objects);
+    let ratio = |run: &Value| run["hit_ratio"].as_f64().expect("a ratio");
+    let runs = advice["simulations"].as_array().expect("a list");
+    let most = runs.iter().map(ratio).fold(0.0, f64::max);
+    assert!(runs.len() > 4 && ratio(&advice["best"]) >= most - 0.01, "{advice}");
+    let report = ["--report", page.to_str().expect("the path is text")];
+    let text = floe_ok(&[&["advise"], &objects[..], &report].concat());
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let verdict = advice["verdict"].as_str().expect("a text");
+    assert_eq!(text.split("\n\n").next().map(|it| it.replace('\n', " ")), Some(verdict.to_owned()));
+    let page = std::fs::read_to_string(page).expect("the page was written");
+    assert!(page.contains("<svg") && page.contains("Hits in memory and on flash"));
+}
