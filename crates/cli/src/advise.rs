@@ -45,8 +45,8 @@ are within a point of the most.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// A trace of disk I/O (or of objects, with --objects), compressed or not, or a generator such as
-    /// zipf:keys=1000,block=4KiB
+    /// A trace of disk I/O (or of objects, with --objects), compressed or not, or a generator such
+    /// as zipf:keys=1000,block=4KiB
     trace: String,
     #[arg(long, value_name = "MEDIUM", value_parser = medium, help = backing_help(),
           required_unless_present = "objects")]

@@ -65,8 +65,8 @@ pub(crate) struct Arguments {
     /// Simulate the block cache with these block sizes instead; repeat to compare
     #[arg(long, value_name = "LIST")]
     blocks: Vec<BlockSizes>,
-    /// Simulate the cache of objects in memory and on flash (floe::hybrid) with these sizes of flash
-    /// instead: bytes (100GiB) or shares of what the trace touches
+    /// Simulate the cache of objects in memory and on flash (floe::hybrid) instead, with these
+    /// sizes of flash: bytes (100GiB) or shares of what the trace touches
     #[arg(long, value_name = "LIST", requires = "memory", conflicts_with_all = FLASH_CONFLICTS)]
     flash: Option<Sizes>,
     /// Memory of the cache with --flash: objects, index and buffers

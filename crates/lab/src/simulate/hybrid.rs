@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use floe_hybrid::simulation::{Simulation, Tier};
+use floe_hybrid::simulation::{Part, Simulation};
 use floe_hybrid::{FlashStats, Inserted, OpenError};
 use serde::Serialize;
 
@@ -161,8 +161,8 @@ impl Counts {
         self.read_bytes += bytes;
         let found = cache.get(key);
         match found {
-            Some((Tier::Memory, _)) => self.memory_hits += 1,
-            Some((Tier::Flash, _)) => self.flash_hits += 1,
+            Some((Part::Memory, _)) => self.memory_hits += 1,
+            Some((Part::Flash, _)) => self.flash_hits += 1,
             None => {}
         }
         self.hit_bytes += found.map_or(0, |_| bytes);
