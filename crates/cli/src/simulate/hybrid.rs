@@ -148,16 +148,14 @@ pub(crate) fn print(results: &[HybridResult]) {
     }
     output::print_table(&table);
     output::say!();
-    let columns =
-        ["memory", "flash", "inserted", "written", "a byte in", "again", "a day", "drives a day"];
+    let columns = ["memory", "flash", "written", "a byte in", "again", "a day", "DWPD"];
     let has_times = results.iter().any(|result| result.writes_per_day.is_some());
-    let columns = if has_times { &columns[..] } else { &columns[..6] };
+    let columns = if has_times { &columns[..] } else { &columns[..5] };
     let mut table = output::table(columns, 0);
     for result in results {
         let mut cells = vec![
             output::bytes(result.memory),
             output::bytes(result.flash),
-            output::bytes(result.inserted_bytes),
             output::bytes(result.flash_written_bytes),
             format!("{:.3}", result.written_per_inserted_byte),
             share(result.reinserted_bytes, result.flash_written_bytes),

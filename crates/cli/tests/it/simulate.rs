@@ -461,5 +461,5 @@ fn caches_in_memory_and_on_flash_are_simulated() {
     let table = floe(&[&["simulate"], &arguments[..]].concat());
     let text = String::from_utf8(table.stdout).expect("tables are UTF-8");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    assert!(text.contains("on flash") && text.contains("drives a day"), "{text}");
+    assert!(text.contains("on flash") && text.contains("DWPD"), "{text}");
 }
