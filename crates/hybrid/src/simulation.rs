@@ -1,6 +1,6 @@
 //! The cache without a drive and without values, for `floe simulate`.
 //!
-//! A [`Simulation`] is a [`Hybrid`] whose values are zeros, on a [drive](crate::sparse) that keeps
+//! A [`Simulation`] is a [`Hybrid`] whose values are zeros, on a drive that keeps
 //! none of them. All decisions are made by the code of the running cache, in the caller's thread.
 //! The seeds of hashes are fixed, so equal requests have equal results.
 
