@@ -372,9 +372,14 @@ pub(crate) fn find_segments(
     let segments = block.geometry.segments;
     let found = in_parallel(segments as usize, |place| look_at_place(flash, block, place as u64))?;
     let mut found: Vec<PlaceFound> = found.into_iter().flatten().collect();
+    let on_flash = found.iter().map(|found| found.id.number).max().unwrap_or(0);
+    let newest = newest.max(on_flash).max(block.first_segment - 1);
+    for unreadable in found.iter_mut().filter(|found| found.id.number == 0) {
+        // The log would have this segment here.
+        let behind = (newest + segments - unreadable.place) % segments;
+        unreadable.id.number = newest.saturating_sub(behind);
+    }
     found.sort_by_key(|found| found.id.number);
-    let on_flash = found.last().map_or(block.first_segment - 1, |found| found.id.number);
-    let newest = newest.max(on_flash);
     let ahead = EMPTY_AHEAD + 1 + SEGMENTS_IN_MEMORY as u64;
     let oldest = (newest + ahead + 1).saturating_sub(segments).max(block.first_segment);
     found.retain(|found| found.id.number >= oldest);
@@ -390,6 +395,8 @@ pub(crate) fn records_in(geometry: Geometry, found: &[PlaceFound]) -> u64 {
 
 /// Applies the records of segments to the index, in the order of the segments, and passes the
 /// entries of each segment to `with`. Footers are read side by side, some at a time.
+///
+/// A damaged segment may have had removals of any object before it. So older objects are left out.
 pub(crate) fn read_segments(
     flash: &dyn Flash,
     block: &Superblock,
@@ -410,18 +417,22 @@ pub(crate) fn read_segments(
         rest = later;
         let read = |at: usize| {
             let PlaceFound { place, id, .. } = group[at];
-            read_entries(flash, (geometry, seed), place, id)
+            Ok(read_entries(flash, (geometry, seed), place, id).ok())
         };
         let entries = in_parallel(group.len(), read)?;
-        let changes: Vec<_> = entries
-            .iter()
-            .zip(group)
-            .flat_map(|(entries, found)| {
-                entries.iter().map(|entry| change_of(geometry, found.place, entry))
-            })
-            .collect();
+        let mut changes = Vec::new();
+        for (entries, found) in entries.iter().zip(group) {
+            let known = entries.as_deref().unwrap_or_default();
+            if entries.is_none() || (known.len() as u64) < found.entries {
+                changes.clear();
+                index.clear();
+            }
+            changes.extend(known.iter().map(|entry| change_of(geometry, found.place, entry)));
+        }
         index.apply(&changes, threads);
-        entries.iter().zip(group).for_each(|(entries, found)| with(found, entries));
+        for (entries, found) in entries.iter().zip(group) {
+            with(found, entries.as_deref().unwrap_or_default());
+        }
     }
     Ok(())
 }
@@ -434,6 +445,7 @@ fn change_of(geometry: Geometry, place: u64, entry: &FooterEntry) -> (u64, Optio
 }
 
 /// Returns the newest segment of this cache in a place: its header may be newer than its trailer.
+/// A place whose header and trailer are unreadable has segment 0.
 fn look_at_place(
     flash: &dyn Flash,
     block: &Superblock,
@@ -445,10 +457,14 @@ fn look_at_place(
     let is_here = |id: &SegmentId| {
         id.cache == block.id && id.number % geometry.segments == place && id.number > 0
     };
-    // An unreadable page is a segment without content.
-    let mut read = |offset: u64| flash.read(&mut page, offset).map(|()| page.to_vec());
-    let header = read(start).ok().and_then(|page| SegmentId::decode(&page)).filter(is_here);
-    let last = read(start + geometry.segment_bytes - PAGE_BYTES as u64).ok();
+    let mut read = |offset: u64| flash.read(&mut page, offset).map(|()| page.to_vec()).ok();
+    let first = read(start);
+    let last = read(start + geometry.segment_bytes - PAGE_BYTES as u64);
+    if first.is_none() && last.is_none() {
+        let id = SegmentId { cache: block.id, number: 0, session: 0 };
+        return Ok(Some(PlaceFound { place, id, entries: 0 }));
+    }
+    let header = first.and_then(|page| SegmentId::decode(&page)).filter(is_here);
     let trailer =
         last.and_then(|page| Trailer::decode(&page[PAGE_BYTES - TRAILER_BYTES..], block.id));
     let trailer = trailer.map(|(trailer, _)| trailer).filter(|trailer| is_here(&trailer.id));

@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::flash::{Flash, FlashSwitch};
-use crate::format::{Record, RecordHeader, RecordKind};
+use crate::format::{NOTES, Record, RecordHeader, RecordKind};
 use crate::log::Refused;
 use crate::recovery::{self, OpenStore, Opened, StoreOptions, SuperblockWriter};
 use crate::reopen::{self, Reopened};
@@ -273,6 +273,48 @@ fn a_sweep_visits_long_keys_and_large_objects_and_ends_when_told() {
     assert_eq!(swept.unreadable_segments, 1);
     assert!(visited.len() < keys.len());
     assert_eq!(rig.store.index.len(), visited.len() as u64);
+}
+
+/// Damages a segment, of which the place and the bytes are given.
+type Damage = fn(&SimulatedFlash, std::ops::Range<usize>);
+
+#[test]
+fn after_a_crash_a_damaged_segment_brings_nothing_removed_back() {
+    let damages: [Damage; 4] = [
+        |flash, bytes| flash.spoil(bytes.start, bytes.len()),
+        |flash, bytes| flash.spoil(bytes.end - 4096, 4096),
+        |flash, bytes| flash.spoil(bytes.start, 4096),
+        // Each page but the last, which says how many records there are.
+        |flash, bytes| {
+            (bytes.start..bytes.end - 4096).step_by(16).for_each(|byte| flash.flip(byte * 8));
+        },
+    ];
+    for (at, damage) in damages.into_iter().enumerate() {
+        let rig = Rig::open(SimulatedFlash::new(4 << 20, 1));
+        let segment = |rig: &Rig| rig.store.log.end() / rig.store.log.geometry.segment_bytes;
+        let filler = 2 * NOTES as u64;
+        for key in 0..filler {
+            assert!(rig.insert(key, &value_of(key, 0, 100)));
+        }
+        let removals = segment(&rig) + 1;
+        while segment(&rig) < removals {
+            assert!(rig.insert(filler, &value_of(filler, 0, 2_000)));
+        }
+        (0..10).for_each(|key| assert!(rig.remove(key)));
+        assert_eq!(segment(&rig), removals);
+        // Other removals take the places of the notes.
+        (10..filler).for_each(|key| assert!(rig.remove(key)));
+        let newest = filler + 1;
+        assert!(rig.insert(newest, &value_of(newest, 0, 100)) && rig.sync());
+        let geometry = rig.store.log.geometry;
+        let start = geometry.segment_start(removals % geometry.segments) as usize;
+        let flash = rig.kill(false, 1);
+        damage(&flash, start..start + geometry.segment_bytes as usize);
+        let rig = Rig::open(flash);
+        assert_eq!(rig.opened, Opened::Recovered);
+        (0..10).for_each(|key| assert_eq!(rig.get(key), None, "damage {at}: {key} came back"));
+        assert!(rig.get(newest).is_some(), "damage {at}: newer objects stay");
+    }
 }
 
 /// Runs random operations against a map; ends with a crash or a close, several times.
