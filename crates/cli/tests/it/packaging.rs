@@ -36,7 +36,7 @@ fn every_command_has_a_page_that_man_shows_without_a_warning() {
         let has_examples = page.contains("EXAMPLES\n         floe ");
         assert!(
             has_examples
-                || ["floe-bench", "floe-tier", "floe-trace", "floe-volume"]
+                || ["floe-bench", "floe-hybrid", "floe-tier", "floe-trace", "floe-volume"]
                     .contains(&name.as_str()),
             "{name}: {page}"
         );
