@@ -171,14 +171,8 @@ impl Flow {
         held: &Held<V>,
         cause: Cause,
     ) -> Result<(), Declined> {
-        if !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed) {
+        if held.on_flash || !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed) {
             return Ok(());
-        }
-        if held.on_flash {
-            let hash = key.encode_key(|key| hash_key(self.store.hash_seed, key));
-            if self.store.index.peek(hash).is_some() {
-                return Ok(());
-            }
         }
         if held.lifetime.is_expired(seconds_now()) {
             return Ok(());

@@ -168,36 +168,6 @@ fn objects_expire_in_memory_and_on_flash() {
     }
 }
 
-/// Its copy on flash is evicted while memory answers all its requests.
-#[test]
-fn an_object_that_memory_held_for_long_goes_to_flash_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let cache = open(&folder.path().join("cache"), 1 << 20, 8 << 20);
-    let mut next = 1;
-    let mut insert = |count: u64| {
-        for key in next..next + count {
-            cache.insert(key, value(key, 1000));
-        }
-        next += count;
-    };
-    cache.insert(0, value(0, 1000));
-    insert(5_000);
-    (0..3).for_each(|_| assert!(cache.get_blocking(&0).is_some()));
-    for _ in 0..9_000 {
-        insert(10);
-        assert!(cache.get_blocking(&0).is_some());
-    }
-    let hits = cache.stats().flash.hits;
-    assert!(hits < 10, "memory has it");
-    // Others that are used take its place in memory.
-    for key in 1_000_000..1_006_000 {
-        cache.insert(key, value(key, 1000));
-        (0..3).for_each(|_| drop(cache.get_blocking(&key)));
-    }
-    assert_eq!(cache.get_blocking(&0), Some(value(0, 1000)));
-    assert!(cache.stats().flash.hits > hits, "it came from flash");
-}
-
 #[test]
 fn removed_and_cleared_objects_stay_away() {
     let folder = tempfile::tempdir().unwrap();
