@@ -3,7 +3,8 @@
 //! A store that was closed in order has saved its index behind the log's end, and reads it again.
 //! After a crash the index is built from the footers of the segments, and from the records of those
 //! that were not closed, in the order of the log. The oldest segments are left out then: they may
-//! have been evicted before the crash, and the log need not hold the removals of what they had.
+//! have been evicted before the crash, and the log need not hold the removals of what they had. So
+//! are the segments older than a damaged one, which may have had removals of their objects.
 
 use std::io;
 use std::sync::Arc;
@@ -213,7 +214,7 @@ pub(crate) fn open<T>(
     if expected > actual {
         return Err(OpenFailure::Short { expected, actual });
     }
-    let Survey { index, next, next_note, known, unlogged, opened } = match found {
+    let Survey { index, next, next_note, known, unlogged, damaged, opened } = match found {
         Some(_) => survey(&*flash, &block, options.expected_objects)?,
         None => Survey {
             index: Index::new(units(geometry), options.expected_objects),
@@ -221,6 +222,7 @@ pub(crate) fn open<T>(
             next_note: 0,
             known: Vec::new(),
             unlogged: Vec::new(),
+            damaged: 0,
             opened: Opened::New,
         },
     };
@@ -244,6 +246,7 @@ pub(crate) fn open<T>(
         gate: None,
         pace: options.pace,
     };
+    store.counters.failed_reads.store(damaged, Ordering::Relaxed); // a statistic
     Ok(OpenStore { store, superblock, opened, unlogged })
 }
 
@@ -259,6 +262,8 @@ pub(crate) struct Survey {
     pub(crate) known: Vec<(u64, u64)>,
     /// Hashes of keys whose removal the log does not have.
     pub(crate) unlogged: Vec<u64>,
+    /// Number of segments that could not be read. Objects older than these are lost.
+    damaged: u64,
     pub(crate) opened: Opened,
 }
 
@@ -275,13 +280,21 @@ pub(crate) fn survey(
     {
         known.sort_unstable();
         let (unlogged, opened) = (Vec::new(), Opened::Clean);
-        return Ok(Survey { index, next, next_note: 0, known, unlogged, opened });
+        return Ok(Survey { index, next, next_note: 0, known, unlogged, damaged: 0, opened });
     }
-    let (index, next, known) = rebuild(flash, block, expected_objects, units(geometry))?;
+    let (found, newest) = find_segments(flash, block, 0)?;
+    let records = records_in(geometry, &found);
+    let index = Index::new(units(geometry), expected_objects.max(records));
+    let damaged = read_segments(flash, block, &found, &index, |_, _| {})?;
+    if expected_objects < records {
+        index.shrink();
+    }
+    let known: Vec<_> = found.iter().map(|found| (found.id.number, found.id.session)).collect();
     let notes = read_notes(flash, block)?;
     let next_note = notes.last().map_or(0, |note| note.number + 1);
     let unlogged = apply_notes(&index, geometry, &known, &notes);
-    Ok(Survey { index, next, next_note, known, unlogged, opened: Opened::Recovered })
+    let (next, opened) = (newest + 1, Opened::Recovered);
+    Ok(Survey { index, next, next_note, known, unlogged, damaged, opened })
 }
 
 /// Returns the number of addresses of a cache.
@@ -342,25 +355,6 @@ fn apply_notes(
     older
 }
 
-/// Builds the index from the segments on flash. Returns it with the number of the segment at which
-/// the log continues, and the numbers and sessions of the valid segments.
-#[expect(clippy::type_complexity, reason = "three results of one step")]
-fn rebuild(
-    flash: &dyn Flash,
-    block: &Superblock,
-    expected_objects: u64,
-    units: u64,
-) -> Result<(Index, u64, Vec<(u64, u64)>), OpenFailure> {
-    let (found, newest) = find_segments(flash, block, 0)?;
-    let index = Index::new(units, expected_objects.max(records_in(block.geometry, &found)));
-    read_segments(flash, block, &found, &index, |_, _| {})?;
-    if expected_objects < records_in(block.geometry, &found) {
-        index.shrink();
-    }
-    let known = found.iter().map(|found| (found.id.number, found.id.session)).collect();
-    Ok((index, newest + 1, known))
-}
-
 /// Returns the valid segments in the order of their numbers, and the newest number. Segments that
 /// may have been evicted are left out: the log may have been ahead of its newest segment on flash,
 /// or of `newest`.
@@ -397,16 +391,17 @@ pub(crate) fn records_in(geometry: Geometry, found: &[PlaceFound]) -> u64 {
 /// entries of each segment to `with`. Footers are read side by side, some at a time.
 ///
 /// A damaged segment may have had removals of any object before it. So older objects are left out.
+/// Returns the number of damaged segments.
 pub(crate) fn read_segments(
     flash: &dyn Flash,
     block: &Superblock,
     found: &[PlaceFound],
     index: &Index,
     mut with: impl FnMut(&PlaceFound, &[FooterEntry]),
-) -> io::Result<()> {
+) -> io::Result<u64> {
     let (geometry, seed) = (block.geometry, block.hash_seed);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(READERS);
-    let mut rest = found;
+    let (mut rest, mut damaged) = (found, 0);
     while !rest.is_empty() {
         let mut sum = 0;
         let until = rest.iter().position(|found| {
@@ -424,6 +419,7 @@ pub(crate) fn read_segments(
         for (entries, found) in entries.iter().zip(group) {
             let known = entries.as_deref().unwrap_or_default();
             if entries.is_none() || (known.len() as u64) < found.entries {
+                damaged += 1;
                 changes.clear();
                 index.clear();
             }
@@ -434,7 +430,7 @@ pub(crate) fn read_segments(
             with(found, entries.as_deref().unwrap_or_default());
         }
     }
-    Ok(())
+    Ok(damaged)
 }
 
 /// Returns a record's key and its place; `None` instead of the place for a removal.

@@ -10,6 +10,7 @@
 //! until the log continues.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::flash::{Flash, FlashSwitch};
@@ -194,12 +195,13 @@ impl<T> Comparison<'_, T> {
         // End of the records of each place that the index may point to, in units.
         let mut ends = vec![0u64; geometry.segments as usize];
         let on_flash = Index::new(units(geometry), records_in(geometry, &found));
-        read_segments(self.flash, self.block, &found, &on_flash, |found, entries| {
-            if store.log.segment_in(found.place) == found.id {
-                let last = entries.last().map_or(0, |entry| entry.offset / UNIT_BYTES + 1);
-                ends[found.place as usize] = last as u64;
-            }
-        })?;
+        let damaged =
+            read_segments(self.flash, self.block, &found, &on_flash, |found, entries| {
+                if store.log.segment_in(found.place) == found.id {
+                    let last = entries.last().map_or(0, |entry| entry.offset / UNIT_BYTES + 1);
+                    ends[found.place as usize] = last as u64;
+                }
+            })?;
         let lost = store.index.retain(|place| {
             let (at, offset) = geometry.locate(place.address);
             ((offset / UNIT_BYTES) as u64) < ends[at as usize]
@@ -207,7 +209,8 @@ impl<T> Comparison<'_, T> {
         let mut unlogged = Vec::new();
         for found in &found {
             let of = (geometry, self.block.hash_seed);
-            let entries = read_entries(self.flash, of, found.place, found.id)?;
+            // No crash brings the objects of an unreadable segment back.
+            let entries = read_entries(self.flash, of, found.place, found.id).unwrap_or_default();
             for entry in entries.iter().filter(|entry| entry.kind == RecordKind::Object) {
                 let address = Some(geometry.address(found.place, entry.offset));
                 let in_index = |index: &Index| index.peek(entry.hash).map(|place| place.address);
@@ -217,6 +220,7 @@ impl<T> Comparison<'_, T> {
                 }
             }
         }
+        store.counters.failed_reads.fetch_add(damaged, Ordering::Relaxed); // a statistic
         let is_known = |number: u64| ends[(number % geometry.segments) as usize] > 0;
         let known = found.iter().map(|found| (found.id.number, found.id.session));
         let known = known.filter(|(number, _)| is_known(*number)).collect();

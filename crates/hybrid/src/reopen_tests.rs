@@ -198,6 +198,26 @@ fn objects_that_the_drive_still_has_are_found_again() {
 }
 
 #[test]
+fn a_drive_is_opened_again_though_a_segment_cannot_be_read() {
+    let mut rig = Rig::open(SimulatedFlash::new(2 << 20, 1));
+    (0..1000).for_each(|key| assert!(rig.insert(key, &value_of(key, 0, 500))));
+    assert!(rig.sync());
+    rig.flash.lose_power_after(0);
+    let image = rig.flash.written();
+    while rig.store.log.failure().is_none() {
+        rig.insert(2000, &value_of(2000, 0, 500));
+    }
+    let geometry = rig.store.log.geometry;
+    let flash = SimulatedFlash::from_image(image, 2);
+    flash.spoil(geometry.segment_start(3) as usize, geometry.segment_bytes as usize);
+    let result = rig.reopen(flash).unwrap();
+    let Reopened::Restored { lost, .. } = result else { panic!("{result:?}") };
+    let found = (0..1000).filter(|key| rig.get(*key) == Some(value_of(*key, 0, 500))).count();
+    assert!((50..200).contains(&lost), "{lost} objects of a segment of 64 KiB");
+    assert!(found as u64 >= 1000 - lost, "{found} found, {lost} lost");
+}
+
+#[test]
 fn another_cache_is_refused_and_the_flash_stays_failed() {
     let mut rig = Rig::open(SimulatedFlash::new(2 << 20, 1));
     rig.flash.lose_power_after(0);

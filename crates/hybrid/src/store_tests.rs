@@ -312,6 +312,8 @@ fn after_a_crash_a_damaged_segment_brings_nothing_removed_back() {
         damage(&flash, start..start + geometry.segment_bytes as usize);
         let rig = Rig::open(flash);
         assert_eq!(rig.opened, Opened::Recovered);
+        let damaged = rig.store.counters.failed_reads.load(Ordering::Relaxed);
+        assert_eq!(damaged, u64::from(at != 2), "the footer suffices without a header");
         (0..10).for_each(|key| assert_eq!(rig.get(key), None, "damage {at}: {key} came back"));
         assert!(rig.get(newest).is_some(), "damage {at}: newer objects stay");
     }
