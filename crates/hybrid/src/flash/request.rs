@@ -91,6 +91,12 @@ impl Request {
         matches!(lock(&self.state).answer, Answer::Closed)
     }
 
+    /// Returns whether the result is there and has not been fetched.
+    #[cfg(test)]
+    pub(super) fn is_answered(&self) -> bool {
+        matches!(lock(&self.state).answer, Answer::Ready(_))
+    }
+
     /// Runs `step` on the progress of the read.
     pub(super) fn transfer<T>(&self, step: impl FnOnce(&mut Transfer) -> T) -> T {
         step(&mut lock(&self.state).transfer)

@@ -1,7 +1,9 @@
 //! Reads through one io_uring that all threads of a process share.
 //!
 //! The thread that begins a read submits it, and one thread, the reaper, waits for completions and
-//! wakes futures. The lock of `Queue` covers the submission queue and the count of reads in flight,
+//! wakes futures. While many reads are with the kernel, the reaper submits new ones, too, with its
+//! next wait: that saves a system call a read, and threads that wait for each other in the kernel.
+//! The lock of `Queue` covers the submission queue and the count of reads in flight,
 //! never a system call except where the submission queue is full. The reaper alone touches the
 //! completion queue.
 //!
@@ -37,6 +39,9 @@ const ENTRIES: u32 = 256;
 /// Maximum number of reads in the kernel at a time. Further ones wait in the backlog.
 const MOST_IN_FLIGHT: usize = 1024;
 
+/// Number of reads with the kernel, for each that waits for the next completion to be submitted.
+const NEAR: usize = 4;
+
 /// Number of attempts to submit entries while the kernel is short of resources.
 const ATTEMPTS: usize = 16;
 
@@ -70,6 +75,8 @@ struct Queue {
     /// Reads begun while too many were in flight.
     backlog: VecDeque<Arc<Request>>,
     in_flight: usize,
+    /// Reads left to the reaper since it last began to wait.
+    left: Vec<Arc<Request>>,
     ending: bool,
 }
 
@@ -117,7 +124,7 @@ impl Ring {
                 Err(_) => self.shared.serve(request, &mut wakers),
             }
         }
-        if pushed && self.shared.submit().is_err() {
+        if pushed && !self.shared.leave_to_reaper(requests) && self.shared.submit().is_err() {
             // Should the kernel take the entries later, it fills buffers that nobody waits for.
             requests.iter().for_each(|request| self.shared.serve(request, &mut wakers));
         }
@@ -214,6 +221,42 @@ impl Shared {
         }
     }
 
+    /// Leaves the submission of reads to the reaper, unless its next wait may be far. Returns
+    /// whether it did.
+    ///
+    /// The reaper submits all entries when it begins to wait. It does so again after a completion,
+    /// so one read has to be with the kernel. With many, the next completion is near.
+    fn leave_to_reaper(&self, requests: &[Arc<Request>]) -> bool {
+        let mut queue = lock(&self.queue);
+        // SAFETY: the lock is held, so that no other thread has the submission queue.
+        let waiting = unsafe { self.uring.submission_shared() }.len();
+        let in_kernel = queue.in_flight.saturating_sub(waiting);
+        let is_near = in_kernel >= NEAR * waiting.max(1);
+        if is_near {
+            queue.left.extend(requests.iter().cloned());
+        }
+        is_near
+    }
+
+    /// Handles the result of the reaper's wait, at whose beginning these reads were left to it.
+    fn after_wait(
+        &self,
+        waited: io::Result<usize>,
+        left: Vec<Arc<Request>>,
+        wakers: &mut Vec<Waker>,
+    ) {
+        match waited {
+            Ok(_) => {}
+            // They may be submitted by now or not.
+            Err(error) if is_transient(&error) => lock(&self.queue).left.extend(left),
+            Err(_) => {
+                // Should the kernel take the entries later, it fills buffers that nobody waits for.
+                left.iter().for_each(|request| self.serve(request, wakers));
+                thread::sleep(Duration::from_millis(10)); // forbidden since; completions still come
+            }
+        }
+    }
+
     /// Serves a read on the calling thread.
     fn serve(&self, request: &Request, wakers: &mut Vec<Waker>) {
         wakers.extend(request.complete(self.target.read_new(&self.buffers, request)));
@@ -223,11 +266,9 @@ impl Shared {
     fn reap(&self) {
         let (mut ended, mut wakers) = (Vec::new(), Vec::new());
         loop {
-            if let Err(error) = self.uring.submit_and_wait(1)
-                && !is_transient(&error)
-            {
-                thread::sleep(Duration::from_millis(10)); // forbidden since; completions still come
-            }
+            let left = std::mem::take(&mut lock(&self.queue).left);
+            let waited = self.uring.submit_and_wait(1);
+            self.after_wait(waited, left, &mut wakers);
             // SAFETY: the reaper alone has the completion queue.
             let completions = unsafe { self.uring.completion_shared() };
             ended.extend(completions.map(|entry| (entry.user_data(), entry.result())));
@@ -378,6 +419,27 @@ mod tests {
                 panic!("{result} ends a read");
             };
             assert_eq!(error.kind(), kind);
+        }
+    }
+
+    #[test]
+    fn reads_left_to_the_reaper_are_served_though_the_kernel_refuses() {
+        let (_folder, ring) = ring();
+        let requests: Vec<_> = (0..3).map(|page| Request::new(page * 4096, 4096)).collect();
+        assert!(!ring.shared.leave_to_reaper(&requests), "no read is with the kernel");
+        lock(&ring.shared.queue).in_flight = NEAR;
+        assert!(ring.shared.leave_to_reaper(&requests));
+        let left = std::mem::take(&mut lock(&ring.shared.queue).left);
+        let mut wakers = Vec::new();
+        let interrupted = io::Error::from_raw_os_error(libc::EINTR);
+        ring.shared.after_wait(Err(interrupted), left, &mut wakers);
+        let left = std::mem::take(&mut lock(&ring.shared.queue).left);
+        assert_eq!(left.len(), 3, "they wait for the next");
+        let forbidden = io::Error::from_raw_os_error(libc::EPERM);
+        ring.shared.after_wait(Err(forbidden), left, &mut wakers);
+        lock(&ring.shared.queue).in_flight = 0;
+        for request in requests {
+            assert!(request.is_answered(), "the page at {}", request.offset);
         }
     }
 
