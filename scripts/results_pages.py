@@ -1,7 +1,8 @@
 """Tables of results pages, which stand between `<!-- measured: NAME -->` and `<!-- end -->`.
 
 They are written there, read back, and compared with tables that are made anew. A table made anew may be a sample: it may lack
-rows and columns, and a cell with a question mark is not known.
+rows and columns, and a cell with a question mark is not known. The tables of a page stand on it or in its appendix, the file of
+the same name in the folder `appendix` beside it; scripts name the page.
 """
 
 import pathlib
@@ -31,9 +32,18 @@ def sampled(chosen, work, items):
     return [work(*item) if at in chosen else Unknown() for at, item in enumerate(items)]
 
 
+def files(path):
+    """The files of a page: the page itself and, where there is one, its appendix."""
+    return [file for file in (path, path.parent / "appendix" / path.name) if file.exists()]
+
+
+def text_of(path):
+    """The text of a page with that of its appendix; empty where there is no such page."""
+    return "\n".join(file.read_text() for file in files(path))
+
+
 def into(path, made, wants_all=False):
     """Replaces the tables of the page that were made. With `wants_all` each table of the page has to be among them."""
-    text = path.read_text()
 
     def replaced(mark):
         name = mark["name"]
@@ -43,16 +53,27 @@ def into(path, made, wants_all=False):
             sys.exit(f"{path} wants the table {name!r}, which there is not")
         return mark[0]
 
-    places = {mark["name"] for mark in MARKED.finditer(text)}
+    places = {mark["name"] for mark in MARKED.finditer(text_of(path))}
     if not places & made.keys():
         sys.exit(f"{path} has no place for a table: <!-- measured: {next(iter(made), 'TABLE')} -->, a line below <!-- end -->")
-    path.write_text(MARKED.sub(replaced, text))
+    for file in files(path):
+        file.write_text(MARKED.sub(replaced, file.read_text()))
     return [name for name in made if name not in places]
 
 
+def put(path, part, text):
+    """Replaces the text between `<!-- PART: generated -->` and `<!-- PART: end -->` of a page."""
+    begin, end = f"<!-- {part}: generated -->", f"<!-- {part}: end -->"
+    file = next((file for file in files(path) if begin in file.read_text()), None)
+    if file is None:
+        sys.exit(f"{path} has no place for a part: {begin}")
+    before, rest = file.read_text().split(begin)
+    file.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{rest.split(end)[1]}")
+
+
 def tables(path):
-    """The marked tables of a page, as text."""
-    return {mark["name"]: mark["table"] for mark in MARKED.finditer(path.read_text())}
+    """The marked tables of a page and its appendix, as text."""
+    return {mark["name"]: mark["table"] for mark in MARKED.finditer(text_of(path))}
 
 
 def cells(table):

@@ -9,6 +9,19 @@ fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let (path, copy) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy_folder(&path, &copy);
+        } else {
+            std::fs::copy(&path, &copy).expect("a copy");
+        }
+    }
+}
+
 fn check(arguments: &[&str]) -> Output {
     Command::new("python3")
         .arg("-B")
@@ -53,15 +66,11 @@ fn a_row_of_the_index_that_names_what_is_not_there_is_named() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let results = folder.path().join("results");
-    std::fs::create_dir(&results).expect("a folder");
-    for page in std::fs::read_dir(project().join("docs/results")).expect("pages") {
-        let page = page.expect("a page").path();
-        std::fs::copy(&page, results.join(page.file_name().expect("a name"))).expect("a copy");
-    }
+    copy_folder(&project().join("docs/results"), &results);
     std::fs::copy(project().join("docs/model.md"), folder.path().join("model.md")).expect("a copy");
     let pages = ["index", "--pages", folder.path().to_str().expect("UTF-8")];
     assert!(check(&pages).status.success());
-    let index = results.join("README.md");
+    let index = results.join("appendix/headlines.md");
     let text = std::fs::read_to_string(&index).expect("a page");
     let (_, made) = text.split_once("| `table2` |").expect("rows that table2 makes");
     let commit = made.split('|').next().expect("a cell");
@@ -74,6 +83,21 @@ fn a_row_of_the_index_that_names_what_is_not_there_is_named() {
     ] {
         assert!(text.contains(there), "{there}");
         std::fs::write(&index, text.replace(there, not_there)).expect("a page");
+        let checked = check(&pages);
+        let found = String::from_utf8_lossy(&checked.stdout);
+        assert_eq!(checked.status.code(), Some(1), "{found}");
+        assert!(found.contains(said), "{found}");
+    }
+    std::fs::write(&index, &text).expect("a page");
+    let claims = results.join("README.md");
+    let text = std::fs::read_to_string(&claims).expect("a page");
+    for (there, not_there, said) in [
+        ("*modelled*", "*guessed*", "*guessed* is none of"),
+        ("| `table2` |", "| `table3` |", "there is no step `table3`"),
+        ("(frozen.md", "(freezing.md", "the step `frozen` makes frozen.md, not freezing.md"),
+    ] {
+        assert!(text.contains(there), "{there}");
+        std::fs::write(&claims, text.replace(there, not_there)).expect("a page");
         let checked = check(&pages);
         let found = String::from_utf8_lossy(&checked.stdout);
         assert_eq!(checked.status.code(), Some(1), "{found}");
