@@ -57,6 +57,7 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences, p
 	scripts/check-layers
 	scripts/house --check
 	scripts/check-paths
+	scripts/check-results
 	scripts/check-licences
 	scripts/check-packages
 
