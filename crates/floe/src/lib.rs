@@ -6,6 +6,9 @@ pub mod advice;
 pub use floe_hybrid as hybrid;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+#[cfg(feature = "object_store")]
+#[doc(inline)]
+pub use floe_object_store as object_store;
 
 #[doc(inline)]
 pub use floe_memory::{

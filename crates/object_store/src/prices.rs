@@ -1,0 +1,185 @@
+//! [`Prices`]: the time of a request and of a byte, learned from the times of requests.
+
+/// First guesses, before a store has been measured: 30 ms and 75 MB/s are usual for S3.
+const GUESSED_REQUEST: f64 = 0.030;
+const GUESSED_BYTE: f64 = 1.0 / 75e6;
+/// Size of the larger of the two guessed requests, in bytes.
+const GUESSED_BYTES: f64 = (4 << 20) as f64;
+/// Weight of each of the two guesses among the samples.
+const GUESS_WEIGHT: f64 = 0.1;
+/// Share of its weight that a sample keeps when the next one comes: half is gone after 70.
+const KEPT: f64 = 0.99;
+/// Samples beside other requests from which the gain of parallel requests is known.
+const ENOUGH: f64 = 8.0;
+/// A request counts at most as so many times the predicted time, so that one stall teaches little.
+const LONGEST: f64 = 8.0;
+
+/// A straight line through samples by least squares. Old samples lose their weight.
+#[derive(Debug, Clone, Default)]
+struct Line {
+    weight: f64,
+    x: f64,
+    y: f64,
+    xx: f64,
+    xy: f64,
+}
+
+impl Line {
+    fn add(&mut self, x: f64, y: f64, weight: f64) {
+        self.weight += weight;
+        self.x += weight * x;
+        self.y += weight * y;
+        self.xx += weight * x * x;
+        self.xy += weight * x * y;
+    }
+
+    fn age(&mut self) {
+        for sum in [&mut self.weight, &mut self.x, &mut self.y, &mut self.xx, &mut self.xy] {
+            *sum *= KEPT;
+        }
+    }
+
+    /// Returns the ordinate at zero and the slope. The guesses count a little, and for ever:
+    /// requests of one size alone do not tell a slope.
+    fn solve(&self) -> (f64, f64) {
+        let mut line = self.clone();
+        line.add(0.0, GUESSED_REQUEST, GUESS_WEIGHT);
+        line.add(GUESSED_BYTES, GUESSED_REQUEST + GUESSED_BYTES * GUESSED_BYTE, GUESS_WEIGHT);
+        let (mean_x, mean_y) = (line.x / line.weight, line.y / line.weight);
+        let variance = line.xx / line.weight - mean_x * mean_x;
+        let slope = (line.xy / line.weight - mean_x * mean_y) / variance;
+        (mean_y - slope * mean_x, slope)
+    }
+}
+
+/// Seconds of a request and of a byte on one connection, and the gain of parallel requests.
+#[derive(Debug, Clone)]
+pub(crate) struct Prices {
+    /// Requests without others beside them.
+    alone: Line,
+    /// Requests beside others.
+    beside: Line,
+    /// Mean number of requests at once, of those beside others.
+    neighbours: f64,
+    /// Sum of the weights of the samples of `beside`, without the guesses.
+    beside_samples: f64,
+    request: f64,
+    byte: f64,
+    samples: u64,
+}
+
+impl Prices {
+    pub(crate) fn new() -> Self {
+        Self {
+            alone: Line::default(),
+            beside: Line::default(),
+            neighbours: 0.0,
+            beside_samples: 0.0,
+            request: GUESSED_REQUEST,
+            byte: GUESSED_BYTE,
+            samples: 0,
+        }
+    }
+
+    /// Adds the time of a request, from its start to its last byte. `at_once` is the mean number
+    /// of requests in flight meanwhile, this one included.
+    pub(crate) fn add(&mut self, bytes: u64, seconds: f64, at_once: f64) {
+        let bytes = bytes as f64;
+        let predicted = self.request + bytes * self.byte;
+        let seconds = match self.samples {
+            0..8 => seconds, // the guesses may be far off
+            _ => seconds.min(predicted * LONGEST),
+        };
+        self.samples += 1;
+        let line = if at_once < 1.5 { &mut self.alone } else { &mut self.beside };
+        line.age();
+        line.add(bytes, seconds, 1.0);
+        if at_once >= 1.5 {
+            self.neighbours += (at_once - self.neighbours) / (self.beside_samples + 1.0).min(70.0);
+            self.beside_samples = self.beside_samples * KEPT + 1.0;
+        }
+        let line = match self.alone.weight < ENOUGH && self.beside_samples > self.alone.weight {
+            true => &self.beside, // little else is known
+            false => &self.alone,
+        };
+        let (request, byte) = line.solve();
+        // A store without a price for one of the two is measured badly: keep them apart from zero.
+        self.byte = byte.clamp(1e-12, 1e-5);
+        self.request = request.clamp(1e-6, 60.0);
+    }
+
+    /// Seconds from the start of a request to its first byte.
+    pub(crate) fn request(&self) -> f64 {
+        self.request
+    }
+
+    /// Seconds of a byte on one connection.
+    pub(crate) fn byte(&self) -> f64 {
+        self.byte
+    }
+
+    /// Bytes that cost as much as a request.
+    pub(crate) fn bytes_of_a_request(&self) -> f64 {
+        self.request / self.byte
+    }
+
+    /// Number of requests at once that are worth it for one range, at most `most`. It is 1 where
+    /// the connections share one link that a single one fills.
+    pub(crate) fn lanes(&self, most: u64) -> u64 {
+        if self.beside_samples < ENOUGH {
+            return most.max(1);
+        }
+        let (_, slope) = self.beside.solve();
+        let gain = self.neighbours * self.byte / slope.max(1e-12);
+        if gain < 1.3 { 1 } else { (gain.round() as u64).clamp(2, most.max(2)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learn(prices: &mut Prices, request: f64, byte: f64, at_once: f64) {
+        for at in 0..300u64 {
+            let bytes = (at % 10) * 400_000 + 4096;
+            prices.add(bytes, request + bytes as f64 * byte, at_once);
+        }
+    }
+
+    #[test]
+    fn prices_of_a_store_are_learned() {
+        let mut prices = Prices::new();
+        learn(&mut prices, 0.005, 1e-9, 1.0);
+        assert!((prices.request() / 0.005 - 1.0).abs() < 0.1, "{prices:?}");
+        assert!((prices.byte() / 1e-9 - 1.0).abs() < 0.5, "{prices:?}");
+    }
+
+    #[test]
+    fn requests_of_one_size_do_not_hide_the_price_of_a_byte() {
+        let mut prices = Prices::new();
+        for _ in 0..100 {
+            prices.add(4096, 0.030, 1.0);
+        }
+        assert!((prices.request() / 0.030 - 1.0).abs() < 0.05, "{prices:?}");
+        assert!(prices.byte() > 0.3 * GUESSED_BYTE && prices.byte() < 3.0 * GUESSED_BYTE);
+    }
+
+    #[test]
+    fn one_stall_teaches_little() {
+        let mut prices = Prices::new();
+        learn(&mut prices, 0.030, GUESSED_BYTE, 1.0);
+        prices.add(4096, 60.0, 1.0);
+        assert!(prices.request() < 0.045, "{prices:?}");
+    }
+
+    #[test]
+    fn a_shared_link_takes_one_request_at_a_time() {
+        let mut shared = Prices::new();
+        learn(&mut shared, 0.030, GUESSED_BYTE, 1.0);
+        assert_eq!(shared.lanes(8), 8); // before it is measured
+        let mut own = shared.clone();
+        learn(&mut shared, 0.030, 4.0 * GUESSED_BYTE, 4.0);
+        learn(&mut own, 0.030, GUESSED_BYTE, 4.0);
+        assert_eq!((shared.lanes(8), own.lanes(8)), (1, 4));
+    }
+}
