@@ -3,6 +3,8 @@
 CARGO ?= cargo
 # The caches of others have a workspace of their own; what is built of it goes with the rest.
 RIVALS = --manifest-path rivals/Cargo.toml --target-dir "$${CARGO_TARGET_DIR:-target}"
+# Features that are off by default.
+ALL_FEATURES = --features $$(scripts/run-tests --features),floe-lab/compiled-policies
 # The crates whose integration tests are quick and need no other programs.
 MODELLED = policy model trace device nbd block
 .DEFAULT_GOAL := help
@@ -47,12 +49,11 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences, p
 	@scripts/require build lint
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path rivals/Cargo.toml --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets $(ALL_FEATURES) --locked -- -D warnings
 	$(CARGO) clippy $(RIVALS) --all-targets --locked -- -D warnings
 	$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	$(CARGO) check -p floe-lab --no-default-features --bin floe-demo --locked
-	$(CARGO) check -p floe-lab --features compiled-policies --locked
 	scripts/check-targets
 	scripts/check-layers
 	scripts/house --check
