@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
-use floe_hybrid::{ContentInfo, Contents, Damage, Info, OpenError, Opened, SavedStats};
+use floe_hybrid::{ContentInfo, Contents, Damage, DriveInfo, Info, OpenError, Opened, SavedStats};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -107,6 +107,9 @@ struct InfoResult {
     segment_bytes: u64,
     segments: u64,
     saved_index_bytes: u64,
+    /// Identity of the cache on all its drives, and this drive's place in it; absent for one drive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drive: Option<DriveResult>,
     used_segments: Option<u64>,
     used_bytes: Option<u64>,
     objects: Option<u64>,
@@ -119,6 +122,24 @@ struct InfoResult {
     next_open: Option<&'static str>,
     interrupted_removals: Option<u64>,
     open_seconds: Option<f64>,
+}
+
+/// The place of a drive in a cache of several drives.
+#[derive(Debug, Serialize)]
+struct DriveResult {
+    cache: String,
+    /// From 1 on.
+    place: u64,
+    drives: u64,
+    part: f64,
+    replacements: u64,
+}
+
+impl DriveResult {
+    fn of(drive: &DriveInfo) -> Self {
+        let DriveInfo { cache, place, drives, part, replacements, .. } = *drive;
+        Self { cache: format!("{cache:016x}"), place, drives, part, replacements }
+    }
 }
 
 /// Returns the state of a cache in one word.
@@ -156,6 +177,7 @@ impl InfoResult {
             segment_bytes: info.segment_bytes,
             segments: info.segments,
             saved_index_bytes: info.saved_index_bytes,
+            drive: info.drive.as_ref().map(DriveResult::of),
             used_segments: of(|it| it.used_segments),
             used_bytes: content.map(|it| it.used_segments * info.segment_bytes),
             objects: of(|it| it.objects),
@@ -175,6 +197,12 @@ impl InfoResult {
 
     fn print(&self) {
         output::say!("hybrid cache {}, format {}", self.id, self.version);
+        if let Some(DriveResult { cache, place, drives, part, .. }) = &self.drive {
+            output::say!(
+                "drive {place} of {drives} of the cache {cache}, with {:.1} % of the keys",
+                part * 100.0
+            );
+        }
         output::say!("session {}, {}", self.session, self.state);
         output::say!(
             "{}: {} segments of {}",

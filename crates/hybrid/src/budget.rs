@@ -99,6 +99,14 @@ impl WriteBudget {
         Self(Rate::Bytes(bytes as f64, seconds))
     }
 
+    /// Returns the budget of a drive that has this part of the flash.
+    pub(crate) fn part(self, part: f64) -> Self {
+        Self(match self.0 {
+            Rate::Bytes(bytes, seconds) => Rate::Bytes(bytes * part, seconds),
+            drives @ Rate::Drives(_) => drives, // a multiple of the drive's own part
+        })
+    }
+
     /// Returns the bytes a second for a flash of this size.
     pub fn rate(&self, capacity_bytes: u64) -> f64 {
         match self.0 {

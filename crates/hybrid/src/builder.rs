@@ -12,14 +12,19 @@ use crate::admission::{Admission, GateOptions};
 use crate::budget::WriteBudget;
 use crate::codec::{Key, Value};
 use crate::compression::Compression;
+use crate::drives::Drive;
 use crate::flash::{Flash, FlashOptions, FlashSwitch};
-use crate::flow::{OnFull, Settings, lock};
-use crate::format::{Geometry, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, PAGE_BYTES, UNIT_BYTES};
-use crate::hybrid::Hybrid;
+use crate::flow::{Flow, OnFull, Settings, lock};
+use crate::format::{
+    DriveSet, Geometry, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, PAGE_BYTES, UNIT_BYTES,
+};
+use crate::hybrid::{Hybrid, OpenDrive};
 use crate::insertion::Declined;
 use crate::log::SEGMENTS_IN_MEMORY;
-use crate::recovery::{self, OpenFailure, StoreOptions};
+use crate::open_error::OpenError;
+use crate::recovery::{self, OpenFailure, OpenStore, StoreOptions, read_superblock};
 use crate::reopen::{self, Reopened};
+use crate::set::{Given, arrange};
 use crate::shared::OnDeclined;
 use crate::store::{Pace, spawn_writer};
 
@@ -30,7 +35,8 @@ const MAX_FLASH_BYTES: u64 = (UNIT_BYTES as u64) << 40;
 #[must_use = "nothing is opened before `open`"]
 pub struct Builder<K, V> {
     memory: u64,
-    flash: Option<(PathBuf, Option<u64>)>,
+    /// Paths of the drives, and bytes to use of each.
+    drives: Vec<(PathBuf, u64)>,
     on_full: OnFull,
     time_to_live: Option<Duration>,
     refresh_ahead: Option<Duration>,
@@ -44,81 +50,13 @@ pub struct Builder<K, V> {
     types: PhantomData<fn() -> (K, V)>,
 }
 
-/// The reason why a hybrid cache could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The file could not be opened or created.
-    #[error(transparent)]
-    File(#[from] crate::flash::OpenError),
-    /// A read or write failed.
-    #[error("{path}: {source}", path = path.display())]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// The file is not a hybrid cache.
-    #[error(
-        "{path} holds something other than a hybrid cache; use another path, or remove it",
-        path = path.display()
-    )]
-    Foreign {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// Both superblocks are damaged.
-    #[error(
-        "{path}: both superblocks are damaged; remove the file to begin anew",
-        path = path.display()
-    )]
-    Damaged {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// A later version of Floe wrote the file.
-    #[error(
-        "{path} has format {version}, which this version of Floe does not read",
-        path = path.display()
-    )]
-    Version {
-        /// Path of the file.
-        path: PathBuf,
-        /// Version of the format.
-        version: u32,
-    },
-    /// The file is shorter than the cache in it.
-    #[error(
-        "{path} has {actual} bytes, and the cache in it {expected}: it was cut short",
-        path = path.display()
-    )]
-    Short {
-        /// Path of the file.
-        path: PathBuf,
-        /// Bytes of the cache.
-        expected: u64,
-        /// Bytes of the file.
-        actual: u64,
-    },
-    /// The file holds another cache than the one that is open.
-    #[error("{path} holds another cache than the one that failed", path = path.display())]
-    OtherCache {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// A setting is missing or too small.
-    #[error("{0}")]
-    Setting(String),
-}
-
 impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// Returns a [`Builder`], which needs [`memory`](Builder::memory) and
     /// [`flash`](Builder::flash).
     pub fn builder() -> Builder<K, V> {
         Builder {
             memory: 0,
-            flash: None,
+            drives: Vec::new(),
             on_full: OnFull::default(),
             time_to_live: None,
             refresh_ahead: None,
@@ -133,51 +71,69 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         }
     }
 
-    /// Opens the file again after a failure of the flash, such as the loss of the drive. Memory
-    /// serves meanwhile. The content is verified as by [`open`](crate::Builder::open): objects
-    /// whose records are intact are found again. Objects that were removed or replaced since the
-    /// failure are removed on flash, too, before the call returns. If the file is missing or empty,
-    /// as on a new drive, it is created.
+    /// Opens the files of failed drives again, such as after the loss of a drive. Memory and the
+    /// other drives serve meanwhile. The content is verified as by [`open`](crate::Builder::open):
+    /// objects whose records are intact are found again. Objects that were removed or replaced
+    /// since the failure are removed on flash, too, before the call returns. If the file is missing
+    /// or empty, as on a new drive, it is created.
     ///
-    /// The call blocks for as long as an open after a crash, and takes the memory of the index once
-    /// more meanwhile.
+    /// The call blocks for as long as an open after a crash, and takes the memory of the drive's
+    /// index once more meanwhile.
     ///
     /// # Errors
-    /// When the file cannot be opened, holds another cache, or fails again. The flash stays failed,
-    /// and the call can be repeated.
+    /// When a file cannot be opened, holds another cache, or fails again. That drive stays failed,
+    /// and the call can be repeated. The other drives are opened nevertheless.
     pub fn reopen_flash(&self) -> Result<Reopened, OpenError> {
         let shared = &*self.shared;
-        let (switch, store) = (&*shared.switch, &shared.flow.store);
-        let failed = |source| OpenError::Io { path: switch.path().to_owned(), source };
-        let mut writer = lock(&shared.writer); // one at a time, and none while it is closed
-        if writer.is_none() {
-            return Err(failed(io::Error::other("the cache is closed")));
+        let mut result = Ok(Reopened::Working);
+        for place in 0..shared.drives.len() {
+            let reopened = reopen_drive(shared.flows.all(), &shared.drives, place);
+            result = result.and_then(|all| Ok(all.and(reopened?)));
         }
-        if store.log.failure().is_none() {
-            return Ok(Reopened::Working);
-        }
-        if store.log.flash.is_forked() {
-            let line = "the cache belongs to the process that forked this one";
-            return Err(failed(io::Error::other(line)));
-        }
-        if let Some(ended) = writer.take() {
-            let _ = ended.join(); // a panic of it has ended the log
-        }
-        // Without a writer the cache would count as closed.
-        let revived = switch.open_again().map_err(OpenError::from).and_then(|flash| {
-            let revived = reopen::revive(store, &shared.superblock, switch, flash);
-            revived.map_err(|failure| failure.at(switch.path()))
-        });
-        *writer = Some(spawn_writer(store, &shared.reporter).map_err(failed)?);
-        reopen::complete(store, &shared.superblock, revived?).map_err(failed)
+        result
     }
+}
+
+/// Opens the file of the drive at a place again if the drive has failed.
+fn reopen_drive(flows: &[Flow], drives: &[Drive], place: usize) -> Result<Reopened, OpenError> {
+    let (drive, store) = (&drives[place], &flows[place].store);
+    let switch = &*drive.switch;
+    let failed = |source| OpenError::Io { path: switch.path().to_owned(), source };
+    let mut writer = lock(&drive.writer); // one at a time, and none while it is closed
+    if writer.is_none() {
+        return Err(failed(io::Error::other("the cache is closed")));
+    }
+    if store.log.failure().is_none() {
+        return Ok(Reopened::Working);
+    }
+    if store.log.flash.is_forked() {
+        let line = "the cache belongs to the process that forked this one";
+        return Err(failed(io::Error::other(line)));
+    }
+    if let Some(ended) = writer.take() {
+        let _ = ended.join(); // a panic of it has ended the log
+    }
+    // Without a writer the cache would count as closed.
+    let revived = switch.open_again().map_err(OpenError::from).and_then(|flash| {
+        let revived = reopen::revive(store, &drive.superblock, switch, flash, random());
+        revived.map_err(|failure| failure.at(switch.path()))
+    });
+    *writer = Some(spawn_writer(store, &drive.reporter).map_err(failed)?);
+    let revived = revived?;
+    if let Some(set) = revived.new_set {
+        // The others first: from then on the lost drive cannot come back.
+        for (at, (flow, other)) in flows.iter().zip(drives).enumerate().filter(|it| it.0 != place) {
+            other.superblock.join(&*flow.store.log.flash, set.at(at));
+        }
+    }
+    reopen::complete(store, &drive.superblock, revived).map_err(failed)
 }
 
 impl<K, V> fmt::Debug for Builder<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("memory", &self.memory)
-            .field("flash", &self.flash)
+            .field("drives", &self.drives)
             .finish_non_exhaustive()
     }
 }
@@ -191,11 +147,28 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
         Self { memory: bytes, ..self }
     }
 
-    /// Sets the file or block device, and the number of its bytes to use. A missing file is
-    /// created. For an existing file, `bytes` must be its size.
-    pub fn flash(self, path: impl AsRef<Path>, bytes: u64) -> Self {
+    /// Adds a drive: a file or a block device, and the number of its bytes to use. For a new cache,
+    /// missing files are created. For an existing file, `bytes` must be its size.
+    ///
+    /// The cache is striped over all drives that are added, up to 32. Each has the keys of a part
+    /// of the hashes, in proportion to its size when the cache is created. A drive that fails ends
+    /// only its part. A cache keeps its drives: their number must be the same each time, in any
+    /// order. An empty file in the place of a lost drive begins that drive anew.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    /// use floe_hybrid::Hybrid;
+    ///
+    /// let cache: Hybrid<String, Vec<u8>> =
+    ///     Hybrid::builder().memory(8 << 20).flash(one, 64 << 20).flash(other, 64 << 20).open()?;
+    /// assert_eq!(cache.stats().drives.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn flash(mut self, path: impl AsRef<Path>, bytes: u64) -> Self {
         let bytes = bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64;
-        Self { flash: Some((path.as_ref().to_owned(), Some(bytes))), ..self }
+        self.drives.push((path.as_ref().to_owned(), bytes));
+        self
     }
 
     /// Sets the behaviour when producers are faster than the drive. By default they wait.
@@ -289,59 +262,121 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
     /// Opens the cache on the flash that `make` returns for a path and a size in bytes.
     pub(crate) fn open_on(
         self,
-        make: impl FnOnce(&Path, Option<u64>) -> Result<FlashSwitch, crate::flash::OpenError>,
+        mut make: impl FnMut(&Path, Option<u64>) -> Result<FlashSwitch, crate::flash::OpenError>,
     ) -> Result<Hybrid<K, V>, OpenError> {
-        let Some((path, bytes)) = self.flash else {
+        let count = self.drives.len() as u64;
+        if count == 0 {
             return Err(OpenError::Setting("a hybrid cache needs a path for its flash".to_owned()));
-        };
-        let max_segment_bytes = segment_bytes(self.memory);
-        let buffers = SEGMENTS_IN_MEMORY as u64 * max_segment_bytes;
+        }
+        let max_segment_bytes = segment_bytes(self.memory / count);
+        let buffers = count * SEGMENTS_IN_MEMORY as u64 * max_segment_bytes;
         let Some(memory_bytes) = self.memory.checked_sub(buffers).filter(|left| *left > 0) else {
             return Err(OpenError::Setting(format!(
                 "{} bytes of memory are too few: a hybrid cache needs at least {}",
                 self.memory,
-                (SEGMENTS_IN_MEMORY + 1) * MIN_SEGMENT_BYTES
+                (count as usize * SEGMENTS_IN_MEMORY + 1) * MIN_SEGMENT_BYTES
             )));
         };
-        if let Some(bytes) = bytes.filter(|bytes| *bytes > MAX_FLASH_BYTES) {
-            return Err(OpenError::Setting(format!(
-                "{bytes} bytes of flash are too many: a hybrid cache has at most {MAX_FLASH_BYTES}"
-            )));
+        // Before a file is made.
+        for (path, bytes) in &self.drives {
+            if *bytes > MAX_FLASH_BYTES {
+                return Err(OpenError::Setting(format!(
+                    "{bytes} bytes of flash are too many: a drive of a hybrid cache has at most \
+                     {MAX_FLASH_BYTES}"
+                )));
+            }
+            if Geometry::of(*bytes, max_segment_bytes).is_none() {
+                return Err(OpenFailure::Small.at(path));
+            }
         }
-        if bytes.is_some_and(|bytes| Geometry::of(bytes, max_segment_bytes).is_none()) {
-            return Err(OpenFailure::Small.at(&path)); // before a file is made
-        }
-        let switch = Arc::new(make(&path, bytes)?);
-        let options = StoreOptions {
-            expected_objects: bytes.unwrap_or(0) / self.object_bytes,
+        let reproducible = self.pace.is_reproducible();
+        let random = || if reproducible { 1 } else { random() };
+        let (set, switches, seed) = find_drives(&self.drives, &mut make, random)?;
+        let options = |place: usize, bytes: u64| StoreOptions {
+            expected_objects: bytes / self.object_bytes,
             max_segment_bytes,
             keep_share: self.keep_share,
-            random: if self.pace.is_reproducible() { (1, 1) } else { (random(), random()) },
+            random: (set.members().get(place).map_or_else(random, |member| member.id), seed),
             pace: self.pace,
+            set: if set.drives == 0 { set } else { set.at(place) },
         };
-        let open = recovery::open(Arc::clone(&switch) as Arc<dyn Flash>, &options)
-            .map_err(|failure| failure.at(&path))?;
-        let geometry = open.store.log.geometry;
-        let gate = GateOptions {
-            admission: self.admission,
-            budget: self.write_budget,
-            capacity_bytes: geometry.segments * geometry.segment_bytes,
-            memory_bytes,
-            object_bytes: self.object_bytes,
-            fixed: None,
+        let open = |place: usize, switch: &Arc<FlashSwitch>| {
+            let options = options(place, switch.size_bytes());
+            recovery::open(Arc::clone(switch) as Arc<dyn Flash>, &options)
+                .map_err(|failure| failure.at(switch.path()))
         };
+        // Side by side: each drive may have a crash to recover from.
+        let opened: Vec<Result<OpenStore<_>, OpenError>> = std::thread::scope(|scope| {
+            let others = switches.iter().enumerate().skip(1);
+            let open = &open;
+            let others: Vec<_> =
+                others.map(|(place, switch)| scope.spawn(move || open(place, switch))).collect();
+            let first = open(0, &switches[0]);
+            let joined = others
+                .into_iter()
+                .map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            std::iter::once(first).chain(joined).collect()
+        });
+        let mut drives = Vec::with_capacity(switches.len());
+        for ((place, switch), open) in switches.into_iter().enumerate().zip(opened) {
+            let open = open?;
+            let geometry = open.store.log.geometry;
+            let part = if set.drives == 0 { 1.0 } else { set.at(place).part() };
+            let gate = GateOptions {
+                admission: self.admission,
+                budget: self.write_budget.map(|budget| budget.part(part)),
+                capacity_bytes: geometry.segments * geometry.segment_bytes,
+                memory_bytes: (memory_bytes as f64 * part) as u64,
+                object_bytes: self.object_bytes,
+                fixed: None,
+            };
+            drives.push(OpenDrive { open, gate, switch });
+        }
         let settings = Settings {
             memory_bytes,
             on_full: self.on_full,
             time_to_live: self.time_to_live,
             refresh_ahead: self.refresh_ahead,
             compression: self.compression,
-            gate,
-            switch,
         };
-        Hybrid::assemble(open, &settings, self.on_declined)
-            .map_err(|source| OpenError::Io { path, source })
+        Hybrid::assemble(drives, &settings, self.on_declined)
     }
+}
+
+/// Opens the files of the drives and finds the set that they are. Files are made only for a new
+/// cache. Returns the set, the drives by place, and the seed of the hashes of keys.
+fn find_drives(
+    drives: &[(PathBuf, u64)],
+    make: &mut impl FnMut(&Path, Option<u64>) -> Result<FlashSwitch, crate::flash::OpenError>,
+    random: impl Fn() -> u64,
+) -> Result<(DriveSet, Vec<Arc<FlashSwitch>>, u64), OpenError> {
+    let mut given = Vec::with_capacity(drives.len());
+    let mut found: Vec<Option<FlashSwitch>> = Vec::with_capacity(drives.len());
+    for (path, bytes) in drives {
+        // Another error is told when the file is opened.
+        let is_missing = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+        let exists = !std::fs::metadata(path).is_err_and(is_missing);
+        let switch = if exists { Some(make(path, Some(*bytes))?) } else { None };
+        let block = match &switch {
+            Some(switch) => read_superblock(switch).map_err(|failure| failure.at(path))?,
+            None => None,
+        };
+        given.push(Given { path, bytes: *bytes, block, new_id: random(), exists });
+        found.push(switch);
+    }
+    let (set, places) = arrange(&given, random())?;
+    let known = given.iter().find_map(|it| it.block.map(|block| block.hash_seed));
+    let seed = known.unwrap_or_else(random);
+    let mut switches = Vec::with_capacity(drives.len());
+    for ((switch, (path, bytes)), place) in found.into_iter().zip(drives).zip(places) {
+        let switch = match switch {
+            Some(switch) => switch,
+            None => make(path, Some(*bytes))?,
+        };
+        switches.push((place, Arc::new(switch)));
+    }
+    switches.sort_by_key(|(place, _)| *place);
+    Ok((set, switches.into_iter().map(|(_, switch)| switch).collect(), seed))
 }
 
 /// Returns a random number.
@@ -354,23 +389,4 @@ fn segment_bytes(memory: u64) -> u64 {
     let most = memory / 4 / SEGMENTS_IN_MEMORY as u64;
     let largest = if most == 0 { 0 } else { 1 << most.ilog2() };
     largest.clamp(MIN_SEGMENT_BYTES as u64, MAX_SEGMENT_BYTES as u64)
-}
-
-impl OpenFailure {
-    pub(crate) fn at(self, path: &Path) -> OpenError {
-        let path = path.to_owned();
-        match self {
-            Self::Io(source) => OpenError::Io { path, source },
-            Self::Foreign => OpenError::Foreign { path },
-            Self::Damaged => OpenError::Damaged { path },
-            Self::OtherCache => OpenError::OtherCache { path },
-            Self::Version(version) => OpenError::Version { path, version },
-            Self::Short { expected, actual } => OpenError::Short { path, expected, actual },
-            Self::Small => OpenError::Setting(format!(
-                "{}: too small for a hybrid cache, which has at least 8 segments of {} bytes",
-                path.display(),
-                MIN_SEGMENT_BYTES
-            )),
-        }
-    }
 }

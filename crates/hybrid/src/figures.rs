@@ -151,9 +151,11 @@ const FIGURES: &[Figure] = figures! {
         "Size of the flash in bytes.", |it| it.flash.capacity_bytes;
     Gauge "segments" {} "segments",
         "Number of segments of the flash.", |it| it.flash.segments;
+    Gauge "drives" {} "drives",
+        "Number of drives.", |it| it.drives.len() as u64;
     Gauge "flash_failed" {} "flash_failed",
-        "1 after a failure has ended the part on flash, else 0.",
-        |it| u64::from(it.flash.failure.is_some());
+        "Number of drives whose part a failure has ended.",
+        |it| it.drives.iter().filter(|drive| drive.flash.failure.is_some()).count() as u64;
 };
 
 /// Name and meaning of the histogram of read times.

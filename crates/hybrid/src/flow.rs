@@ -3,23 +3,18 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use floe_memory::Cause;
-
-use crate::admission::{GateOptions, Offer};
-use crate::codec::{Key, Value};
+use crate::admission::Offer;
 use crate::compression::Compression;
-use crate::flash::FlashSwitch;
-use crate::format::{
-    Lifetime, MAX_KEY_BYTES, Record, RecordHead, RecordHeader, RecordKind, seconds_now,
-};
+use crate::format::{Lifetime, MAX_KEY_BYTES, Record, RecordHead, RecordHeader, RecordKind};
 use crate::insertion::{Declined, Inserted};
 use crate::log::Refused;
 use crate::options::Placement;
-use crate::store::{Evictor, Pace, Reporter, Store, count, hash_key};
+use crate::store::{Evictor, Pace, Reporter, Store, count};
 
 thread_local! {
     /// Start of this thread's current call that may evict from memory, on the clock of the stripes.
@@ -53,8 +48,6 @@ pub(crate) struct Settings {
     pub(crate) time_to_live: Option<Duration>,
     pub(crate) refresh_ahead: Option<Duration>,
     pub(crate) compression: Compression,
-    pub(crate) gate: GateOptions,
-    pub(crate) switch: Arc<FlashSwitch>,
 }
 
 /// A value in memory.
@@ -136,9 +129,11 @@ impl FlowCounters {
     }
 }
 
-/// The path from memory to flash, shared with the eviction listener of the cache in memory.
+/// The path from memory to a drive.
 #[derive(Debug)]
 pub(crate) struct Flow {
+    /// Path of the drive.
+    pub(crate) path: PathBuf,
     pub(crate) store: Arc<Store<Departing>>,
     pub(crate) on_full: OnFull,
     pub(crate) compression: Compression,
@@ -154,39 +149,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Records the result for an object that leaves memory, if this thread's call inserts it.
-fn answer(hash: u64, result: Inserted) {
+pub(crate) fn answer(hash: u64, result: Inserted) {
     if CHANGING.get() == hash {
         LEFT.set(Some(result));
     }
 }
 
 impl Flow {
-    /// Accepts an object that memory has evicted.
-    ///
-    /// # Errors
-    /// The reason why it is not written to flash.
-    pub(crate) fn depart<K: Key, V: Value>(
-        &self,
-        key: &K,
-        held: &Held<V>,
-        cause: Cause,
-    ) -> Result<(), Declined> {
-        if held.on_flash || !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed) {
-            return Ok(());
-        }
-        if held.lifetime.is_expired(seconds_now()) {
-            return Ok(());
-        }
-        if held.placement != Placement::Both {
-            count(&self.counters.by_options);
-            let hash = key.encode_key(|key| hash_key(self.store.hash_seed, key));
-            answer(hash, Inserted::Declined(Declined::TooLargeForMemory));
-            return Ok(());
-        }
-        let way = (CALL_BEGAN.get(), Some(held.uses.load(Ordering::Relaxed)));
-        key.encode_key(|key| held.value.encode(|value| self.send(key, value, held.lifetime, way)))
-    }
-
     /// Appends an object to the log, or queues it until there is room. `since` is the start of the
     /// call that makes it leave memory. `uses` is the number of requests that memory has answered
     /// with it, or `None` when the cache is closed.
@@ -195,12 +164,11 @@ impl Flow {
     /// The reason why it is declined, which is counted.
     pub(crate) fn send(
         &self,
-        key: &[u8],
-        value: &[u8],
+        hash: u64,
+        (key, value): (&[u8], &[u8]),
         lifetime: Lifetime,
         (since, uses): (u64, Option<u8>),
     ) -> Result<(), Declined> {
-        let hash = hash_key(self.store.hash_seed, key);
         let sent = self.try_send(hash, (key, value), lifetime, (since, uses));
         if let Err(reason) = sent {
             self.counters.decline(reason);
@@ -302,6 +270,13 @@ impl Flow {
     pub(crate) fn drain_fully(&self) {
         while let Some(needed) = self.drain() {
             self.wait_for_room(needed);
+        }
+    }
+
+    /// Appends all queued objects, without blocking a thread.
+    pub(crate) async fn drained(&self) {
+        while let Some(needed) = self.drain() {
+            self.store.log.room(needed).await;
         }
     }
 

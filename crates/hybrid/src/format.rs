@@ -11,6 +11,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 
+use set::SET_BYTES;
+
+pub(crate) use set::{DriveSet, MAX_DRIVES};
+
+mod set;
+
 /// Unit of reads and writes in bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Unit of addresses in bytes; records begin at multiples of it.
@@ -44,12 +50,15 @@ pub(crate) const TRAILER_BYTES: usize = 32;
 pub(crate) const MAX_KEY_BYTES: usize = u16::MAX as usize;
 /// Largest segment in bytes: a footer's entry has 20 bits for an offset in units.
 pub(crate) const MAX_SEGMENT_BYTES: usize = UNIT_BYTES << 20;
+/// Offset of the set of drives in a superblock.
+const SET_START: usize = 104;
 /// Smallest segment in bytes.
 pub(crate) const MIN_SEGMENT_BYTES: usize = 64 << 10;
 
 /// Version of the format.
-pub(crate) const VERSION: u32 = 2;
-/// First version that this one reads. In version 1 no record has flags.
+pub(crate) const VERSION: u32 = 3;
+/// First version that this one reads. In version 1 no record has flags. Before version 3 a cache
+/// has one drive.
 const FIRST_VERSION: u32 = 1;
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"FloeHyb\n";
 const SEGMENT_MAGIC: &[u8; 8] = b"FloeSeg\n";
@@ -153,6 +162,8 @@ pub(crate) struct Superblock {
     pub(crate) saved_bytes: u64,
     /// Checksum of the saved index.
     pub(crate) saved_crc: u64,
+    /// The drives that the cache is striped over.
+    pub(crate) set: DriveSet,
 }
 
 /// The reason why a page is no superblock.
@@ -187,6 +198,7 @@ impl Superblock {
         for (at, number) in numbers.into_iter().enumerate() {
             page[24 + at * 8..32 + at * 8].copy_from_slice(&number.to_le_bytes());
         }
+        self.set.encode(&mut page[SET_START..SET_START + SET_BYTES]);
         let sum = crc(&page[4..PAGE_BYTES]);
         page[..4].copy_from_slice(&sum.to_le_bytes());
     }
@@ -215,6 +227,8 @@ impl Superblock {
             saved_at: number(7),
             saved_bytes: number(8),
             saved_crc: number(9),
+            set: DriveSet::decode(&page[SET_START..SET_START + SET_BYTES])
+                .ok_or(BadSuperblock::Damaged)?,
         })
     }
 }
@@ -623,6 +637,7 @@ mod tests {
             saved_at: 11,
             saved_bytes: 12,
             saved_crc: 13,
+            set: DriveSet::new(14, &[(6, 1 << 30), (15, 1 << 31)]).at(1),
         };
         let mut page = vec![0xff; PAGE_BYTES];
         assert_eq!(Superblock::decode(&page), Err(BadSuperblock::Foreign));
@@ -638,8 +653,9 @@ mod tests {
             Superblock::decode(&page)
         };
         assert_eq!(of_version(1), Ok(Superblock { version: 1, ..block }));
-        assert_eq!(of_version(2), Ok(block));
-        assert_eq!(of_version(3), Err(BadSuperblock::Version(3)));
+        assert_eq!(of_version(2), Ok(Superblock { version: 2, ..block }));
+        assert_eq!(of_version(3), Ok(block));
+        assert_eq!(of_version(4), Err(BadSuperblock::Version(4)));
     }
 
     #[test]

@@ -7,26 +7,29 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use floe_memory::Cache;
 use foldhash::quality::SeedableRandomState;
 
-use crate::admission::Gate;
+use crate::admission::{Gate, GateOptions};
 use crate::codec::{Key, Value};
-use crate::flow::{Departing, Flow, FlowCounters, Held, Settings};
+use crate::drives::{Drive, Flows};
+use crate::flash::FlashSwitch;
+use crate::flow::{Departing, Flow, FlowCounters, Held, Settings, lock};
 use crate::format::Record;
 use crate::index::Place;
 use crate::insertion::Inserted;
 use crate::loads::Loads;
 use crate::log::Refused;
+use crate::open_error::OpenError;
 use crate::options::InsertOptions;
 use crate::read_times::ReadClock;
 use crate::recovery::{self, OpenStore, Opened};
 use crate::removal::{RemovedKeys, remove_keys};
+use crate::set::Shares;
 use crate::shared::{OnDeclined, Shared};
-use crate::stats::{FlashStats, Stats};
+use crate::stats::Stats;
 use crate::store::{Pace, Reporter, spawn_writer};
 use crate::warm::{Warmed, warm};
 
@@ -38,6 +41,13 @@ pub enum Removed {
     Durable,
     /// The object was removed, but a restart may bring it back: the flash has failed.
     NotDurable(io::Error),
+}
+
+/// An open drive of a cache that is not complete yet.
+pub(crate) struct OpenDrive {
+    pub(crate) open: OpenStore<Departing>,
+    pub(crate) gate: GateOptions,
+    pub(crate) switch: Arc<FlashSwitch>,
 }
 
 /// A cache in memory and on flash. Clones share it.
@@ -75,37 +85,34 @@ impl<K: Key + Send + Sync + 'static, V: Value> fmt::Debug for Hybrid<K, V> {
 }
 
 impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
-    /// Creates the cache from an open store. `memory_bytes` is the limit of the objects in memory.
+    /// Creates the cache from its open drives, by place, with the admission of each.
     pub(crate) fn assemble(
-        open: OpenStore<Departing>,
+        open: Vec<OpenDrive>,
         settings: &Settings,
         on_declined: Option<OnDeclined<K>>,
-    ) -> io::Result<Self> {
-        let OpenStore { mut store, superblock, opened, unlogged } = open;
-        store.gate =
-            Gate::new(&settings.gate, store.stripes.now(), store.log.counters.spent_bytes());
-        let store = Arc::new(store);
-        let reporter = Reporter::default();
-        let writer = match store.pace {
-            Pace::Free | Pace::InStep => Some(spawn_writer(&store, &reporter)?),
-            Pace::InLine => None,
-        };
-        if opened == Opened::Recovered
-            && let Err(error) = recovery::log_removals(&store, &superblock, &unlogged)
-        {
-            store.log.end_soon();
-            writer.map(JoinHandle::join); // the error is told
-            return Err(error);
+    ) -> Result<Self, OpenError> {
+        let (mut flows, mut drives) = (Vec::new(), Vec::new());
+        let shares = Shares::of(&open[0].open.superblock.current().set);
+        let stripes = Arc::clone(&open[0].open.store.stripes);
+        for OpenDrive { open, gate, switch } in open {
+            let OpenStore { mut store, superblock, opened, unlogged } = open;
+            store.stripes = Arc::clone(&stripes);
+            store.gate = Gate::new(&gate, stripes.now(), store.log.counters.spent_bytes());
+            flows.push(Flow {
+                path: switch.path().to_owned(),
+                store: Arc::new(store),
+                on_full: settings.on_full,
+                compression: settings.compression,
+                waiting: Mutex::default(),
+                waits: AtomicBool::new(false),
+                counters: FlowCounters::default(),
+            });
+            let (writer, reporter) = (Mutex::default(), Reporter::default());
+            drives.push((Drive { superblock, opened, writer, reporter, switch }, unlogged));
         }
-        let flow = Arc::new(Flow {
-            store,
-            on_full: settings.on_full,
-            compression: settings.compression,
-            waiting: Mutex::default(),
-            waits: AtomicBool::new(false),
-            counters: FlowCounters::default(),
-        });
-        let (listener, told) = (Arc::clone(&flow), on_declined.clone());
+        let flows = Arc::new(Flows::new(flows.into(), shares));
+        begin(&flows, &drives)?;
+        let (listener, told) = (Arc::clone(&flows), on_declined.clone());
         let memory = Cache::builder()
             .weight_capacity(settings.memory_bytes)
             .weigher(|_: &K, held: &Held<V>| held.weight)
@@ -114,7 +121,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                     told(key, reason);
                 }
             })
-            .hasher(match flow.store.pace.is_reproducible() {
+            .hasher(match flows.all()[0].store.pace.is_reproducible() {
                 true => SeedableRandomState::fixed(),
                 false => SeedableRandomState::random(),
             })
@@ -124,15 +131,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 memory,
                 memory_bytes: settings.memory_bytes,
                 index_bytes: AtomicU64::new(0),
-                flow,
-                superblock,
-                opened,
+                flows,
+                drives: drives.into_iter().map(|(drive, _)| drive).collect(),
                 time_to_live: settings.time_to_live,
                 refresh_ahead: settings.refresh_ahead,
                 on_declined,
-                writer: Mutex::new(writer),
-                reporter,
-                switch: Arc::clone(&settings.switch),
             }),
         };
         cache.shared.account_for_index();
@@ -140,9 +143,12 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Ok(cache)
     }
 
-    /// Returns the state in which the cache was found when it was opened.
+    /// Returns the state in which the cache was found when it was opened. Of several drives, one
+    /// that was recovered counts, and then one that was closed.
     pub fn opened(&self) -> Opened {
-        self.shared.opened
+        let opened = || self.shared.drives.iter().map(|drive| drive.opened);
+        let rank = [Opened::Recovered, Opened::Clean];
+        rank.into_iter().find(|state| opened().any(|it| it == *state)).unwrap_or(Opened::New)
     }
 
     /// Inserts an object, replacing any older object of its key.
@@ -159,7 +165,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     pub fn insert_with(&self, key: K, value: V, options: InsertOptions) -> Inserted {
         let change = self.shared.begin_change(self.shared.hash(&key));
         let inserted = self.shared.insert_changed(change, key, value, &options);
-        self.shared.flow.drain_fully();
+        self.shared.flows.drain_fully();
         inserted
     }
 
@@ -188,13 +194,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         let change = loop {
             match self.shared.try_begin_change(hash) {
                 Ok(change) => break change,
-                Err(needed) => self.shared.store().log.room(needed).await,
+                Err(needed) => self.shared.store(hash).log.room(needed).await,
             }
         };
         let inserted = self.shared.insert_changed(change, key, value, &options);
-        while let Some(needed) = self.shared.flow.drain() {
-            self.shared.store().log.room(needed).await;
-        }
+        self.shared.flows.drained().await;
         inserted
     }
 
@@ -207,23 +211,23 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         if let Some(value) = self.shared.in_memory(key) {
             return Some(value);
         }
-        let found = self.get_from_flash(key).await;
-        self.shared.count_flash(found.is_some());
+        let hash = self.shared.hash(key);
+        let found = self.get_from_flash(hash, key).await;
+        self.shared.count_flash(hash, found.is_some());
         found
     }
 
-    async fn get_from_flash<Q>(&self, key: &Q) -> Option<V>
+    async fn get_from_flash<Q>(&self, hash: u64, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Key + ToOwned<Owned = K> + ?Sized,
     {
-        let hash = self.shared.hash(key);
         let bytes = key.encode_key(<[u8]>::to_vec);
         if let Some((value, _)) = self.shared.departing(hash, &bytes) {
             return Some(value);
         }
         // Most misses end here, without a load.
-        let (place, uses) = self.shared.store().look_up(hash)?;
+        let (place, uses) = self.shared.store(hash).look_up(hash)?;
         if uses == 0 {
             return self.read_once(hash, place, bytes).await;
         }
@@ -232,23 +236,24 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             let loaded = self.shared.memory.loads().get_async(key, load).await;
             loaded.ok().map(|held| held.value.clone())
         };
-        self.shared.flow.drain();
+        self.shared.flows.drain();
         value
     }
 
     /// Reads an object that was not used since it was written. It does not come to memory, where
     /// another would have to leave for it.
     async fn read_once(&self, hash: u64, place: Place, key: Vec<u8>) -> Option<V> {
-        let read = |record: &Record<'_>| self.shared.decode(record);
-        if let Some(found) = self.shared.store().read_resident(hash, place, &key, read) {
+        let store = self.shared.store(hash);
+        let read = |record: &Record<'_>| self.shared.decode(hash, record);
+        if let Some(found) = store.read_resident(hash, place, &key, read) {
             return found.flatten();
         }
-        let ((offset, len), pending) = self.shared.store().begin_read(hash, place, key);
+        let ((offset, len), pending) = store.begin_read(hash, place, key);
         let began = ReadClock::begin();
-        let buffer = self.shared.store().log.flash.start(offset, len).await;
-        self.shared.store().counters.read_clock.end(began);
-        let (header, value) = self.shared.store().end_shared_read(pending, buffer).ok()??;
-        self.shared.decode_shared(&header, value)
+        let buffer = store.log.flash.start(offset, len).await;
+        store.counters.read_clock.end(began);
+        let (header, value) = store.end_shared_read(pending, buffer).ok()??;
+        self.shared.decode_shared(hash, &header, value)
     }
 
     /// Returns the value of a key, from memory or from flash. Blocks while flash is read.
@@ -260,29 +265,29 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         if let Some(value) = self.shared.in_memory(key) {
             return Some(value);
         }
-        let found = self.get_from_flash_blocking(key);
-        self.shared.count_flash(found.is_some());
+        let hash = self.shared.hash(key);
+        let found = self.get_from_flash_blocking(hash, key);
+        self.shared.count_flash(hash, found.is_some());
         found
     }
 
-    fn get_from_flash_blocking<Q>(&self, key: &Q) -> Option<V>
+    fn get_from_flash_blocking<Q>(&self, hash: u64, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Key + ToOwned<Owned = K> + ?Sized,
     {
-        let hash = self.shared.hash(key);
         let departing = key.encode_key(|key| self.shared.departing(hash, key));
         if let Some((value, _)) = departing {
             return Some(value);
         }
-        let (place, uses) = self.shared.store().look_up(hash)?;
+        let (place, uses) = self.shared.store(hash).look_up(hash)?;
         if uses == 0 {
             return key.encode_key(|key| self.read_once_blocking(hash, place, key));
         }
         let load = || key.encode_key(|key| self.shared.load_from_flash_blocking(hash, key));
         let loaded = self.shared.memory.loads().get(key, load);
         let value = loaded.ok().map(|held| held.value.clone());
-        self.shared.flow.drain();
+        self.shared.flows.drain();
         value
     }
 
@@ -297,7 +302,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             Ok(value) => return Some(value),
             Err(absent) => absent,
         };
-        let place = self.shared.store().index.peek(hash)?;
+        let place = self.shared.store(hash).index.peek(hash)?;
         self.read_once(hash, place, bytes).await
     }
 
@@ -312,13 +317,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             Ok(value) => return Some(value),
             Err(absent) => absent,
         };
-        let place = self.shared.store().index.peek(hash)?;
+        let place = self.shared.store(hash).index.peek(hash)?;
         self.read_once_blocking(hash, place, &bytes)
     }
 
     fn read_once_blocking(&self, hash: u64, place: Place, key: &[u8]) -> Option<V> {
-        let read = |record: &Record<'_>| self.shared.decode(record);
-        self.shared.store().read_blocking(hash, place, key, read).ok()??
+        let read = |record: &Record<'_>| self.shared.decode(hash, record);
+        self.shared.store(hash).read_blocking(hash, place, key, read).ok()??
     }
 
     /// Returns the values of many keys, in their order. All reads of flash are in flight at once,
@@ -329,7 +334,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Q: Key + ToOwned<Owned = K> + ?Sized,
     {
         let mut values: Vec<Option<V>> = Vec::with_capacity(keys.len());
-        let (mut places, mut ranges) = (Vec::new(), Vec::new());
+        let drives = self.shared.flows.all().len();
+        let mut wanted: Vec<(Vec<_>, Vec<_>)> = (0..drives).map(|_| Default::default()).collect();
         for (at, key) in keys.iter().enumerate() {
             let value = self.shared.in_memory(*key);
             let in_memory = value.is_some();
@@ -338,32 +344,37 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 continue;
             }
             let hash = self.shared.hash(*key);
+            let store = self.shared.store(hash);
             let bytes = key.encode_key(<[u8]>::to_vec);
-            let read = |record: &Record<'_>| self.shared.decode(record);
+            let read = |record: &Record<'_>| self.shared.decode(hash, record);
             values[at] = self.shared.departing(hash, &bytes).map(|(value, _)| value);
             if values[at].is_none()
-                && let Some((place, _)) = self.shared.store().look_up(hash)
+                && let Some((place, _)) = store.look_up(hash)
             {
-                match self.shared.store().read_resident(hash, place, &bytes, read) {
+                match store.read_resident(hash, place, &bytes, read) {
                     Some(found) => values[at] = found.flatten(),
                     None => {
-                        let (range, pending) = self.shared.store().begin_read(hash, place, bytes);
+                        let (range, pending) = store.begin_read(hash, place, bytes);
+                        let (ranges, places) = &mut wanted[self.shared.flows.place_of(hash)];
                         ranges.push(range);
-                        places.push((at, pending));
+                        places.push((at, hash, pending));
                         continue;
                     }
                 }
             }
-            self.shared.count_flash(values[at].is_some());
+            self.shared.count_flash(hash, values[at].is_some());
         }
-        let readings = self.shared.store().log.flash.start_all(&ranges);
-        for ((at, pending), reading) in places.into_iter().zip(readings) {
-            let found = self.shared.store().end_shared_read(pending, reading.await);
+        let mut readings = Vec::new();
+        for ((ranges, places), flow) in wanted.into_iter().zip(self.shared.flows.all()) {
+            readings.extend(flow.store.log.flash.start_all(&ranges).into_iter().zip(places));
+        }
+        for (reading, (at, hash, pending)) in readings {
+            let found = self.shared.store(hash).end_shared_read(pending, reading.await);
             values[at] = found
                 .ok()
                 .flatten()
-                .and_then(|(header, value)| self.shared.decode_shared(&header, value));
-            self.shared.count_flash(values[at].is_some());
+                .and_then(|(header, value)| self.shared.decode_shared(hash, &header, value));
+            self.shared.count_flash(hash, values[at].is_some());
         }
         values
     }
@@ -416,8 +427,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     {
         let hash = self.shared.hash(key);
         self.shared.memory.contains_key(key)
-            || self.shared.store().stripes.of(hash).departing(hash).is_some()
-            || self.shared.store().index.peek(hash).is_some()
+            || self.shared.flows.stripes().of(hash).departing(hash).is_some()
+            || self.shared.store(hash).index.peek(hash).is_some()
     }
 
     /// Removes the object of a key. A restart may bring it back until [`sync`](Self::sync) has
@@ -439,7 +450,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Q: Key + ?Sized,
     {
         self.remove(key);
-        match self.shared.store().log.sync_until(self.shared.store().log.end()) {
+        let log = &self.shared.store(self.shared.hash(key)).log;
+        match log.sync_until(log.end()) {
             Ok(()) => Removed::Durable,
             Err(error) => Removed::NotDurable(error),
         }
@@ -455,12 +467,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         let change = loop {
             match self.shared.try_begin_change(hash) {
                 Ok(change) => break change,
-                Err(needed) => self.shared.store().log.room(needed).await,
+                Err(needed) => self.shared.store(hash).log.room(needed).await,
             }
         };
         self.shared.memory.remove(key);
         drop(change);
-        match self.shared.store().log.durable(self.shared.store().log.end()).await {
+        let log = &self.shared.store(hash).log;
+        match log.durable(log.end()).await {
             Ok(()) => Removed::Durable,
             Err(error) => Removed::NotDurable(error),
         }
@@ -528,33 +541,45 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// # Errors
     /// When the flash fails; a restart may then bring objects back.
     pub fn clear(&self) -> io::Result<()> {
-        let store = self.shared.store();
+        let flows = &self.shared.flows;
         // Memory first: what leaves it by calls that began before the stripes are locked is lost.
         self.shared.memory.clear();
-        let first = loop {
-            let mut stripes = store.stripes.all();
-            let cleared = store.clear();
-            if cleared != Err(Refused::Full) {
-                store.stripes.note_clear();
-                stripes.iter_mut().for_each(|stripe| drop(stripe.take_all_departing()));
-            }
-            match cleared {
-                Ok(first) => break first,
-                Err(Refused::Full) => {
-                    drop(stripes);
-                    store.log.wait_for_room(store.log.geometry.max_record_bytes());
+        let mut result = Ok(());
+        let mut left: Vec<(&Flow, &Drive)> = flows.all().iter().zip(&self.shared.drives).collect();
+        while !left.is_empty() {
+            let mut cleared = Vec::new();
+            {
+                let mut stripes = flows.stripes().all();
+                left.retain(|&(flow, drive)| {
+                    let first = flow.store.clear();
+                    let is_full = first == Err(Refused::Full);
+                    if !is_full {
+                        cleared.push((flow, drive, first));
+                    }
+                    is_full
+                });
+                if !cleared.is_empty() {
+                    flows.stripes().note_clear();
+                    stripes.iter_mut().for_each(|stripe| drop(stripe.take_all_departing()));
                 }
-                Err(Refused::Ended) => {
-                    return Err(io::Error::other(
-                        store.log.failure().unwrap_or_else(|| "the cache is closed".to_owned()),
-                    ));
-                }
             }
-        };
-        let flash = &*store.log.flash;
-        self.shared.superblock.write(flash, |block| {
-            block.first_segment = block.first_segment.max(first);
-        })
+            for (flow, drive, first) in cleared {
+                let (log, ended) = (&flow.store.log, "the cache is closed");
+                let written = match first {
+                    Ok(first) => drive.superblock.write(&*log.flash, |block| {
+                        block.first_segment = block.first_segment.max(first);
+                    }),
+                    Err(_) => {
+                        Err(io::Error::other(log.failure().unwrap_or_else(|| ended.to_owned())))
+                    }
+                };
+                result = result.and(flows.named(flow, written));
+            }
+            if let Some((flow, _)) = left.first() {
+                flow.store.log.wait_for_room(flow.store.log.geometry.max_record_bytes());
+            }
+        }
+        result
     }
 
     /// Makes all earlier removals and replacements durable, and all objects written to the log.
@@ -563,8 +588,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// # Errors
     /// When the flash fails.
     pub fn sync(&self) -> io::Result<()> {
-        self.shared.flow.drain_fully();
-        self.shared.store().log.sync_until(self.shared.store().log.end())
+        self.shared.flows.sync()
     }
 
     /// Makes removals and replacements durable, as [`sync`](Self::sync) does, without blocking a
@@ -573,10 +597,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     /// # Errors
     /// When the flash fails.
     pub async fn sync_async(&self) -> io::Result<()> {
-        while let Some(needed) = self.shared.flow.drain() {
-            self.shared.store().log.room(needed).await;
-        }
-        self.shared.store().log.durable(self.shared.store().log.end()).await
+        self.shared.flows.synced().await
     }
 
     /// Writes the objects in memory to flash and closes the cache. Other handles then find only
@@ -590,7 +611,30 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
 
     /// Returns the statistics.
     pub fn stats(&self) -> Stats {
-        let shared = &*self.shared;
-        Stats { memory: shared.memory.stats(), flash: FlashStats::of(&shared.flow) }
+        Stats::of(self.shared.memory.stats(), &self.shared.flows)
     }
+}
+
+/// Runs the logs of the drives, and logs the removals that they lack.
+fn begin(flows: &Flows, drives: &[(Drive, Vec<u64>)]) -> Result<(), OpenError> {
+    let begin = |flow: &Flow, drive: &Drive, unlogged: &[u64]| -> io::Result<()> {
+        if flow.store.pace != Pace::InLine {
+            *lock(&drive.writer) = Some(spawn_writer(&flow.store, &drive.reporter)?);
+        }
+        match drive.opened {
+            Opened::Recovered => recovery::log_removals(&flow.store, &drive.superblock, unlogged),
+            Opened::New | Opened::Clean => Ok(()),
+        }
+    };
+    let begun = flows.all().iter().zip(drives).try_for_each(|(flow, (drive, unlogged))| {
+        let failed = |source| OpenError::Io { path: flow.path.clone(), source };
+        begin(flow, drive, unlogged).map_err(failed)
+    });
+    if begun.is_err() {
+        flows.all().iter().for_each(|flow| flow.store.log.end_soon());
+        for writer in drives.iter().filter_map(|(drive, _)| lock(&drive.writer).take()) {
+            let _ = writer.join(); // the error is told
+        }
+    }
+    begun
 }

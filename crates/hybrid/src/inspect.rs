@@ -7,11 +7,12 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::builder::OpenError;
 use crate::flash::{FileFlash, Flash};
 use crate::format::{
-    PAGE_BYTES, Record, RecordKind, SegmentId, Superblock, TRAILER_BYTES, Trailer, seconds_now,
+    DriveSet, PAGE_BYTES, Record, RecordKind, SegmentId, Superblock, TRAILER_BYTES, Trailer,
+    seconds_now,
 };
+use crate::open_error::OpenError;
 use crate::recovery::{OpenFailure, Opened, Survey, read_superblock, survey};
 use crate::saved_stats::{self, SavedStats};
 use crate::store::{decode_footer, hash_of, scan_records};
@@ -22,7 +23,7 @@ const ATTEMPTS: usize = 5;
 const LISTED: usize = 1000;
 
 /// Facts about a cache. Those of its content are `None` while a process uses the cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Info {
     /// Version of the format.
@@ -43,8 +44,38 @@ pub struct Info {
     pub segments: u64,
     /// Length of the saved index in bytes; 0 if there is none.
     pub saved_index_bytes: u64,
-    /// Facts about the segments and objects.
+    /// The place of this drive in a cache of several drives; `None` for a cache on one drive.
+    pub drive: Option<DriveInfo>,
+    /// Facts about the segments and objects on this drive.
     pub content: Option<ContentInfo>,
+}
+
+/// The place of a drive in a cache of several drives.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct DriveInfo {
+    /// Random number that identifies the cache on all its drives.
+    pub cache: u64,
+    /// Place of the drive, from 1 on.
+    pub place: u64,
+    /// Number of drives.
+    pub drives: u64,
+    /// Part of the keys that belongs to this drive, from 0 to 1.
+    pub part: f64,
+    /// Number of times that drives of the cache were replaced.
+    pub replacements: u64,
+}
+
+impl DriveInfo {
+    fn of(set: &DriveSet) -> Option<Self> {
+        (set.drives > 0).then(|| Self {
+            cache: set.id,
+            place: u64::from(set.place) + 1,
+            drives: set.drives.into(),
+            part: set.part(),
+            replacements: set.generation,
+        })
+    }
 }
 
 /// Facts about the content of a cache that no process uses.
@@ -209,6 +240,7 @@ pub fn info(path: impl AsRef<Path>) -> Result<Info, OpenError> {
         segment_bytes: block.geometry.segment_bytes,
         segments: block.geometry.segments,
         saved_index_bytes: block.saved_bytes,
+        drive: DriveInfo::of(&block.set),
         content,
     })
 }

@@ -5,6 +5,7 @@ mod budget;
 mod builder;
 mod codec;
 mod compression;
+mod drives;
 mod figures;
 mod flash;
 mod flow;
@@ -16,6 +17,7 @@ mod inspect;
 mod loads;
 mod log;
 mod miniature;
+mod open_error;
 mod options;
 mod order;
 mod popularity;
@@ -28,6 +30,7 @@ mod rules;
 mod saved_stats;
 #[cfg(feature = "serde")]
 mod serialized;
+mod set;
 mod shared;
 #[doc(hidden)]
 pub mod simulation;
@@ -48,7 +51,7 @@ mod store_tests;
 
 pub use admission::{Admission, AdmissionError};
 pub use budget::{WriteBudget, WriteBudgetError};
-pub use builder::{Builder, OpenError};
+pub use builder::Builder;
 pub use codec::{Key, Value};
 pub use compression::Compression;
 pub use figures::{Figure, FigureType, figures, prometheus};
@@ -56,8 +59,11 @@ pub use flash::OpenError as FileError;
 pub use flow::OnFull;
 pub use hybrid::{Hybrid, Removed};
 pub use insertion::{Declined, Inserted};
-pub use inspect::{ContentInfo, Contents, Damage, DamageKind, Info, check, info, saved_stats};
+pub use inspect::{
+    ContentInfo, Contents, Damage, DamageKind, DriveInfo, Info, check, info, saved_stats,
+};
 pub use loads::Loads;
+pub use open_error::OpenError;
 pub use options::InsertOptions;
 pub use read_times::ReadTimes;
 pub use recovery::Opened;
@@ -66,7 +72,8 @@ pub use reopen::Reopened;
 pub use saved_stats::SavedStats;
 #[cfg(feature = "serde")]
 pub use serialized::Serde;
-pub use stats::{FlashStats, Stats};
+pub use set::DrivesError;
+pub use stats::{DriveStats, FlashStats, Stats};
 pub use warm::Warmed;
 
 /// The decisions of admission as state machines, for simulators.

@@ -112,7 +112,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Loads<'_, K, V> {
             result = loaded.map(|held| held.value.clone());
         }
         drop(change);
-        shared.flow.drain();
+        shared.flows.drain();
         if let Some(value) = mem::take(&mut *lock(&to_flash)) {
             return Ok(value);
         }
@@ -181,16 +181,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Loads<'_, K, V> {
     where
         Q: Key + ?Sized,
     {
-        let flow = &self.shared.flow;
-        // Acquire: pairs with the store after an object was queued.
-        if !flow.waits.load(Ordering::Acquire) {
-            return None;
-        }
         let hash = self.shared.hash(key);
         let (value, lifetime) = key.encode_key(|key| self.shared.departing(hash, key))?;
         let is_fresh = !lifetime.is_stale(seconds_now());
         is_fresh.then(|| {
-            self.shared.count_flash(true);
+            self.shared.count_flash(hash, true);
             value
         })
     }
@@ -201,10 +196,10 @@ impl<K: Key + Send + Sync + 'static, V: Value> Loads<'_, K, V> {
         Q: Key + ?Sized,
     {
         let hash = self.shared.hash(key);
-        self.shared.store().look_up(hash); // counts a use
+        self.shared.store(hash).look_up(hash); // counts a use
         let bytes = key.encode_key(<[u8]>::to_vec);
         let found = self.shared.load_from_flash(hash, bytes).await;
-        self.shared.count_flash(found.is_ok());
+        self.shared.count_flash(hash, found.is_ok());
         found.ok()
     }
 
@@ -226,7 +221,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Loads<'_, K, V> {
         let begun = loop {
             match shared.try_begin_change(hash) {
                 Ok(begun) => break begun,
-                Err(needed) => shared.store().log.room(needed).await,
+                Err(needed) => shared.store(hash).log.room(needed).await,
             }
         };
         let key: K = key.to_owned();

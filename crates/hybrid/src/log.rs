@@ -150,7 +150,8 @@ impl LogCounters {
 pub(crate) struct Log {
     pub(crate) flash: Arc<dyn Flash>,
     pub(crate) geometry: Geometry,
-    cache_id: u64,
+    /// Written under the lock of `state`, as the session is.
+    cache_id: AtomicU64,
     /// Written under the lock of `state`.
     session: AtomicU64,
     state: Mutex<State>,
@@ -195,7 +196,7 @@ impl Log {
         let log = Self {
             flash,
             geometry,
-            cache_id,
+            cache_id: AtomicU64::new(cache_id),
             session: AtomicU64::new(session),
             state: Mutex::new(State {
                 revived_at: 0,
@@ -245,7 +246,11 @@ impl Log {
 
     /// Returns the number of the cache and that of the session.
     pub(crate) fn identity(&self) -> (u64, u64) {
-        (self.cache_id, self.session())
+        (self.cache_id(), self.session())
+    }
+
+    fn cache_id(&self) -> u64 {
+        self.cache_id.load(Ordering::Relaxed) // the lock of the state orders it
     }
 
     fn session(&self) -> u64 {
@@ -256,7 +261,7 @@ impl Log {
     pub(crate) fn segment_in(&self, place: u64) -> SegmentId {
         let (number, session) = &self.places[place as usize];
         SegmentId {
-            cache: self.cache_id,
+            cache: self.cache_id(),
             number: number.load(Ordering::Relaxed),
             session: session.load(Ordering::Relaxed),
         }
@@ -267,7 +272,7 @@ impl Log {
         debug_assert!(number < state.empty_until);
         let size = self.geometry.segment_bytes as usize;
         let session = self.session();
-        let id = SegmentId { cache: self.cache_id, number, session };
+        let id = SegmentId { cache: self.cache_id(), number, session };
         let mut bytes = state.spare.pop().unwrap_or_else(|| vec![0; size]);
         id.encode(&mut bytes, seconds_now());
         self.set_place(number, session);
@@ -503,6 +508,13 @@ impl Log {
         open.segment.id.number * self.geometry.segment_bytes + open.filled as u64
     }
 
+    /// Begins to make the log durable. Returns the position of its end, to wait for.
+    pub(crate) fn begin_sync(&self) -> u64 {
+        let end = self.end();
+        let _ = self.is_durable(&mut lock(&self.state), end); // the wait has the result
+        end
+    }
+
     /// Waits until the log is durable up to a position.
     ///
     /// # Errors
@@ -596,9 +608,10 @@ impl Log {
     /// Continues a log that has failed, in a new session, with segment `next`, whose place is
     /// empty. `known` has the numbers and sessions of the valid segments. The caller holds all
     /// stripes, has replaced the flash, and then runs the log.
-    pub(crate) fn revive(&self, session: u64, next: u64, known: &[(u64, u64)]) {
+    pub(crate) fn revive(&self, (cache_id, session): (u64, u64), next: u64, known: &[(u64, u64)]) {
         let mut state = lock(&self.state);
         debug_assert!(next > state.fillings.back().expect("a segment is open").segment.id.number);
+        self.cache_id.store(cache_id, Ordering::Relaxed);
         self.session.store(session, Ordering::Relaxed);
         (0..self.geometry.segments).for_each(|place| self.empty_place(place));
         known.iter().for_each(|&(number, session)| self.set_place(number, session));

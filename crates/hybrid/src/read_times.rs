@@ -27,6 +27,12 @@ impl ReadTimes {
         bounds.zip(self.counts)
     }
 
+    /// Adds the times of another drive.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+        self.sum += other.sum;
+    }
+
     /// Returns the number of reads measured.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()

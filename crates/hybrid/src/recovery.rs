@@ -13,8 +13,9 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::flash::Flash;
 use crate::format::{
-    BadSuperblock, FooterEntry, Geometry, NOTE_BYTES, NOTES_START, Note, PAGE_BYTES, RecordKind,
-    SEGMENTS_START, SegmentId, Superblock, TRAILER_BYTES, Trailer, UNIT_BYTES, VERSION, crc,
+    BadSuperblock, DriveSet, FooterEntry, Geometry, NOTE_BYTES, NOTES_START, Note, PAGE_BYTES,
+    RecordKind, SEGMENTS_START, SegmentId, Superblock, TRAILER_BYTES, Trailer, UNIT_BYTES, VERSION,
+    crc,
 };
 use crate::index::{Index, Place};
 use crate::log::{EMPTY_AHEAD, Evict, Log, Refused, SEGMENTS_IN_MEMORY};
@@ -80,10 +81,12 @@ pub(crate) struct StoreOptions {
     pub(crate) max_segment_bytes: u64,
     /// Largest share of a segment that is kept when it is evicted.
     pub(crate) keep_share: f64,
-    /// Random numbers for a new cache: its identity and its hash seed.
+    /// Numbers for a new store: its identity and its hash seed.
     pub(crate) random: (u64, u64),
     /// Order between producers and the writer.
     pub(crate) pace: Pace,
+    /// The drives of the cache, and the place of this one.
+    pub(crate) set: DriveSet,
 }
 
 /// The superblock of an open store.
@@ -112,6 +115,13 @@ impl SuperblockWriter {
         })?;
         // Both copies: an earlier version of Floe must not go by the other one.
         if was_older { self.write(flash, |_| {}) } else { Ok(()) }
+    }
+
+    /// Records a new generation of the set of drives. A failed drive learns of it when it is opened
+    /// again: the newest generation on any drive counts.
+    pub(crate) fn join(&self, flash: &dyn Flash, set: DriveSet) {
+        let _ = self.write(flash, |block| block.set = set);
+        self.block.lock().unwrap_or_else(PoisonError::into_inner).set = set;
     }
 
     /// Takes a superblock that was found on flash for the one that was written last.
@@ -189,7 +199,7 @@ pub(crate) fn open<T>(
 ) -> Result<OpenStore<T>, OpenFailure> {
     let found = read_superblock(&*flash)?;
     let block = match found {
-        Some(block) => block,
+        Some(block) => Superblock { set: options.set, ..block },
         None => {
             let geometry = Geometry::of(flash.size_bytes(), options.max_segment_bytes)
                 .ok_or(OpenFailure::Small)?;
@@ -206,6 +216,7 @@ pub(crate) fn open<T>(
                 saved_at: 0,
                 saved_bytes: 0,
                 saved_crc: 0,
+                set: options.set,
             }
         }
     };
@@ -234,10 +245,10 @@ pub(crate) fn open<T>(
     let store = Store {
         log: Log::new(flash, geometry, (block.id, session), (next, next_note), &known),
         index,
-        stripes: Stripes::new(match options.pace {
+        stripes: Arc::new(Stripes::new(match options.pace {
             Pace::InLine => Clock::Simulated(AtomicU64::new(0)),
             Pace::Free | Pace::InStep => Clock::system(),
-        }),
+        })),
         counters: StoreCounters::default(),
         hash_seed: block.hash_seed,
         unlogged: Mutex::new(None),

@@ -14,8 +14,9 @@ use std::io;
 use std::ops::ControlFlow;
 
 use crate::codec::{Key, Value};
+use crate::flow::Flow;
 use crate::shared::Shared;
-use crate::sweep::sweep;
+use crate::sweep::{Swept, sweep};
 
 /// The result of [`Hybrid::remove_if`](crate::Hybrid::remove_if).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,9 +38,9 @@ pub struct RemovedKeys {
 pub(crate) fn remove_keys<K: Key + Send + Sync + 'static, V: Value>(
     shared: &Shared<K, V>,
     mut matches: impl FnMut(&K) -> bool,
-    progress: impl FnMut(u64, u64) -> ControlFlow<()>,
+    mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> io::Result<RemovedKeys> {
-    let store = shared.store();
+    let stripes = shared.flows.stripes();
     let mut removed = 0;
     let mut remove = |key: &K| {
         let matches = matches(key);
@@ -54,29 +55,46 @@ pub(crate) fn remove_keys<K: Key + Send + Sync + 'static, V: Value>(
     shared.memory.iter().for_each(|item| remove(item.key()));
 
     let mut departing = Vec::new();
-    let stripes = store.stripes.all();
-    for object in stripes.iter().flat_map(|stripe| stripe.all_departing()) {
+    let all = stripes.all();
+    for object in all.iter().flat_map(|stripe| stripe.all_departing()) {
         departing.extend(K::decode_key(object.record().key));
     }
-    store.stripes.note_clear();
-    drop(stripes);
+    stripes.note_clear();
+    drop(all);
     departing.iter().for_each(&mut remove);
 
-    let swept = sweep(
-        store,
-        |_, key| {
-            if let Some(key) = K::decode_key(key) {
-                remove(&key);
-            }
-        },
-        progress,
-    );
+    let mut visit = |_, key: &[u8]| {
+        if let Some(key) = K::decode_key(key) {
+            remove(&key);
+        }
+    };
+    let mut swept = Swept::default();
+    // Segments of each drive, and those of the drives before it.
+    let count = |flow: &Flow| flow.store.log.segments().len() as u64;
+    let mut counts: Vec<u64> = shared.flows.all().iter().map(count).collect();
+    for (place, flow) in shared.flows.all().iter().enumerate() {
+        let mut ended = false;
+        let of_drive = sweep(&flow.store, &mut visit, |read, of| {
+            counts[place] = of;
+            let before: u64 = counts[..place].iter().sum();
+            let next = progress(before + read, counts.iter().sum());
+            ended = next.is_break();
+            next
+        });
+        swept.unreadable_segments += of_drive.unreadable_segments;
+        swept.cancelled = of_drive.cancelled || ended && place + 1 < counts.len();
+        if swept.cancelled {
+            break;
+        }
+    }
     if !swept.cancelled {
         shared.memory.loads().detach();
         let came = shared.memory.iter().filter(|item| item.value().on_flash);
         came.for_each(|item| remove(item.key()));
     }
-    store.log.check_open()?;
+    for flow in shared.flows.all() {
+        shared.flows.named(flow, flow.store.log.check_open())?;
+    }
     let (unreadable_segments, cancelled) = (swept.unreadable_segments, swept.cancelled);
     Ok(RemovedKeys { removed, unreadable_segments, cancelled })
 }

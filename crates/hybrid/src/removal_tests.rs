@@ -15,7 +15,8 @@ use crate::admission::GateOptions;
 use crate::compression::Compression;
 use crate::flash::{Flash, FlashSwitch};
 use crate::flow::{OnFull, Settings};
-use crate::hybrid::Hybrid;
+use crate::format::DriveSet;
+use crate::hybrid::{Hybrid, OpenDrive};
 use crate::options::InsertOptions;
 use crate::recovery::{self, StoreOptions};
 use crate::simulated::SimulatedFlash;
@@ -28,6 +29,7 @@ fn open(flash_bytes: usize, memory_bytes: u64, seed: u64) -> Hybrid<u64, Vec<u8>
         keep_share: 0.5,
         random: (seed, seed),
         pace: Pace::Free,
+        set: DriveSet::default(),
     };
     let flash = Arc::new(SimulatedFlash::new(flash_bytes, seed));
     let switch = Arc::new(FlashSwitch::simulated(flash));
@@ -38,10 +40,9 @@ fn open(flash_bytes: usize, memory_bytes: u64, seed: u64) -> Hybrid<u64, Vec<u8>
         time_to_live: None,
         refresh_ahead: None,
         compression: Compression::default(),
-        gate: GateOptions::default(),
-        switch,
     };
-    Hybrid::assemble(open, &settings, None).unwrap()
+    let drive = OpenDrive { open, gate: GateOptions::default(), switch };
+    Hybrid::assemble(vec![drive], &settings, None).unwrap()
 }
 
 /// Ends the threads of a test when it is dropped, by a panic, too.

@@ -15,7 +15,8 @@ use std::sync::{Arc, PoisonError};
 
 use crate::flash::{Flash, FlashSwitch};
 use crate::format::{
-    PAGE_BYTES, RECORD_HEADER_BYTES, RecordKind, SegmentId, Superblock, UNIT_BYTES, seconds_now,
+    DriveSet, PAGE_BYTES, RECORD_HEADER_BYTES, RecordKind, SegmentId, Superblock, UNIT_BYTES,
+    seconds_now,
 };
 use crate::index::Index;
 use crate::log::{EMPTY_AHEAD, Refused, SEGMENTS_IN_MEMORY};
@@ -46,6 +47,25 @@ pub enum Reopened {
     },
 }
 
+impl Reopened {
+    /// Adds the result for another drive.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Working, one) | (one, Self::Working) => one,
+            (Self::New { lost }, Self::New { lost: more }) => Self::New { lost: lost + more },
+            (one, other) => {
+                let parts = |it| match it {
+                    Self::Working => (0, 0),
+                    Self::New { lost } => (lost, 0),
+                    Self::Restored { lost, outdated } => (lost, outdated),
+                };
+                let ((lost, outdated), (more, others)) = (parts(one), parts(other));
+                Self::Restored { lost: lost + more, outdated: outdated + others }
+            }
+        }
+    }
+}
+
 /// A store whose log has continued and does not run yet.
 #[derive(Debug)]
 pub(crate) struct Revived {
@@ -55,17 +75,21 @@ pub(crate) struct Revived {
     first_segment: u64,
     lost: u64,
     is_new: bool,
+    /// The set of drives, if this one took the place of another drive.
+    pub(crate) new_set: Option<DriveSet>,
     /// The old opening of the file. Dropping it waits for the reads in flight.
     old: Arc<dyn Flash>,
 }
 
 /// Reads the cache on `flash`, a new opening of the file, and continues the log there. The log has
-/// failed and does not run. If this fails, all stays as it was.
+/// failed and does not run. If this fails, all stays as it was. A new drive in a set gets the
+/// identity `new_id`, so that the lost one is known to be outdated.
 pub(crate) fn revive<T>(
     store: &Store<T>,
     superblock: &SuperblockWriter,
     switch: &FlashSwitch,
     flash: Arc<dyn Flash>,
+    new_id: u64,
 ) -> Result<Revived, OpenFailure> {
     let (geometry, last) = (store.log.geometry, superblock.current());
     let (expected, actual) = (geometry.total_bytes(), flash.size_bytes());
@@ -80,10 +104,18 @@ pub(crate) fn revive<T>(
         }
         Some(block) => {
             let first_segment = block.first_segment.max(last.first_segment);
-            Superblock { first_segment, ..block }
+            // The set in memory is at least as new as that on flash.
+            Superblock { first_segment, set: last.set, ..block }
+        }
+        None if last.set.drives > 0 => {
+            let mut set = last.set;
+            set.members[set.place as usize].id = new_id;
+            set.generation += 1;
+            Superblock { id: new_id, set, ..last }
         }
         None => last,
     };
+    let new_set = (block.set != last.set).then_some(block.set);
     let result = Comparison { store, flash: &*flash, block: &block, is_new: found.is_none() }.run();
     let noted = |store: &Store<T>| {
         let mut unlogged = store.unlogged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,9 +149,9 @@ pub(crate) fn revive<T>(
     let first_segment = if is_empty { next } else { block.first_segment };
     superblock.adopt(Superblock { session: session - 1, ..block });
     let old = switch.replace(flash);
-    store.log.revive(session, next, &known);
+    store.log.revive((block.id, session), next, &known);
     drop(stripes);
-    Ok(Revived { unlogged, first_segment, lost, is_new: found.is_none(), old })
+    Ok(Revived { unlogged, first_segment, lost, is_new: found.is_none(), new_set, old })
 }
 
 /// Logs the removals that the log lacks, and begins the session. The log runs.
@@ -128,7 +160,7 @@ pub(crate) fn complete<T>(
     superblock: &SuperblockWriter,
     revived: Revived,
 ) -> io::Result<Reopened> {
-    let Revived { unlogged, first_segment, lost, is_new, old } = revived;
+    let Revived { unlogged, first_segment, lost, is_new, new_set: _, old } = revived;
     drop(old);
     for &hash in &unlogged {
         loop {

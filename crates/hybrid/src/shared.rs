@@ -15,7 +15,7 @@ use foldhash::quality::SeedableRandomState;
 use crate::admission::Gate;
 use crate::codec::{Key, Value};
 use crate::compression::decompress;
-use crate::flash::FlashSwitch;
+use crate::drives::{Drive, Flows};
 use crate::flow::{CALL_BEGAN, CHANGING, Departing, Flow, Held, LEFT, lock};
 use crate::format::{
     Compressed, Lifetime, MAX_KEY_BYTES, RECORD_HEADER_BYTES, Record, RecordHeader, UNIT_BYTES,
@@ -25,10 +25,10 @@ use crate::insertion::{Declined, Inserted};
 use crate::log::Refused;
 use crate::options::{InsertOptions, Placement};
 use crate::order::Change;
-use crate::recovery::{self, Opened, SuperblockWriter};
+use crate::recovery;
 use crate::saved_stats;
-use crate::stats::{FlashStats, Stats};
-use crate::store::{Reporter, Store, count, hash_key};
+use crate::stats::Stats;
+use crate::store::{Store, count};
 
 /// Bytes of memory that an entry takes beside its key and value.
 const ENTRY_OVERHEAD: usize = 96;
@@ -50,23 +50,23 @@ pub(crate) struct Shared<K: Key + Send + Sync + 'static, V: Value> {
     pub(crate) memory_bytes: u64,
     /// Bytes of the index for which the limit of the objects in memory was lowered.
     pub(crate) index_bytes: AtomicU64,
-    pub(crate) flow: Arc<Flow>,
-    pub(crate) superblock: SuperblockWriter,
-    pub(crate) opened: Opened,
+    pub(crate) flows: Arc<Flows>,
+    /// The drives, by place.
+    pub(crate) drives: Box<[Drive]>,
     pub(crate) time_to_live: Option<Duration>,
     pub(crate) refresh_ahead: Option<Duration>,
     pub(crate) on_declined: Option<OnDeclined<K>>,
-    pub(crate) writer: Mutex<Option<JoinHandle<()>>>,
-    pub(crate) reporter: Reporter,
-    pub(crate) switch: Arc<FlashSwitch>,
 }
 
 impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
     /// Lowers the limit of the objects in memory as the index and the admission grow. They keep at
     /// least an eighth.
     pub(crate) fn account_for_index(&self) {
-        let (store, shared) = (self.store(), self);
-        let now = store.index.memory_bytes() + store.gate.as_ref().map_or(0, Gate::memory_bytes);
+        let shared = self;
+        let bytes_of = |store: &Store<Departing>| {
+            store.index.memory_bytes() + store.gate.as_ref().map_or(0, Gate::memory_bytes)
+        };
+        let now = self.flows.all().iter().map(|flow| bytes_of(&flow.store)).sum();
         // Relaxed: the counts order nothing, and the larger one wins.
         if shared.index_bytes.fetch_max(now, Ordering::Relaxed) < now {
             let left = shared.memory_bytes.saturating_sub(now);
@@ -74,36 +74,40 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         }
     }
 
-    /// Writes the statistics to the file, now and from now on.
+    /// Writes the statistics to the file of each drive, now and from now on.
     pub(crate) fn begin_reports(&self) {
-        let (memory, flow) = (self.memory.clone(), Arc::clone(&self.flow));
-        let written = Mutex::new(Vec::new());
-        let report = move |closed: bool| {
-            let stats = Stats { memory: memory.stats(), flash: FlashStats::of(&flow) };
-            let (log, figures) = (&flow.store.log, stats.figures());
-            let mut written = lock(&written);
-            if closed || *written != figures {
-                written.clone_from(&figures);
-                // Without the page, `floe hybrid stats` has older figures.
-                let (flash, identity) = (&*log.flash, log.identity());
-                let _ = saved_stats::write(flash, log.geometry, identity, figures, closed);
-            }
-        };
-        report(false);
-        let _ = self.reporter.set(Box::new(report));
+        for (place, drive) in self.drives.iter().enumerate() {
+            let (memory, flows) = (self.memory.clone(), Arc::clone(&self.flows));
+            let written = Mutex::new(Vec::new());
+            let report = move |closed: bool| {
+                let (stats, log) =
+                    (Stats::of(memory.stats(), &flows), &flows.all()[place].store.log);
+                let figures = stats.figures();
+                let mut written = lock(&written);
+                if closed || *written != figures {
+                    written.clone_from(&figures);
+                    // Without the page, `floe hybrid stats` has older figures.
+                    let (flash, identity) = (&*log.flash, log.identity());
+                    let _ = saved_stats::write(flash, log.geometry, identity, figures, closed);
+                }
+            };
+            report(false);
+            let _ = drive.reporter.set(Box::new(report));
+        }
     }
 
-    pub(crate) fn store(&self) -> &Store<Departing> {
-        &self.flow.store
+    /// Returns the store of the drive that a key with this hash belongs to.
+    pub(crate) fn store(&self, hash: u64) -> &Store<Departing> {
+        &self.flows.of(hash).store
     }
 
     pub(crate) fn hash<Q: Key + ?Sized>(&self, key: &Q) -> u64 {
-        key.encode_key(|key| hash_key(self.store().hash_seed, key))
+        self.flows.hash(key)
     }
 
     /// Attributes evictions from memory from now on to this thread's load.
     pub(crate) fn note_load(&self) {
-        CALL_BEGAN.set(self.store().stripes.now());
+        CALL_BEGAN.set(self.flows.stripes().now());
         CHANGING.set(0);
     }
 
@@ -113,20 +117,21 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         loop {
             match self.try_begin_change(hash) {
                 Ok(change) => return change,
-                Err(needed) => self.flow.wait_for_room(needed),
+                Err(needed) => self.flows.of(hash).wait_for_room(needed),
             }
         }
     }
 
     /// Begins a change of a key, or returns the bytes of room in the log that it needs.
     pub(crate) fn try_begin_change(&self, hash: u64) -> Result<Change<'_, Departing>, usize> {
-        let store = self.store();
+        let flow = self.flows.of(hash);
+        let store = &flow.store;
         let begun = store.stripes.begin_change(hash, || match store.forget(hash) {
             // A failed flash is not read any more.
             Ok(_) | Err(Refused::Ended) => Ok(()),
             Err(Refused::Full) => Err(RECORD_HEADER_BYTES * 2),
         });
-        self.flow.after_append(); // of a removal
+        flow.after_append(); // of a removal
         begun.map(|(change, _)| change)
     }
 
@@ -139,9 +144,9 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         options: &InsertOptions,
     ) -> Inserted {
         let (held, memory_options) = self.hold(&key, value, options);
-        if let Some(declined) = self.declined(&key, &held) {
+        if let Some(declined) = self.declined(change.hash(), &key, &held) {
             self.memory.remove(&key);
-            self.flow.counters.decline(declined);
+            self.flows.of(change.hash()).counters.decline(declined);
             self.tell(&key, declined);
             return Inserted::Declined(declined);
         }
@@ -150,10 +155,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         LEFT.set(None);
         if held.placement == Placement::ToFlash {
             self.memory.remove(&key);
-            let send = |key: &[u8], value: &[u8]| {
-                self.flow.send(key, value, held.lifetime, (change.began(), Some(0)))
-            };
-            if let Err(reason) = key.encode_key(|key| held.value.encode(|value| send(key, value))) {
+            let way = (change.began(), Some(0));
+            if let Err(reason) = self.flows.send(&key, &held.value, held.lifetime, way) {
                 self.tell(&key, reason);
             }
         } else {
@@ -165,7 +168,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
     }
 
     /// Returns the reason why an object cannot be stored at all, if there is one.
-    fn declined(&self, key: &K, held: &Held<V>) -> Option<Declined> {
+    fn declined(&self, hash: u64, key: &K, held: &Held<V>) -> Option<Declined> {
         if held.placement == Placement::MemoryOnly {
             return None; // memory says whether it has room
         }
@@ -173,7 +176,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         if key_bytes > MAX_KEY_BYTES {
             return Some(Declined::TooLarge);
         }
-        let most = self.store().log.geometry.max_record_bytes() - RECORD_HEADER_BYTES;
+        let most = self.store(hash).log.geometry.max_record_bytes() - RECORD_HEADER_BYTES;
         if (held.weight as usize) < most {
             return None;
         }
@@ -242,9 +245,10 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         hash: u64,
         key: Vec<u8>,
     ) -> Result<(Held<V>, floe_memory::InsertOptions), Miss> {
-        let place = self.store().index.peek(hash).ok_or(Miss)?;
+        let store = self.store(hash);
+        let place = store.index.peek(hash).ok_or(Miss)?;
         let key_bytes = key.len();
-        let found = self.store().read(hash, place, key, |record| self.entry(record)).await;
+        let found = store.read(hash, place, key, |record| self.entry(hash, record)).await;
         self.finish_load(key_bytes, found.ok().flatten().flatten())
     }
 
@@ -254,13 +258,14 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         hash: u64,
         key: &[u8],
     ) -> Result<(Held<V>, floe_memory::InsertOptions), Miss> {
-        let place = self.store().index.peek(hash).ok_or(Miss)?;
-        let found = self.store().read_blocking(hash, place, key, |record| self.entry(record));
+        let store = self.store(hash);
+        let place = store.index.peek(hash).ok_or(Miss)?;
+        let found = store.read_blocking(hash, place, key, |record| self.entry(hash, record));
         self.finish_load(key.len(), found.ok().flatten().flatten())
     }
 
-    pub(crate) fn entry(&self, record: &Record<'_>) -> Option<(V, Lifetime)> {
-        Some((self.decode(record)?, record.header.lifetime))
+    pub(crate) fn entry(&self, hash: u64, record: &Record<'_>) -> Option<(V, Lifetime)> {
+        Some((self.decode(hash, record)?, record.header.lifetime))
     }
 
     /// Creates the entry in memory that ends the load of a key.
@@ -274,37 +279,42 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         Ok(self.brought(key_bytes, value, lifetime))
     }
 
-    pub(crate) fn count_flash(&self, is_hit: bool) {
-        let counters = &self.flow.counters;
+    pub(crate) fn count_flash(&self, hash: u64, is_hit: bool) {
+        let counters = &self.flows.of(hash).counters;
         count(if is_hit { &counters.hits } else { &counters.misses });
     }
 
     /// Decodes the value of a record.
-    pub(crate) fn decode(&self, record: &Record<'_>) -> Option<V> {
+    pub(crate) fn decode(&self, hash: u64, record: &Record<'_>) -> Option<V> {
         let value = match record.header.compressed {
             None => V::decode(record.value),
-            Some(how) => self.decompress(how, record.value),
+            Some(how) => self.decompress(hash, how, record.value),
         };
-        self.count_decoded(value)
+        self.count_decoded(hash, value)
     }
 
     /// Decodes a value that it may share.
-    pub(crate) fn decode_shared(&self, header: &RecordHeader, value: Bytes) -> Option<V> {
+    pub(crate) fn decode_shared(
+        &self,
+        hash: u64,
+        header: &RecordHeader,
+        value: Bytes,
+    ) -> Option<V> {
         let value = match header.compressed {
             None => V::decode_shared(value),
-            Some(how) => self.decompress(how, &value),
+            Some(how) => self.decompress(hash, how, &value),
         };
-        self.count_decoded(value)
+        self.count_decoded(hash, value)
     }
 
-    fn decompress(&self, how: Compressed, value: &[u8]) -> Option<V> {
-        let most = self.store().log.geometry.max_record_bytes();
+    fn decompress(&self, hash: u64, how: Compressed, value: &[u8]) -> Option<V> {
+        let most = self.store(hash).log.geometry.max_record_bytes();
         V::decode_shared(decompress(how, value, most)?.into())
     }
 
-    fn count_decoded(&self, value: Option<V>) -> Option<V> {
+    fn count_decoded(&self, hash: u64, value: Option<V>) -> Option<V> {
         if value.is_none() {
-            count(&self.store().counters.undecoded);
+            count(&self.store(hash).counters.undecoded);
         }
         value
     }
@@ -322,13 +332,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
 
     /// Returns the object of a key that is on its way from memory to flash.
     pub(crate) fn departing(&self, hash: u64, key: &[u8]) -> Option<(V, Lifetime)> {
-        let flow = &self.flow;
+        let flow = self.flows.of(hash);
         if !flow.waits.load(Ordering::Acquire) {
             return None;
         }
         let stripe = flow.store.stripes.of(hash);
         let record = stripe.departing(hash)?.record();
-        let value = (record.key == key).then(|| self.decode(&record)).flatten()?;
+        let value = (record.key == key).then(|| self.decode(hash, &record)).flatten()?;
         Some((value, record.header.lifetime))
     }
 
@@ -354,43 +364,61 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
     }
 
     pub(crate) fn close(&self) -> io::Result<()> {
-        let Some(writer) = lock(&self.writer).take() else { return Ok(()) };
-        let store = &self.flow.store;
-        if store.log.flash.is_forked() {
-            std::mem::forget(writer); // the parent's
+        // One call closes all drives: another one finds no writer.
+        let take = |drive: &Drive| lock(&drive.writer).take();
+        let writers: Vec<Option<JoinHandle<()>>> = self.drives.iter().map(take).collect();
+        if writers.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        if self.flows.all()[0].store.log.flash.is_forked() {
+            std::mem::forget(writers); // the parent's
             return Err(io::Error::other("the cache belongs to the process that forked this one"));
         }
-        self.flow.drain_fully();
+        self.flows.drain_fully();
         // Memory's objects are appended as if they had left it.
-        let since = store.stripes.now();
+        let since = self.flows.stripes().now();
         for item in self.memory.iter() {
             let (key, held) = (item.key(), item.value());
             let is_there = held.on_flash && {
-                let hash = key.encode_key(|key| hash_key(store.hash_seed, key));
-                store.index.peek(hash).is_some()
+                let hash = self.hash(key);
+                self.store(hash).index.peek(hash).is_some()
             };
             let may_go = held.placement != Placement::MemoryOnly;
             if !is_there && may_go && !held.lifetime.is_expired(seconds_now()) {
-                let send = |key: &[u8], value: &[u8]| {
-                    self.flow.send(key, value, held.lifetime, (since, None))
-                };
-                let sent = key.encode_key(|key| held.value.encode(|value| send(key, value)));
+                let sent = self.flows.send(key, &held.value, held.lifetime, (since, None));
                 if let Err(reason) = sent {
                     self.tell(key, reason);
                 }
-                self.flow.drain_fully();
+                self.flows.drain_fully();
             }
         }
-        store.log.end_soon();
-        let _ = writer.join(); // a panic of it has ended the log
-        let saved = match store.log.failure() {
-            Some(failure) => Err(io::Error::other(failure)),
-            None => recovery::save(store, &self.superblock),
-        };
-        if let (Some(report), Ok(())) = (self.reporter.get(), &saved) {
-            report(true);
+        // The writers of all drives end, and then the drives are saved, side by side.
+        self.flows.all().iter().for_each(|flow| flow.store.log.end_soon());
+        for writer in writers.into_iter().flatten() {
+            let _ = writer.join(); // a panic of it has ended the log
         }
-        saved
+        let save = |flow: &Flow, drive: &Drive| {
+            let saved = match flow.store.log.failure() {
+                Some(failure) => Err(io::Error::other(failure)),
+                None => recovery::save(&flow.store, &drive.superblock),
+            };
+            if let (Some(report), Ok(())) = (drive.reporter.get(), &saved) {
+                report(true);
+            }
+            self.flows.named(flow, saved)
+        };
+        let drives = || self.flows.all().iter().zip(&self.drives);
+        std::thread::scope(|scope| {
+            let first = drives().next();
+            let others: Vec<_> = drives()
+                .skip(1)
+                .map(|(flow, drive)| scope.spawn(move || save(flow, drive)))
+                .collect();
+            let saved = first.map_or(Ok(()), |(flow, drive)| save(flow, drive));
+            others.into_iter().fold(saved, |all, other| {
+                all.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            })
+        })
     }
 }
 

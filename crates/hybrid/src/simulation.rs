@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::builder::OpenError;
 use crate::codec::Value;
 use crate::flash::FlashSwitch;
 use crate::hybrid::Hybrid;
 use crate::insertion::Inserted;
+use crate::open_error::OpenError;
 use crate::sparse::SparseFlash;
 use crate::stats::Stats;
 
@@ -66,12 +66,12 @@ impl Simulation {
 
     /// Sets the time in nanoseconds since the start, unless it is later already.
     pub fn advance_to(&self, nanoseconds: u64) {
-        self.cache.shared.store().stripes.advance_to(nanoseconds);
+        self.cache.shared.flows.stripes().advance_to(nanoseconds);
     }
 
     /// Looks an object up. Returns its place and its size in bytes.
     pub fn get(&self, key: u64) -> Option<(Part, u64)> {
-        let hits = || self.cache.shared.flow.counters.hits.load(Ordering::Relaxed);
+        let hits = || self.cache.shared.flows.of(0).counters.hits.load(Ordering::Relaxed);
         let before = hits();
         let Zeros(bytes) = self.cache.get_blocking(&key)?;
         Some((if hits() > before { Part::Flash } else { Part::Memory }, bytes))

@@ -1,8 +1,10 @@
 //! Statistics of a hybrid cache.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::admission::Gate;
+use crate::drives::Flows;
 use crate::flow::Flow;
 use crate::read_times::ReadTimes;
 
@@ -12,8 +14,40 @@ use crate::read_times::ReadTimes;
 pub struct Stats {
     /// Statistics of the part in memory. A miss there is looked up on flash.
     pub memory: floe_memory::Stats,
-    /// Statistics of the part on flash.
+    /// Statistics of the part on flash: the sums over all drives.
     pub flash: FlashStats,
+    /// Statistics of each drive, by its place in the cache.
+    pub drives: Vec<DriveStats>,
+}
+
+/// Statistics of a drive.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DriveStats {
+    /// Path of the file or block device.
+    pub path: PathBuf,
+    /// Statistics of the part of the cache on this drive. Hits and misses are those of the keys
+    /// that belong to the drive.
+    pub flash: FlashStats,
+}
+
+impl Stats {
+    pub(crate) fn of(memory: floe_memory::Stats, flows: &Flows) -> Self {
+        let stats =
+            |flow: &Flow| DriveStats { path: flow.path.clone(), flash: FlashStats::of(flow) };
+        let drives: Vec<DriveStats> = flows.all().iter().map(stats).collect();
+        let mut flash = drives[0].flash.clone();
+        drives[1..].iter().for_each(|drive| flash.add(&drive.flash));
+        if drives.len() > 1 {
+            let failure = |drive: &DriveStats| {
+                let failure = drive.flash.failure.as_ref()?;
+                Some(format!("{}: {failure}", drive.path.display()))
+            };
+            let failures: Vec<String> = drives.iter().filter_map(failure).collect();
+            flash.failure = (!failures.is_empty()).then(|| failures.join("; "));
+        }
+        Self { memory, flash, drives }
+    }
 }
 
 /// Statistics of the part on flash.
@@ -79,13 +113,14 @@ pub struct FlashStats {
     pub capacity_bytes: u64,
     /// Number of segments of the flash.
     pub segments: u64,
-    /// True if reads and writes bypass the system's page cache.
+    /// True if reads and writes bypass the system's page cache, on all drives.
     pub is_direct: bool,
     /// Memory of the index in bytes.
     pub index_bytes: u64,
     /// Memory of the [admission](crate::Admission) in bytes.
     pub admission_bytes: u64,
-    /// Description of the failure that ended the part on flash, if there was one.
+    /// Description of the failure that ended the part on flash, if there was one. Of several
+    /// drives, it names those that have failed.
     pub failure: Option<String>,
 }
 
@@ -130,6 +165,77 @@ impl FlashStats {
             admission_bytes: store.gate.as_ref().map_or(0, Gate::memory_bytes),
             failure: store.log.failure(),
         }
+    }
+
+    /// Adds the statistics of another drive.
+    fn add(&mut self, other: &Self) {
+        let Self {
+            hits,
+            misses,
+            objects,
+            inserted,
+            evicted,
+            kept,
+            dropped_used,
+            collided,
+            mistaken,
+            damaged,
+            undecoded,
+            failed_reads,
+            superseded,
+            declined_by_options,
+            declined_behind,
+            declined_too_large,
+            declined_failed,
+            declined_over_budget,
+            declined_unpopular,
+            declined_write_cost,
+            declined_fits_memory,
+            appended_bytes,
+            kept_bytes,
+            written_bytes,
+            reads,
+            read_bytes,
+            read_times,
+            capacity_bytes,
+            segments,
+            is_direct,
+            index_bytes,
+            admission_bytes,
+            failure: _,
+        } = other;
+        self.hits += hits;
+        self.misses += misses;
+        self.objects += objects;
+        self.inserted += inserted;
+        self.evicted += evicted;
+        self.kept += kept;
+        self.dropped_used += dropped_used;
+        self.collided += collided;
+        self.mistaken += mistaken;
+        self.damaged += damaged;
+        self.undecoded += undecoded;
+        self.failed_reads += failed_reads;
+        self.superseded += superseded;
+        self.declined_by_options += declined_by_options;
+        self.declined_behind += declined_behind;
+        self.declined_too_large += declined_too_large;
+        self.declined_failed += declined_failed;
+        self.declined_over_budget += declined_over_budget;
+        self.declined_unpopular += declined_unpopular;
+        self.declined_write_cost += declined_write_cost;
+        self.declined_fits_memory += declined_fits_memory;
+        self.appended_bytes += appended_bytes;
+        self.kept_bytes += kept_bytes;
+        self.written_bytes += written_bytes;
+        self.reads += reads;
+        self.read_bytes += read_bytes;
+        self.read_times.add(read_times);
+        self.capacity_bytes += capacity_bytes;
+        self.segments += segments;
+        self.is_direct &= is_direct;
+        self.index_bytes += index_bytes;
+        self.admission_bytes += admission_bytes;
     }
 
     /// Returns the bytes written to flash for each byte that producers appended. `None` before the

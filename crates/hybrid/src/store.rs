@@ -87,12 +87,13 @@ impl Pace {
     }
 }
 
-/// The store of a cache. `T` is the type of an object on its way from memory to flash.
+/// The store of a cache on one drive. `T` is the type of an object on its way from memory to flash.
 #[derive(Debug)]
 pub(crate) struct Store<T> {
     pub(crate) log: Log,
     pub(crate) index: Index,
-    pub(crate) stripes: Stripes<T>,
+    /// The order of changes to keys, shared by the stores of a cache's drives.
+    pub(crate) stripes: Arc<Stripes<T>>,
     pub(crate) counters: StoreCounters,
     pub(crate) hash_seed: u64,
     /// While a failed flash is opened again: hashes of the keys removed from the index without a

@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::flash::{Flash, FlashSwitch};
-use crate::format::{NOTES, Record, RecordHeader, RecordKind};
+use crate::format::{DriveSet, NOTES, Record, RecordHeader, RecordKind};
 use crate::log::Refused;
 use crate::recovery::{self, OpenStore, Opened, StoreOptions, SuperblockWriter};
 use crate::reopen::{self, Reopened};
@@ -37,6 +37,7 @@ impl Rig {
             keep_share: 0.5,
             random: (77, 99),
             pace: Pace::Free,
+            set: DriveSet::default(),
         };
         let open = recovery::open(Arc::clone(&switch) as Arc<dyn Flash>, &options).unwrap();
         let OpenStore { store, superblock: writer, opened, unlogged } = open;
@@ -53,7 +54,7 @@ impl Rig {
         assert!(self.store.log.failure().is_some());
         self.thread.take().unwrap().join().unwrap();
         let flash = Arc::new(flash);
-        let revived = reopen::revive(&self.store, &self.writer, &self.switch, flash.clone());
+        let revived = reopen::revive(&self.store, &self.writer, &self.switch, flash.clone(), 5);
         self.thread = Some(spawn_writer(&self.store, &Default::default()).unwrap());
         let revived = revived.map_err(|failure| format!("{failure:?}"));
         // Writes go to the new drive from here on.

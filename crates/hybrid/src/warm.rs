@@ -13,7 +13,7 @@ use std::task::Poll;
 
 use crate::codec::{Key, Value};
 use crate::flash::{Buffer, Flash, Reading};
-use crate::flow::lock;
+use crate::flow::{Flow, lock};
 use crate::format::Lifetime;
 use crate::shared::{Miss, Shared};
 use crate::store::{PendingRead, count};
@@ -73,12 +73,12 @@ where
     for (at, key) in keys.iter().enumerate() {
         let hash = shared.hash(*key);
         if shared.memory.contains_key(*key)
-            || shared.store().stripes.of(hash).departing(hash).is_some()
+            || shared.flows.stripes().of(hash).departing(hash).is_some()
         {
             warmed.in_memory += 1;
             continue;
         }
-        let Some(place) = shared.store().index.peek(hash) else {
+        let Some(place) = shared.store(hash).index.peek(hash) else {
             warmed.missing += 1;
             continue;
         };
@@ -90,52 +90,58 @@ where
                 continue;
             }
         }
-        places.push((place.address, place.length.bytes(), at));
+        let drive = shared.flows.place_of(hash);
+        places.push((drive, place.address, place.length.bytes(), at));
     }
     places.sort_unstable();
     let mut rest = &places[..];
     while !rest.is_empty() {
         let mut bytes = 0;
-        let mut fits = |&(_, len, _): &(u64, usize, usize)| {
+        let first = rest[0].0;
+        let mut fits = |&(drive, _, len, _): &(usize, u64, usize, usize)| {
             bytes += len;
-            bytes <= BATCH_BYTES
+            drive == first && bytes <= BATCH_BYTES
         };
         let number = rest.iter().take(BATCH_KEYS).take_while(|it| fits(it)).count().max(1);
         let (these, others) = rest.split_at(number);
         rest = others;
-        let brought = bring(shared, these.iter().map(|(_, _, at)| keys[*at])).await;
+        let flow = &shared.flows.all()[first];
+        let brought = bring(shared, flow, these.iter().map(|(.., at)| keys[*at])).await;
         warmed.brought += brought;
         warmed.missing += these.len() as u64 - brought;
-        while let Some(needed) = shared.flow.drain() {
-            shared.store().log.room(needed).await;
-        }
+        shared.flows.drained().await;
     }
     warmed
 }
 
-/// Brings the keys of a batch. Returns the number of keys that are in memory then.
-async fn bring<'k, K, V, Q>(shared: &Shared<K, V>, keys: impl Iterator<Item = &'k Q>) -> u64
+/// Brings the keys of a batch, which are on one drive. Returns the number of keys that are in
+/// memory then.
+async fn bring<'k, K, V, Q>(
+    shared: &Shared<K, V>,
+    flow: &Flow,
+    keys: impl Iterator<Item = &'k Q>,
+) -> u64
 where
     K: Borrow<Q> + Key + Send + Sync + 'static,
     V: Value,
     Q: Key + ToOwned<Owned = K> + Sync + ?Sized + 'k,
 {
     let batch = Batch::default();
-    let batch = &batch;
+    let (batch, store) = (&batch, &*flow.store);
     let mut loads: Vec<Option<Pin<Box<dyn Future<Output = bool> + Send + '_>>>> = Vec::new();
     for key in keys {
         loads.push(Some(Box::pin(async move {
             let load = async move {
                 let hash = shared.hash(key);
-                let place = shared.store().index.peek(hash).ok_or(Miss)?;
+                let place = store.index.peek(hash).ok_or(Miss)?;
                 let bytes = key.encode_key(<[u8]>::to_vec);
-                if shared.store().log.read_resident(place, |_, _| ()).is_some() {
+                if store.log.read_resident(place, |_, _| ()).is_some() {
                     return shared.load_from_flash(hash, bytes).await;
                 }
                 let key_bytes = bytes.len();
-                let (range, pending) = shared.store().begin_read(hash, place, bytes);
+                let (range, pending) = store.begin_read(hash, place, bytes);
                 let arrived = batch.record(range).await;
-                let found = end_read(shared, &pending, &arrived);
+                let found = end_read(shared, hash, &pending, &arrived);
                 shared.finish_load(key_bytes, found)
             };
             shared.memory.loads().get_async(key, load).await.is_ok()
@@ -152,12 +158,12 @@ where
                     *slot = None;
                 }
             }
-            readings.extend(batch.begin(&*shared.store().log.flash));
+            readings.extend(batch.begin(&*store.log.flash));
             let mut progress = false;
             readings.retain_mut(|(reading, wanted): &mut (Reading, Vec<Wanted>)| {
                 let Poll::Ready(buffer) = Pin::new(reading).poll(context) else { return true };
                 if buffer.is_err() {
-                    count(&shared.store().counters.failed_reads);
+                    count(&store.counters.failed_reads);
                 }
                 let buffer = buffer.ok().map(Arc::new);
                 let start = wanted[0].range.0;
@@ -185,11 +191,12 @@ where
 /// Checks the bytes of a record, and decodes it.
 fn end_read<K: Key + Send + Sync + 'static, V: Value>(
     shared: &Shared<K, V>,
+    hash: u64,
     pending: &PendingRead,
     arrived: &Arrived,
 ) -> Option<(V, Lifetime)> {
     let bytes = &arrived.buffer.as_ref()?[arrived.offset..];
-    shared.store().check_read(pending, bytes, |record| shared.entry(record))?
+    shared.store(hash).check_read(pending, bytes, |record| shared.entry(hash, record))?
 }
 
 impl Batch {

@@ -80,7 +80,7 @@ fn a_file_of_the_first_version_is_opened() {
     // Without flags, records are those of version 1.
     let mut file = std::fs::read(&path).unwrap();
     for page in file[..8192].chunks_mut(4096) {
-        assert_eq!(page[16], 2);
+        assert_eq!(page[16], 3);
         page[16] = 1;
         let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &page[4..]) as u32;
         page[..4].copy_from_slice(&sum.to_le_bytes());
@@ -91,7 +91,7 @@ fn a_file_of_the_first_version_is_opened() {
         assert_eq!(cache.get_blocking(&key), Some(value(key, 0)));
     }
     let newer = std::fs::read(&path).unwrap();
-    assert!(newer[16] == 2 && newer[4096 + 16] == 2, "both superblocks were written since");
+    assert!(newer[16] == 3 && newer[4096 + 16] == 3, "both superblocks were written since");
 }
 
 #[test]

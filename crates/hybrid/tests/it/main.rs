@@ -4,6 +4,7 @@ mod admission;
 mod admission_loads;
 #[cfg(all(feature = "lz4", feature = "zstd"))]
 mod compression;
+mod drives;
 mod inspection;
 mod kills;
 mod loads;
