@@ -58,6 +58,7 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences, p
 	scripts/check-layers
 	scripts/house --check
 	scripts/check-paths
+	scripts/picture-demo --check
 	scripts/check-results
 	scripts/check-licences
 	scripts/check-packages
