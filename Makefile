@@ -132,6 +132,11 @@ man: ## manual pages, in target/man
 	mkdir -p target/man
 	$(CARGO) run --release --locked --bin floe -- man target/man
 
+.PHONY: site
+site: ## the documentation as a site, in target/site
+	@scripts/require build site
+	scripts/site
+
 .PHONY: doc
 doc: ## the documentation of all crates, in target/doc
 	@scripts/require build
