@@ -253,7 +253,9 @@ struct CheckResult {
     segments: u64,
     open_segments: u64,
     objects: u64,
+    parts: u64,
     live_objects: u64,
+    live_parts: u64,
     lost_objects: u64,
     expired: u64,
     removals: u64,
@@ -278,7 +280,9 @@ impl CheckResult {
             segments: contents.segments,
             open_segments: contents.open_segments,
             objects: contents.objects,
+            parts: contents.parts,
             live_objects: contents.live_objects,
+            live_parts: contents.live_parts,
             lost_objects: contents.lost_objects,
             expired: contents.expired,
             removals: contents.removals,
@@ -328,6 +332,9 @@ fn print_check(contents: &Contents) {
         output::bytes(contents.object_bytes),
         contents.expired
     );
+    if contents.parts > 0 {
+        output::say!("{} records of parts of large objects", contents.parts);
+    }
     output::say!("{} records of removals", contents.removals);
     contents.damage.iter().for_each(|damage| output::say!("damage: {damage}"));
     let more = contents.damaged_places - contents.damage.len() as u64;

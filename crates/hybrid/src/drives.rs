@@ -9,7 +9,7 @@ use floe_memory::Cause;
 
 use crate::codec::{Key, Value};
 use crate::flash::FlashSwitch;
-use crate::flow::{CALL_BEGAN, Departing, Flow, Held, answer};
+use crate::flow::{CALL_BEGAN, Departing, Flow, Held, Way, answer};
 use crate::format::{Lifetime, seconds_now};
 use crate::insertion::{Declined, Inserted};
 use crate::options::Placement;
@@ -79,7 +79,9 @@ impl Flows {
         held: &Held<V>,
         cause: Cause,
     ) -> Result<(), Declined> {
-        if held.on_flash || !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed) {
+        if !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed)
+            || held.on_flash && !self.outlived_its_copy(key, held, cause)
+        {
             return Ok(());
         }
         if held.lifetime.is_expired(seconds_now()) {
@@ -91,8 +93,20 @@ impl Flows {
             answer(hash, Inserted::Declined(Declined::TooLargeForMemory));
             return Ok(());
         }
-        let way = (CALL_BEGAN.get(), Some(held.uses.load(Ordering::Relaxed)));
+        let uses = Some(held.uses.load(Ordering::Relaxed));
+        let removals = held.removals.filter(|_| held.on_flash);
+        let way = Way { since: CALL_BEGAN.get(), uses, removals };
         self.send(key, &held.value, held.lifetime, way)
+    }
+
+    /// Returns whether flash has evicted the copy of an object that memory evicts. False for one
+    /// that came during a removal by a predicate, whose sweep of flash may be over.
+    fn outlived_its_copy<K: Key, V: Value>(&self, key: &K, held: &Held<V>, cause: Cause) -> bool {
+        // The value of a load that memory did not take may be outdated.
+        cause == Cause::Evicted && held.removals.is_some() && {
+            let hash = self.hash(key);
+            self.of(hash).store.index.peek(hash).is_none()
+        }
     }
 
     /// Sends an object to its drive, as [`Flow::send`] does.
@@ -104,7 +118,7 @@ impl Flows {
         key: &K,
         value: &V,
         lifetime: Lifetime,
-        way: (u64, Option<u8>),
+        way: Way,
     ) -> Result<(), Declined> {
         key.encode_key(|key| {
             let hash = hash_key(self.hash_seed, key);

@@ -8,9 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::admission::Offer;
 use crate::compression::Compression;
-use crate::format::{Lifetime, MAX_KEY_BYTES, Record, RecordHead, RecordHeader, RecordKind};
+use crate::format::{
+    Lifetime, MAX_KEY_BYTES, PART_KEY_BYTES, PARTS_LIST_BYTES, PartsList, RECORD_HEADER_BYTES,
+    Record, RecordHead, RecordHeader, RecordKind, UNIT_BYTES,
+};
 use crate::insertion::{Declined, Inserted};
 use crate::log::Refused;
 use crate::options::Placement;
@@ -36,6 +41,9 @@ pub enum OnFull {
     Decline,
 }
 
+/// Bytes of a part's record beside its part of the value, padding included.
+const PART_HEAD_BYTES: usize = RECORD_HEADER_BYTES + PART_KEY_BYTES + UNIT_BYTES;
+
 /// Maximum number of uses that an object in memory counts.
 const MOST_USES: u8 = 3;
 
@@ -58,6 +66,9 @@ pub(crate) struct Held<V> {
     pub(crate) lifetime: Lifetime,
     /// True if the object was written to flash. Flash may have evicted it since.
     pub(crate) on_flash: bool,
+    /// Number of removals by a predicate before the object came from flash; `None` if it came
+    /// during one.
+    pub(crate) removals: Option<u32>,
     pub(crate) placement: Placement,
     /// True while a refresh in the background is under way.
     pub(crate) refreshing: AtomicBool,
@@ -76,18 +87,51 @@ impl<V> Held<V> {
     }
 }
 
+/// The way of an object to flash.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way {
+    /// Start of the call that makes it leave memory.
+    pub(crate) since: u64,
+    /// Requests that memory has answered with it; `None` when the cache is closed.
+    pub(crate) uses: Option<u8>,
+    /// For an object that came from flash: the removals by a predicate before.
+    pub(crate) removals: Option<u32>,
+}
+
 /// An encoded object on its way from memory to flash.
 pub(crate) struct Departing {
     pub(crate) header: RecordHeader,
     pub(crate) head: RecordHead,
     /// Bytes of key and stored value.
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Bytes,
+    /// The parts of an object that is too large for a segment, and the number of those appended.
+    pub(crate) parts: Option<(PartsList, u32)>,
 }
 
 impl Departing {
     pub(crate) fn record(&self) -> Record<'_> {
         let (key, value) = self.body.split_at(self.header.key_bytes);
         Record { header: self.header, key, value }
+    }
+
+    /// Returns the number of the next part to append, and its bytes.
+    fn next_part(&self) -> Option<(PartsList, u32, Bytes)> {
+        let (list, next) = self.parts.filter(|(list, next)| *next < list.count())?;
+        let range = list.range(next);
+        let key = self.header.key_bytes;
+        Some((list, next, self.body.slice(key + range.start..key + range.end)))
+    }
+
+    /// Returns the record that is appended last: the whole object, or the list of its parts.
+    fn last_record<R>(
+        &self,
+        with: impl FnOnce(&RecordHeader, &RecordHead, &[u8], &[u8]) -> R,
+    ) -> R {
+        let Record { key, value, .. } = self.record();
+        let Some((list, _)) = self.parts else { return with(&self.header, &self.head, key, value) };
+        let value = list.encode();
+        let header = RecordHeader { value_bytes: value.len(), in_parts: true, ..self.header };
+        with(&header, &header.encode(key, &value), key, &value)
     }
 }
 
@@ -156,9 +200,7 @@ pub(crate) fn answer(hash: u64, result: Inserted) {
 }
 
 impl Flow {
-    /// Appends an object to the log, or queues it until there is room. `since` is the start of the
-    /// call that makes it leave memory. `uses` is the number of requests that memory has answered
-    /// with it, or `None` when the cache is closed.
+    /// Appends an object to the log, or queues it until there is room.
     ///
     /// # Errors
     /// The reason why it is declined, which is counted.
@@ -167,9 +209,9 @@ impl Flow {
         hash: u64,
         (key, value): (&[u8], &[u8]),
         lifetime: Lifetime,
-        (since, uses): (u64, Option<u8>),
+        way: Way,
     ) -> Result<(), Declined> {
-        let sent = self.try_send(hash, (key, value), lifetime, (since, uses));
+        let sent = self.try_send(hash, (key, value), lifetime, way);
         if let Err(reason) = sent {
             self.counters.decline(reason);
         }
@@ -182,7 +224,7 @@ impl Flow {
         hash: u64,
         (key, value): (&[u8], &[u8]),
         lifetime: Lifetime,
-        (since, uses): (u64, Option<u8>),
+        way: Way,
     ) -> Result<(), Declined> {
         let mut header = RecordHeader::new(RecordKind::Object, key, value);
         header.lifetime = lifetime;
@@ -198,14 +240,28 @@ impl Flow {
             }
             None => value,
         };
-        let head = header.encode(key, value);
+        let is_large = header.log_bytes() > self.store.log.geometry.max_record_bytes();
+        let head = if is_large { RecordHead::default() } else { header.encode(key, value) };
         let mut stripe = self.store.stripes.of(hash);
         // Memory may decline the very object that this call inserts.
         let own = usize::from(CHANGING.get() == hash);
-        if stripe.changed_since(hash, since, own) || self.store.stripes.cleared_since(since) {
+        let Way { since, uses, removals } = way;
+        if stripe.changed_since(hash, since, own)
+            || self.store.stripes.cleared_since(since)
+            || removals.is_some() && self.store.stripes.removals() != removals
+        {
             return Err(Declined::Superseded);
         }
         self.admit(hash, header.log_bytes() as u64, uses)?;
+        if is_large {
+            self.store.log.check_open().map_err(|_| Declined::FlashEnded)?;
+            let parts = Some((self.store.new_parts(value.len()), 0));
+            let body = [key, value].concat().into();
+            stripe.depart(hash, Departing { header, head, body, parts });
+            drop(stripe);
+            self.wait_in_line(hash);
+            return Ok(());
+        }
         match self.store.append_object(hash, &header, &head, key, value) {
             Ok(()) => {
                 drop(stripe);
@@ -215,14 +271,19 @@ impl Flow {
             Err(Refused::Ended) => Err(Declined::FlashEnded),
             Err(Refused::Full) if self.on_full == OnFull::Decline => Err(Declined::Behind),
             Err(Refused::Full) => {
-                let body = [key, value].concat();
-                stripe.depart(hash, Departing { header, head, body });
+                let body = [key, value].concat().into();
+                stripe.depart(hash, Departing { header, head, body, parts: None });
                 drop(stripe);
-                lock(&self.waiting).push_back(hash);
-                self.waits.store(true, Ordering::Release);
+                self.wait_in_line(hash);
                 Ok(())
             }
         }
+    }
+
+    /// Queues an object for [`drain`](Self::drain).
+    fn wait_in_line(&self, hash: u64) {
+        lock(&self.waiting).push_back(hash);
+        self.waits.store(true, Ordering::Release);
     }
 
     /// Asks the admission about an object.
@@ -236,8 +297,11 @@ impl Flow {
     }
 
     pub(crate) fn fits(&self, header: &RecordHeader) -> bool {
+        let geometry = self.store.log.geometry;
+        let list = RecordHeader { value_bytes: PARTS_LIST_BYTES, ..*header };
         header.key_bytes <= MAX_KEY_BYTES
-            && header.log_bytes() <= self.store.log.geometry.max_record_bytes()
+            && list.log_bytes() + UNIT_BYTES <= geometry.max_record_bytes()
+            && header.key_bytes + header.value_bytes <= geometry.max_object_bytes()
     }
 
     /// Appends queued objects while there is room. Returns the bytes that the next one needs.
@@ -249,21 +313,54 @@ impl Flow {
         // Held until the end: an object leaves the queue once flash has it.
         let mut waiting = lock(&self.waiting);
         while let Some(&hash) = waiting.front() {
-            let mut stripe = self.store.stripes.of(hash);
-            // There is none if the key has changed.
-            if let Some(object) = stripe.departing(hash) {
-                let Record { key, value, .. } = object.record();
-                match self.store.append_object(hash, &object.header, &object.head, key, value) {
-                    Ok(()) => {}
-                    Err(Refused::Ended) => count(&self.counters.failed),
-                    Err(Refused::Full) => return Some(object.header.log_bytes()),
-                }
-                stripe.take_departing(hash);
+            if let Err(needed) = self.append_departing(hash) {
+                return Some(needed);
             }
             waiting.pop_front();
         }
         self.waits.store(false, Ordering::Release);
         None
+    }
+
+    /// Appends a queued object, by parts if it is large.
+    ///
+    /// # Errors
+    /// The bytes of room that it needs to go on.
+    fn append_departing(&self, hash: u64) -> Result<(), usize> {
+        loop {
+            let mut stripe = self.store.stripes.of(hash);
+            // There is none if the key has changed.
+            let Some(object) = stripe.departing(hash) else { return Ok(()) };
+            let appended = match object.next_part() {
+                None => object.last_record(|header, head, key, value| {
+                    let appended = self.store.append_object(hash, header, head, key, value);
+                    appended.map(|()| true).map_err(|refused| (refused, header.log_bytes()))
+                }),
+                Some((list, number, part)) => {
+                    let lifetime = object.header.lifetime;
+                    drop(stripe); // a part has a stripe of its own
+                    let appended = self.store.append_part(&list, number, lifetime, &part);
+                    self.after_append();
+                    stripe = self.store.stripes.of(hash);
+                    let now = stripe.departing_mut(hash).and_then(|it| it.parts.as_mut());
+                    match now.filter(|(now, _)| now.id == list.id) {
+                        Some((_, next)) if appended.is_ok() => *next += 1,
+                        Some(_) => {}
+                        None => return Ok(()), // the key has changed: nothing lists its parts
+                    }
+                    let log_bytes = part.len() + PART_HEAD_BYTES;
+                    appended.map(|()| false).map_err(|refused| (refused, log_bytes))
+                }
+            };
+            match appended {
+                Ok(false) => continue,
+                Ok(true) => {}
+                Err((Refused::Ended, _)) => count(&self.counters.failed),
+                Err((Refused::Full, needed)) => return Err(needed),
+            }
+            stripe.take_departing(hash);
+            return Ok(());
+        }
     }
 
     /// Appends all queued objects. Blocks while the log has no room.

@@ -40,8 +40,16 @@ const WORD_BYTES: usize = 4;
 const STALE: u8 = 1;
 /// Flag: a word with the length of the value before its compression.
 const COMPRESSED: u8 = 2;
+/// Flag: the value is in parts, which the record lists.
+const IN_PARTS: u8 = 4;
 /// Position of the method of compression in the flags.
 const METHOD_SHIFT: u32 = 4;
+/// Bytes of the list of an object's parts.
+pub(crate) const PARTS_LIST_BYTES: usize = 16;
+/// Bytes of the key of a part.
+pub(crate) const PART_KEY_BYTES: usize = 12;
+/// Maximum bytes of an object in parts.
+const MAX_OBJECT_BYTES: u64 = 1 << 30;
 /// Bytes of a footer's entry.
 pub(crate) const ENTRY_BYTES: usize = 12;
 /// Bytes at the end of a segment after the footer's entries.
@@ -125,6 +133,20 @@ impl Geometry {
     pub(crate) fn locate(&self, address: u64) -> (u64, usize) {
         let bytes = address * UNIT_BYTES as u64;
         (bytes / self.segment_bytes, (bytes % self.segment_bytes) as usize)
+    }
+
+    /// Returns the bytes of each part of a large object: an eighth of a segment, so that segments
+    /// are filled well.
+    pub(crate) fn part_bytes(&self) -> u32 {
+        let head = RECORD_HEADER_BYTES + PART_KEY_BYTES + ENTRY_BYTES + UNIT_BYTES;
+        (self.max_record_bytes() / 8 - head) as u32
+    }
+
+    /// Returns the maximum bytes of an object, key and stored value: the whole log must have room
+    /// for several.
+    pub(crate) fn max_object_bytes(&self) -> usize {
+        let most = (self.segments * self.segment_bytes / 8).min(MAX_OBJECT_BYTES) as usize;
+        most.max(self.max_record_bytes() - RECORD_HEADER_BYTES - 2 * UNIT_BYTES)
     }
 
     /// Returns the maximum length of a record in bytes.
@@ -290,6 +312,15 @@ pub(crate) enum RecordKind {
     /// A removal: all older records of the key are invalid. The record holds the key's hash instead
     /// of the key.
     Removal,
+    /// A part of the value of a large object.
+    Part,
+}
+
+impl RecordKind {
+    /// Returns whether the index has records of this kind.
+    pub(crate) fn is_indexed(self) -> bool {
+        self != Self::Removal
+    }
 }
 
 /// The header of a record, without its checksum.
@@ -302,6 +333,8 @@ pub(crate) struct RecordHeader {
     pub(crate) lifetime: Lifetime,
     /// The compression of the value, if it is compressed.
     pub(crate) compressed: Option<Compressed>,
+    /// True if the stored value is in parts: the record has a [`PartsList`] in its place.
+    pub(crate) in_parts: bool,
 }
 
 /// The end of an object's life, in seconds since 1970.
@@ -335,7 +368,7 @@ pub(crate) struct Compressed {
 }
 
 /// The bytes of a record before its key.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RecordHead {
     bytes: [u8; MAX_HEAD_BYTES],
     len: usize,
@@ -353,12 +386,14 @@ impl RecordHeader {
     /// Creates the header of a record without flags.
     pub(crate) fn new(kind: RecordKind, key: &[u8], value: &[u8]) -> Self {
         let (key_bytes, value_bytes) = (key.len(), value.len());
-        Self { kind, key_bytes, value_bytes, lifetime: Lifetime::default(), compressed: None }
+        let (lifetime, compressed, in_parts) = (Lifetime::default(), None, false);
+        Self { kind, key_bytes, value_bytes, lifetime, compressed, in_parts }
     }
 
     fn flags(&self) -> u8 {
         let stale = if self.lifetime.stale == 0 { 0 } else { STALE };
-        stale | self.compressed.map_or(0, |it| COMPRESSED | it.method << METHOD_SHIFT)
+        let in_parts = if self.in_parts { IN_PARTS } else { 0 };
+        stale | in_parts | self.compressed.map_or(0, |it| COMPRESSED | it.method << METHOD_SHIFT)
     }
 
     /// Returns the bytes before the key.
@@ -387,6 +422,7 @@ impl RecordHeader {
         header[10] = match self.kind {
             RecordKind::Object => 1,
             RecordKind::Removal => 2,
+            RecordKind::Part => 3,
         };
         header[11] = self.flags();
         header[12..16].copy_from_slice(&self.lifetime.expires.to_le_bytes());
@@ -440,10 +476,11 @@ impl<'a> Record<'a> {
         let kind = match bytes[10] {
             1 => RecordKind::Object,
             2 => RecordKind::Removal,
+            3 => RecordKind::Part,
             _ => return None,
         };
         let (flags, key) = (bytes[11], key_range(bytes));
-        if flags & !(STALE | COMPRESSED) & ((1 << METHOD_SHIFT) - 1) != 0 {
+        if flags & !(STALE | COMPRESSED | IN_PARTS) & ((1 << METHOD_SHIFT) - 1) != 0 {
             return None;
         }
         let mut words = bytes.get(RECORD_HEADER_BYTES..key.start)?.chunks(WORD_BYTES);
@@ -461,6 +498,7 @@ impl<'a> Record<'a> {
             value_bytes: u32_at(bytes, 4) as usize,
             lifetime,
             compressed,
+            in_parts: flags & IN_PARTS != 0,
         };
         let end = key.end + header.value_bytes;
         if end > bytes.len() || crc(&bytes[4..end]) ^ salt != u32_at(bytes, 0) {
@@ -468,6 +506,55 @@ impl<'a> Record<'a> {
         }
         let (key, value) = bytes[key.start..end].split_at(header.key_bytes);
         Some(Self { header, key, value })
+    }
+}
+
+/// The parts of a large object's value, as its record lists them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PartsList {
+    /// Identity of the parts, which no other object of the store has.
+    pub(crate) id: u64,
+    /// Bytes of the stored value.
+    pub(crate) bytes: u32,
+    /// Bytes of each part but the last.
+    pub(crate) part_bytes: u32,
+}
+
+impl PartsList {
+    pub(crate) fn encode(&self) -> [u8; PARTS_LIST_BYTES] {
+        let mut bytes = [0; PARTS_LIST_BYTES];
+        bytes[..8].copy_from_slice(&self.id.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.part_bytes.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let list = (bytes.len() == PARTS_LIST_BYTES).then(|| Self {
+            id: u64_at(bytes, 0),
+            bytes: u32_at(bytes, 8),
+            part_bytes: u32_at(bytes, 12),
+        });
+        list.filter(|list| list.part_bytes > 0)
+    }
+
+    /// Returns the number of parts.
+    pub(crate) fn count(&self) -> u32 {
+        self.bytes.div_ceil(self.part_bytes)
+    }
+
+    /// Returns the range of the stored value that a part has.
+    pub(crate) fn range(&self, number: u32) -> Range<usize> {
+        let (begin, all) = (number as usize * self.part_bytes as usize, self.bytes as usize);
+        begin..(begin + self.part_bytes as usize).min(all)
+    }
+
+    /// Returns the key of a part's record.
+    pub(crate) fn key(&self, number: u32) -> [u8; PART_KEY_BYTES] {
+        let mut key = [0; PART_KEY_BYTES];
+        key[..8].copy_from_slice(&self.id.to_le_bytes());
+        key[8..].copy_from_slice(&number.to_le_bytes());
+        key
     }
 }
 
@@ -518,7 +605,8 @@ impl FooterEntry {
         let mut bytes = [0; ENTRY_BYTES];
         let removal = u32::from(self.kind == RecordKind::Removal);
         let units = (self.offset / UNIT_BYTES) as u32;
-        let word = units | u32::from(self.length.0) << 20 | removal << 26;
+        let part = u32::from(self.kind == RecordKind::Part);
+        let word = units | u32::from(self.length.0) << 20 | removal << 26 | part << 27;
         bytes[..8].copy_from_slice(&self.hash.to_le_bytes());
         bytes[8..].copy_from_slice(&word.to_le_bytes());
         bytes
@@ -530,7 +618,11 @@ impl FooterEntry {
             hash: u64_at(bytes, 0),
             offset: (word & 0xf_ffff) as usize * UNIT_BYTES,
             length: LengthCode((word >> 20 & 63) as u8),
-            kind: if word >> 26 & 1 == 1 { RecordKind::Removal } else { RecordKind::Object },
+            kind: match word >> 26 & 3 {
+                0 => RecordKind::Object,
+                2 => RecordKind::Part,
+                _ => RecordKind::Removal,
+            },
         }
     }
 }
@@ -686,10 +778,12 @@ mod tests {
             expires: u32,
             stale: u32,
             compressed in proptest::option::of((1u8..16, any::<u32>())),
+            in_parts: bool,
             flipped: proptest::sample::Index,
         ) {
             let mut header = RecordHeader::new(RecordKind::Object, &key, &value);
             header.lifetime = Lifetime { expires, stale };
+            header.in_parts = in_parts;
             header.compressed = compressed
                 .map(|(method, original_bytes)| Compressed { method, original_bytes });
             let mut bytes = header.encode(&key, &value).to_vec();
@@ -714,9 +808,9 @@ mod tests {
             hash: u64,
             units in 0usize..1 << 20,
             code in 0u8..64,
-            removal: bool,
+            kind in 0usize..3,
         ) {
-            let kind = if removal { RecordKind::Removal } else { RecordKind::Object };
+            let kind = [RecordKind::Object, RecordKind::Removal, RecordKind::Part][kind];
             let (offset, length) = (units * UNIT_BYTES, LengthCode(code));
             let entry = FooterEntry { hash, offset, length, kind };
             prop_assert_eq!(FooterEntry::decode(&entry.encode()), entry);

@@ -246,14 +246,15 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         let store = self.shared.store(hash);
         let read = |record: &Record<'_>| self.shared.decode(hash, record);
         if let Some(found) = store.read_resident(hash, place, &key, read) {
-            return found.flatten();
+            return self.shared.whole(hash, place, found.flatten()?).await;
         }
         let ((offset, len), pending) = store.begin_read(hash, place, key);
         let began = ReadClock::begin();
         let buffer = store.log.flash.start(offset, len).await;
         store.counters.read_clock.end(began);
         let (header, value) = store.end_shared_read(pending, buffer).ok()??;
-        self.shared.decode_shared(hash, &header, value)
+        let stored = self.shared.decode_shared(hash, &header, value)?;
+        self.shared.whole(hash, place, stored).await
     }
 
     /// Returns the value of a key, from memory or from flash. Blocks while flash is read.
@@ -323,7 +324,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
 
     fn read_once_blocking(&self, hash: u64, place: Place, key: &[u8]) -> Option<V> {
         let read = |record: &Record<'_>| self.shared.decode(hash, record);
-        self.shared.store(hash).read_blocking(hash, place, key, read).ok()??
+        let stored = self.shared.store(hash).read_blocking(hash, place, key, read).ok()???;
+        self.shared.whole_blocking(hash, place, stored)
     }
 
     /// Returns the values of many keys, in their order. All reads of flash are in flight at once,
@@ -352,12 +354,15 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 && let Some((place, _)) = store.look_up(hash)
             {
                 match store.read_resident(hash, place, &bytes, read) {
-                    Some(found) => values[at] = found.flatten(),
+                    Some(Some(Some(stored))) => {
+                        values[at] = self.shared.whole(hash, place, stored).await;
+                    }
+                    Some(_) => {}
                     None => {
                         let (range, pending) = store.begin_read(hash, place, bytes);
                         let (ranges, places) = &mut wanted[self.shared.flows.place_of(hash)];
                         ranges.push(range);
-                        places.push((at, hash, pending));
+                        places.push((at, hash, place, pending));
                         continue;
                     }
                 }
@@ -368,12 +373,15 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         for ((ranges, places), flow) in wanted.into_iter().zip(self.shared.flows.all()) {
             readings.extend(flow.store.log.flash.start_all(&ranges).into_iter().zip(places));
         }
-        for (reading, (at, hash, pending)) in readings {
+        for (reading, (at, hash, place, pending)) in readings {
             let found = self.shared.store(hash).end_shared_read(pending, reading.await);
-            values[at] = found
+            let stored = found
                 .ok()
                 .flatten()
                 .and_then(|(header, value)| self.shared.decode_shared(hash, &header, value));
+            if let Some(stored) = stored {
+                values[at] = self.shared.whole(hash, place, stored).await;
+            }
             self.shared.count_flash(hash, values[at].is_some());
         }
         values

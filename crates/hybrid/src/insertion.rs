@@ -18,7 +18,8 @@ pub enum Inserted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Declined {
-    /// Key and value are larger than a segment of flash, or the key has more than 65,535 bytes.
+    /// Key and value are larger than an eighth of the drive or than 1 GiB, or the key has more than
+    /// 65,535 bytes or does not fit into a segment.
     TooLarge,
     /// The object is too large for memory, and its options keep it off flash.
     TooLargeForMemory,

@@ -120,9 +120,13 @@ pub struct Contents {
     pub objects: u64,
     /// Objects that the next open finds and whose records are intact.
     pub live_objects: u64,
+    /// Parts of large objects that the next open finds and whose records are intact.
+    pub live_parts: u64,
     /// Objects that the next open finds and whose records are damaged or unreadable. Lookups of
     /// them will be misses.
     pub lost_objects: u64,
+    /// Records of parts of large objects.
+    pub parts: u64,
     /// Records of objects that are expired.
     pub expired: u64,
     /// Records of removals.
@@ -325,7 +329,8 @@ pub fn check(
         contents.check_segment(&bytes, id, &block, &survey, goes_on);
     }
     progress(all, all);
-    contents.lost_objects = survey.index.len().saturating_sub(contents.live_objects);
+    let intact = contents.live_objects + contents.live_parts;
+    contents.lost_objects = survey.index.len().saturating_sub(intact);
     contents.damage.sort_by_key(|damage| damage.offset);
     Ok(contents)
 }
@@ -389,21 +394,31 @@ impl Contents {
             self.count(&record);
             let address = geometry.address(id.number, entry.offset);
             let place = survey.index.peek(entry.hash);
-            self.live_objects += u64::from(
-                entry.kind == RecordKind::Object
-                    && place.is_some_and(|place| place.address == address),
-            );
+            let is_live = place.is_some_and(|place| place.address == address);
+            match entry.kind {
+                RecordKind::Object => self.live_objects += u64::from(is_live),
+                RecordKind::Part => self.live_parts += u64::from(is_live),
+                RecordKind::Removal => {}
+            }
         }
     }
 
     fn count(&mut self, record: &Record<'_>) {
         let header = record.header;
-        if header.kind == RecordKind::Removal {
-            self.removals += 1;
-            return;
+        match header.kind {
+            RecordKind::Removal => {
+                self.removals += 1;
+                return;
+            }
+            RecordKind::Part => {
+                self.parts += 1;
+                self.object_bytes += header.value_bytes as u64;
+                return;
+            }
+            RecordKind::Object => self.objects += 1,
         }
-        self.objects += 1;
-        self.object_bytes += (header.key_bytes + header.value_bytes) as u64;
+        let value_bytes = if header.in_parts { 0 } else { header.value_bytes };
+        self.object_bytes += (header.key_bytes + value_bytes) as u64;
         self.expired += u64::from(header.lifetime.is_expired(seconds_now()));
     }
 }

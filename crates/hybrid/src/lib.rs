@@ -41,6 +41,8 @@ mod sweep;
 mod warm;
 
 #[cfg(test)]
+mod large_tests;
+#[cfg(test)]
 mod removal_tests;
 #[cfg(test)]
 mod reopen_tests;

@@ -9,7 +9,7 @@
 //! Keys whose hashes cannot be told apart by the [index](crate::index) have the same stripe, so the
 //! log has their records in the order in which the index saw them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -42,6 +42,12 @@ impl<T> Stripe<T> {
     /// Returns the object of a key that is on its way from memory to flash.
     pub(crate) fn departing(&self, hash: u64) -> Option<&T> {
         self.departing.iter().find(|(departing, _)| *departing == hash).map(|(_, object)| object)
+    }
+
+    /// Returns the object of a key that is on its way from memory to flash, to change it.
+    pub(crate) fn departing_mut(&mut self, hash: u64) -> Option<&mut T> {
+        let found = self.departing.iter_mut().find(|(departing, _)| *departing == hash);
+        found.map(|(_, object)| object)
     }
 
     /// Removes the object of a key from those on their way to flash.
@@ -107,6 +113,9 @@ pub(crate) struct Stripes<T> {
     /// Time at which all objects were removed; 0 if never. Written while all stripes are locked and
     /// read under the lock of one, which orders it.
     cleared: AtomicU64,
+    /// Numbers of removals by a predicate that have begun and ended.
+    removals_begun: AtomicU32,
+    removals_ended: AtomicU32,
 }
 
 impl<T> Stripes<T> {
@@ -116,7 +125,24 @@ impl<T> Stripes<T> {
             stripes: (0..STRIPES).map(|_| Mutex::new(stripe())).collect(),
             clock,
             cleared: AtomicU64::new(0),
+            removals_begun: AtomicU32::new(0),
+            removals_ended: AtomicU32::new(0),
         }
+    }
+
+    /// Begins a removal of keys by a predicate. It ends when the result is dropped.
+    pub(crate) fn begin_removal(&self) -> Removal<'_, T> {
+        self.removals_begun.fetch_add(1, Ordering::SeqCst);
+        Removal(self)
+    }
+
+    /// Returns the number of removals by a predicate so far; `None` while one is under way.
+    pub(crate) fn removals(&self) -> Option<u32> {
+        // In this order: if both are equal, all that had begun by the second load had ended by the
+        // first. A removal that begins later locks all stripes, which orders it for their holders.
+        let ended = self.removals_ended.load(Ordering::SeqCst);
+        let begun = self.removals_begun.load(Ordering::SeqCst);
+        (begun == ended).then_some(begun)
     }
 
     /// Returns the time on the clock of the stripes, in nanoseconds, never 0.
@@ -173,6 +199,16 @@ impl<T> Stripes<T> {
         let oldest = usize::from(stripe.recent[1].1 < stripe.recent[0].1);
         stripe.recent[known.unwrap_or(oldest)] = (hash, now);
         now
+    }
+}
+
+/// A removal of keys by a predicate that is under way.
+#[derive(Debug)]
+pub(crate) struct Removal<'a, T>(&'a Stripes<T>);
+
+impl<T> Drop for Removal<'_, T> {
+    fn drop(&mut self) {
+        self.0.removals_ended.fetch_add(1, Ordering::SeqCst);
     }
 }
 

@@ -14,8 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::flash::Flash;
 use crate::format::{
     BadSuperblock, DriveSet, FooterEntry, Geometry, NOTE_BYTES, NOTES_START, Note, PAGE_BYTES,
-    RecordKind, SEGMENTS_START, SegmentId, Superblock, TRAILER_BYTES, Trailer, UNIT_BYTES, VERSION,
-    crc,
+    SEGMENTS_START, SegmentId, Superblock, TRAILER_BYTES, Trailer, UNIT_BYTES, VERSION, crc,
 };
 use crate::index::{Index, Place};
 use crate::log::{EMPTY_AHEAD, Evict, Log, Refused, SEGMENTS_IN_MEMORY};
@@ -256,6 +255,7 @@ pub(crate) fn open<T>(
         sweeps: AtomicUsize::new(0),
         gate: None,
         pace: options.pace,
+        large: AtomicU64::new(0),
     };
     store.counters.failed_reads.store(damaged, Ordering::Relaxed); // a statistic
     Ok(OpenStore { store, superblock, opened, unlogged })
@@ -447,8 +447,7 @@ pub(crate) fn read_segments(
 /// Returns a record's key and its place; `None` instead of the place for a removal.
 fn change_of(geometry: Geometry, place: u64, entry: &FooterEntry) -> (u64, Option<Place>) {
     let address = geometry.address(place, entry.offset);
-    let is_object = entry.kind == RecordKind::Object;
-    (entry.hash, is_object.then_some(Place { address, length: entry.length }))
+    (entry.hash, entry.kind.is_indexed().then_some(Place { address, length: entry.length }))
 }
 
 /// Returns the newest segment of this cache in a place: its header may be newer than its trailer.

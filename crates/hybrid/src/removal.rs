@@ -41,6 +41,8 @@ pub(crate) fn remove_keys<K: Key + Send + Sync + 'static, V: Value>(
     mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> io::Result<RemovedKeys> {
     let stripes = shared.flows.stripes();
+    // From now on, no object that came from flash goes there again: the sweep may miss it.
+    let _removal = stripes.begin_removal();
     let mut removed = 0;
     let mut remove = |key: &K| {
         let matches = matches(key);

@@ -15,8 +15,7 @@ use std::sync::{Arc, PoisonError};
 
 use crate::flash::{Flash, FlashSwitch};
 use crate::format::{
-    DriveSet, PAGE_BYTES, RECORD_HEADER_BYTES, RecordKind, SegmentId, Superblock, UNIT_BYTES,
-    seconds_now,
+    DriveSet, PAGE_BYTES, RECORD_HEADER_BYTES, SegmentId, Superblock, UNIT_BYTES, seconds_now,
 };
 use crate::index::Index;
 use crate::log::{EMPTY_AHEAD, Refused, SEGMENTS_IN_MEMORY};
@@ -243,7 +242,7 @@ impl<T> Comparison<'_, T> {
             let of = (geometry, self.block.hash_seed);
             // No crash brings the objects of an unreadable segment back.
             let entries = read_entries(self.flash, of, found.place, found.id).unwrap_or_default();
-            for entry in entries.iter().filter(|entry| entry.kind == RecordKind::Object) {
+            for entry in entries.iter().filter(|entry| entry.kind.is_indexed()) {
                 let address = Some(geometry.address(found.place, entry.offset));
                 let in_index = |index: &Index| index.peek(entry.hash).map(|place| place.address);
                 if in_index(&on_flash) == address && in_index(&store.index) != address {

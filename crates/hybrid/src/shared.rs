@@ -16,11 +16,12 @@ use crate::admission::Gate;
 use crate::codec::{Key, Value};
 use crate::compression::decompress;
 use crate::drives::{Drive, Flows};
-use crate::flow::{CALL_BEGAN, CHANGING, Departing, Flow, Held, LEFT, lock};
+use crate::flow::{CALL_BEGAN, CHANGING, Departing, Flow, Held, LEFT, Way, lock};
 use crate::format::{
-    Compressed, Lifetime, MAX_KEY_BYTES, RECORD_HEADER_BYTES, Record, RecordHeader, UNIT_BYTES,
-    seconds_now,
+    Compressed, Lifetime, MAX_KEY_BYTES, PartsList, RECORD_HEADER_BYTES, Record, RecordHeader,
+    RecordKind, seconds_now,
 };
+use crate::index::Place;
 use crate::insertion::{Declined, Inserted};
 use crate::log::Refused;
 use crate::options::{InsertOptions, Placement};
@@ -32,6 +33,13 @@ use crate::store::{Store, count};
 
 /// Bytes of memory that an entry takes beside its key and value.
 const ENTRY_OVERHEAD: usize = 96;
+
+/// A value as its record on flash has it.
+pub(crate) enum Stored<V> {
+    Whole(V),
+    /// The header of the record, and the list of the value's parts.
+    InParts(RecordHeader, PartsList),
+}
 
 /// A miss in memory and on flash, reported by the load of a key.
 #[derive(Debug)]
@@ -155,7 +163,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         LEFT.set(None);
         if held.placement == Placement::ToFlash {
             self.memory.remove(&key);
-            let way = (change.began(), Some(0));
+            let way = Way { since: change.began(), uses: Some(0), removals: None };
             if let Err(reason) = self.flows.send(&key, &held.value, held.lifetime, way) {
                 self.tell(&key, reason);
             }
@@ -176,12 +184,16 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         if key_bytes > MAX_KEY_BYTES {
             return Some(Declined::TooLarge);
         }
-        let most = self.store(hash).log.geometry.max_record_bytes() - RECORD_HEADER_BYTES;
-        if (held.weight as usize) < most {
+        let smallest = self.store(hash).log.geometry.max_record_bytes() - RECORD_HEADER_BYTES;
+        if (held.weight as usize) < smallest {
             return None;
         }
-        let value_bytes = held.value.encode(<[u8]>::len);
-        (key_bytes + value_bytes > most - 2 * UNIT_BYTES).then_some(Declined::TooLarge)
+        let header = |value: &[u8]| RecordHeader {
+            key_bytes,
+            ..RecordHeader::new(RecordKind::Object, &[], value)
+        };
+        let fits = held.value.encode(|value| self.flows.of(hash).fits(&header(value)));
+        (!fits).then_some(Declined::TooLarge)
     }
 
     /// Creates the entry in memory of a new object.
@@ -196,8 +208,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         let refreshing = AtomicBool::new(false);
         let uses = AtomicU8::new(0);
         let held = |lifetime| {
-            let on_flash = false;
-            Held { value, weight, lifetime, on_flash, placement, refreshing, uses }
+            let (on_flash, removals) = (false, None);
+            Held { value, weight, lifetime, on_flash, removals, placement, refreshing, uses }
         };
         let for_memory = floe_memory::InsertOptions::new();
         let Some(live) = options.live.or(self.time_to_live) else {
@@ -235,7 +247,10 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         }
         let (placement, refreshing) = (Placement::Both, AtomicBool::new(false));
         let (on_flash, uses) = (true, AtomicU8::new(0));
-        (Held { value, weight, lifetime, on_flash, placement, refreshing, uses }, options)
+        let removals = self.flows.stripes().removals();
+        let held =
+            Held { value, weight, lifetime, on_flash, removals, placement, refreshing, uses };
+        (held, options)
     }
 
     /// Reads an object for memory, as the load of its key. The place is looked up within the load,
@@ -249,7 +264,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         let place = store.index.peek(hash).ok_or(Miss)?;
         let key_bytes = key.len();
         let found = store.read(hash, place, key, |record| self.entry(hash, record)).await;
-        self.finish_load(key_bytes, found.ok().flatten().flatten())
+        let found = self.whole_entry(hash, place, found.ok().flatten().flatten()).await;
+        self.finish_load(key_bytes, found)
     }
 
     /// Reads an object for memory, as [`Shared::load_from_flash`] does, blocking.
@@ -261,10 +277,24 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         let store = self.store(hash);
         let place = store.index.peek(hash).ok_or(Miss)?;
         let found = store.read_blocking(hash, place, key, |record| self.entry(hash, record));
-        self.finish_load(key.len(), found.ok().flatten().flatten())
+        let found = found.ok().flatten().flatten().and_then(|(stored, lifetime)| {
+            Some((self.whole_blocking(hash, place, stored)?, lifetime))
+        });
+        self.finish_load(key.len(), found)
     }
 
-    pub(crate) fn entry(&self, hash: u64, record: &Record<'_>) -> Option<(V, Lifetime)> {
+    /// Reads the parts of the value in an entry, if it is in parts.
+    pub(crate) async fn whole_entry(
+        &self,
+        hash: u64,
+        place: Place,
+        entry: Option<(Stored<V>, Lifetime)>,
+    ) -> Option<(V, Lifetime)> {
+        let (stored, lifetime) = entry?;
+        Some((self.whole(hash, place, stored).await?, lifetime))
+    }
+
+    pub(crate) fn entry(&self, hash: u64, record: &Record<'_>) -> Option<(Stored<V>, Lifetime)> {
         Some((self.decode(hash, record)?, record.header.lifetime))
     }
 
@@ -284,22 +314,78 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         count(if is_hit { &counters.hits } else { &counters.misses });
     }
 
-    /// Decodes the value of a record.
-    pub(crate) fn decode(&self, hash: u64, record: &Record<'_>) -> Option<V> {
+    /// Decodes the value of a record, unless it is in parts.
+    pub(crate) fn decode(&self, hash: u64, record: &Record<'_>) -> Option<Stored<V>> {
+        if record.header.in_parts {
+            return self.in_parts(hash, &record.header, record.value);
+        }
         let value = match record.header.compressed {
             None => V::decode(record.value),
             Some(how) => self.decompress(hash, how, record.value),
         };
-        self.count_decoded(hash, value)
+        self.count_decoded(hash, value).map(Stored::Whole)
     }
 
-    /// Decodes a value that it may share.
+    /// Decodes a value that it may share, unless it is in parts.
     pub(crate) fn decode_shared(
         &self,
         hash: u64,
         header: &RecordHeader,
         value: Bytes,
+    ) -> Option<Stored<V>> {
+        match header.in_parts {
+            true => self.in_parts(hash, header, &value),
+            false => self.decode_whole(hash, header, value).map(Stored::Whole),
+        }
+    }
+
+    fn in_parts(&self, hash: u64, header: &RecordHeader, list: &[u8]) -> Option<Stored<V>> {
+        let list = self.count_decoded(hash, PartsList::decode(list))?;
+        Some(Stored::InParts(*header, list))
+    }
+
+    /// Reads the parts of a value, if it is in parts.
+    pub(crate) async fn whole(&self, hash: u64, place: Place, stored: Stored<V>) -> Option<V> {
+        match stored {
+            Stored::Whole(value) => Some(value),
+            Stored::InParts(header, list) => {
+                // In a box: other futures need not be as large.
+                let value = Box::pin(self.store(hash).read_parts(&list)).await;
+                self.join_parts(hash, place, &header, value)
+            }
+        }
+    }
+
+    /// Reads the parts of a value as [`Shared::whole`] does, blocking.
+    pub(crate) fn whole_blocking(&self, hash: u64, place: Place, stored: Stored<V>) -> Option<V> {
+        match stored {
+            Stored::Whole(value) => Some(value),
+            Stored::InParts(header, list) => {
+                let value = self.store(hash).read_parts_blocking(&list);
+                self.join_parts(hash, place, &header, value)
+            }
+        }
+    }
+
+    /// Decodes a value whose parts were read. Without all of its parts, the object is gone.
+    fn join_parts(
+        &self,
+        hash: u64,
+        place: Place,
+        header: &RecordHeader,
+        value: Option<Vec<u8>>,
     ) -> Option<V> {
+        let Some(value) = value else {
+            let store = self.store(hash);
+            if store.index.remove_at(hash, place.address).is_some() {
+                count(&store.counters.evicted);
+            }
+            return None;
+        };
+        self.decode_whole(hash, header, value.into())
+    }
+
+    fn decode_whole(&self, hash: u64, header: &RecordHeader, value: Bytes) -> Option<V> {
         let value = match header.compressed {
             None => V::decode_shared(value),
             Some(how) => self.decompress(hash, how, &value),
@@ -308,11 +394,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
     }
 
     fn decompress(&self, hash: u64, how: Compressed, value: &[u8]) -> Option<V> {
-        let most = self.store(hash).log.geometry.max_record_bytes();
+        let most = self.store(hash).log.geometry.max_object_bytes();
         V::decode_shared(decompress(how, value, most)?.into())
     }
 
-    fn count_decoded(&self, hash: u64, value: Option<V>) -> Option<V> {
+    fn count_decoded<T>(&self, hash: u64, value: Option<T>) -> Option<T> {
         if value.is_none() {
             count(&self.store(hash).counters.undecoded);
         }
@@ -338,8 +424,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         }
         let stripe = flow.store.stripes.of(hash);
         let record = stripe.departing(hash)?.record();
-        let value = (record.key == key).then(|| self.decode(hash, &record)).flatten()?;
-        Some((value, record.header.lifetime))
+        // It is whole, though its parts may be on flash already.
+        match (record.key == key).then(|| self.decode(hash, &record)).flatten()? {
+            Stored::Whole(value) => Some((value, record.header.lifetime)),
+            Stored::InParts(..) => None,
+        }
     }
 
     /// Returns the value of a key that has not reached flash, or the key's hash and bytes.
@@ -376,7 +465,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         }
         self.flows.drain_fully();
         // Memory's objects are appended as if they had left it.
-        let since = self.flows.stripes().now();
+        let way = Way { since: self.flows.stripes().now(), uses: None, removals: None };
         for item in self.memory.iter() {
             let (key, held) = (item.key(), item.value());
             let is_there = held.on_flash && {
@@ -385,7 +474,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
             };
             let may_go = held.placement != Placement::MemoryOnly;
             if !is_there && may_go && !held.lifetime.is_expired(seconds_now()) {
-                let sent = self.flows.send(key, &held.value, held.lifetime, (since, None));
+                let sent = self.flows.send(key, &held.value, held.lifetime, way);
                 if let Err(reason) = sent {
                     self.tell(key, reason);
                 }

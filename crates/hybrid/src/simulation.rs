@@ -4,8 +4,8 @@
 //! none of them. All decisions are made by the code of the running cache, in the caller's thread.
 //! The seeds of hashes are fixed, so equal requests have equal results.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use crate::codec::Value;
 use crate::flash::FlashSwitch;
@@ -15,9 +15,14 @@ use crate::open_error::OpenError;
 use crate::sparse::SparseFlash;
 use crate::stats::Stats;
 
-/// Bytes of the longest value that is passed to the store. It is too large for any segment.
-const LONGEST: usize = 16 << 20;
-static ZEROS: [u8; LONGEST] = [0; LONGEST];
+/// Bytes of the longest value that is passed to the store. It is too large for any flash.
+const LONGEST: usize = (1 << 30) + 1;
+
+/// Returns zeros, which take no memory before they are read.
+fn zeros() -> &'static [u8] {
+    static ZEROS: OnceLock<Vec<u8>> = OnceLock::new();
+    ZEROS.get_or_init(|| vec![0; LONGEST])
+}
 
 /// A value of zeros, of which only the length is kept.
 #[derive(Debug, Clone, Copy)]
@@ -25,7 +30,7 @@ struct Zeros(u64);
 
 impl Value for Zeros {
     fn encode<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
-        with(&ZEROS[..LONGEST.min(self.bytes())])
+        with(&zeros()[..LONGEST.min(self.bytes())])
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {

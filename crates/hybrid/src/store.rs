@@ -13,9 +13,9 @@ use twox_hash::XxHash3_64;
 use crate::admission::{Gate, Offer};
 use crate::flash::{Buffer, Flash};
 use crate::format::{
-    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, PAGE_BYTES, Record, RecordHeader, RecordKind,
-    SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, UNIT_BYTES, crc, footer_bytes,
-    seconds_now,
+    ENTRY_BYTES, FooterEntry, Geometry, LengthCode, Lifetime, PAGE_BYTES, PartsList, Record,
+    RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, UNIT_BYTES,
+    crc, footer_bytes, seconds_now,
 };
 use crate::index::{Index, Inserted, Place};
 use crate::log::{Evict, Log, Refused};
@@ -27,6 +27,11 @@ use crate::read_times::ReadClock;
 const READ_BYTES: usize = 1 << 20;
 /// Gap between two records up to which they are read together, in bytes.
 const READ_GAP: usize = 64 << 10;
+
+/// Parts of a large object that are read at a time.
+const PARTS_AT_ONCE: usize = 8;
+/// Difference of the seeds of the hashes of parts and of keys.
+const PART_SEED: u64 = 0x7061_7274_7061_7274;
 
 /// Counters of the store.
 #[derive(Debug, Default)]
@@ -59,6 +64,11 @@ pub(crate) struct StoreCounters {
 
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed); // a statistic
+}
+
+/// Returns the hash of the key of a part, which is none of the keys of objects.
+fn hash_part(seed: u64, key: &[u8]) -> u64 {
+    hash_key(seed ^ PART_SEED, key)
 }
 
 /// Returns the hash of an encoded key, the same in all versions of Floe.
@@ -106,6 +116,8 @@ pub(crate) struct Store<T> {
     /// The admission to flash; `None` admits everything.
     pub(crate) gate: Option<Gate>,
     pub(crate) pace: Pace,
+    /// Number of large objects appended, for the identities of their parts.
+    pub(crate) large: AtomicU64,
 }
 
 /// The result of searching a buffer for a key's record.
@@ -125,11 +137,11 @@ impl<T> Store<T> {
     pub(crate) fn examine<R>(
         bytes: &[u8],
         salt: u32,
-        key: &[u8],
+        (kind, key): (RecordKind, &[u8]),
         read: impl FnOnce(&Record<'_>) -> R,
     ) -> Found<R> {
         let Some(record) = Record::decode(bytes, salt) else { return Found::Damaged };
-        if record.header.kind != RecordKind::Object || record.key != key {
+        if record.header.kind != kind || record.key != key {
             return Found::Mistaken;
         }
         if record.header.lifetime.is_expired(seconds_now()) {
@@ -212,7 +224,7 @@ impl<T> Store<T> {
         Ok((buffer, skip, salt))
     }
 
-    /// Looks up a record and reads it, blocking.
+    /// Looks up the record of an object and reads it, blocking.
     pub(crate) fn read_blocking<R>(
         &self,
         hash: u64,
@@ -220,12 +232,107 @@ impl<T> Store<T> {
         key: &[u8],
         read: impl Fn(&Record<'_>) -> R,
     ) -> io::Result<Option<R>> {
-        if let Some(found) = self.read_resident(hash, place, key, &read) {
+        self.read_kind_blocking(hash, place, (RecordKind::Object, key), read)
+    }
+
+    fn read_kind_blocking<R>(
+        &self,
+        hash: u64,
+        place: Place,
+        key: (RecordKind, &[u8]),
+        read: impl Fn(&Record<'_>) -> R,
+    ) -> io::Result<Option<R>> {
+        if let Some(found) = self.read_resident_kind(hash, place, key, &read) {
             return Ok(found);
         }
         let (buffer, skip, salt) =
             self.read_pages(place).inspect_err(|_| count(&self.counters.failed_reads))?;
         Ok(self.judge(hash, place, Self::examine(&buffer[skip..], salt, key, read)))
+    }
+
+    /// Appends a part of a large object, and points the index to it.
+    pub(crate) fn append_part(
+        &self,
+        list: &PartsList,
+        number: u32,
+        lifetime: Lifetime,
+        part: &[u8],
+    ) -> Result<(), Refused> {
+        let key = list.key(number);
+        let hash = hash_part(self.hash_seed, &key);
+        let mut header = RecordHeader::new(RecordKind::Part, &key, part);
+        header.lifetime = lifetime;
+        let head = header.encode(&key, part);
+        let _stripe = self.stripes.of(hash);
+        let (place, _) = self.log.append(hash, &header, &head, (&key, part), false)?;
+        if let Inserted::Replaced(_) = self.index.insert(hash, place) {
+            count(&self.counters.collided);
+        }
+        Ok(())
+    }
+
+    /// Returns a list of parts for a stored value of this many bytes. No other list has its
+    /// identity.
+    pub(crate) fn new_parts(&self, bytes: usize) -> PartsList {
+        let (_, session) = self.log.identity();
+        let number = self.large.fetch_add(1, Ordering::Relaxed); // unique, without an order
+        let id = session << 32 | number & u64::from(u32::MAX);
+        PartsList { id, bytes: bytes as u32, part_bytes: self.log.geometry.part_bytes() }
+    }
+
+    /// Reads the value of a large object, blocking. `None` if a part is missing or damaged.
+    pub(crate) fn read_parts_blocking(&self, list: &PartsList) -> Option<Vec<u8>> {
+        let mut value = Vec::with_capacity(list.bytes as usize);
+        for number in 0..list.count() {
+            let key = list.key(number);
+            let hash = hash_part(self.hash_seed, &key);
+            let (place, _) = self.index.look_up(hash)?;
+            let read = |record: &Record<'_>| record.value.to_vec();
+            let key = (RecordKind::Part, &key[..]);
+            let part = self.read_kind_blocking(hash, place, key, read).ok()??;
+            value.extend_from_slice(&part);
+        }
+        (value.len() == list.bytes as usize).then_some(value)
+    }
+
+    /// Reads the value of a large object, some parts at a time. `None` if a part is missing or
+    /// damaged.
+    pub(crate) async fn read_parts(&self, list: &PartsList) -> Option<Vec<u8>> {
+        let mut value = vec![0; list.bytes as usize];
+        let numbers: Vec<u32> = (0..list.count()).collect();
+        for numbers in numbers.chunks(PARTS_AT_ONCE) {
+            let (mut ranges, mut reads) = (Vec::new(), Vec::new());
+            for &number in numbers {
+                let key = list.key(number);
+                let hash = hash_part(self.hash_seed, &key);
+                let (place, _) = self.index.look_up(hash)?;
+                let into = &mut value[list.range(number)];
+                let part = |record: &Record<'_>| record.value.to_vec();
+                let resident = self.read_resident_kind(hash, place, (RecordKind::Part, &key), part);
+                match resident {
+                    Some(part) => {
+                        let part = part.filter(|part| part.len() == into.len())?;
+                        into.copy_from_slice(&part);
+                    }
+                    None => {
+                        let key = (RecordKind::Part, key.to_vec());
+                        let (range, pending) = self.begin_reading(hash, place, key);
+                        ranges.push(range);
+                        reads.push((number, pending));
+                    }
+                }
+            }
+            let readings = self.log.flash.start_all(&ranges);
+            for (reading, (number, pending)) in readings.into_iter().zip(reads) {
+                let (_, part) = self.end_shared_read(pending, reading.await).ok()??;
+                let into = &mut value[list.range(number)];
+                if part.len() != into.len() {
+                    return None;
+                }
+                into.copy_from_slice(&part);
+            }
+        }
+        Some(value)
     }
 
     /// Looks up a record and reads it without blocking.
@@ -254,6 +361,16 @@ impl<T> Store<T> {
         key: &[u8],
         read: impl Fn(&Record<'_>) -> R,
     ) -> Option<Option<R>> {
+        self.read_resident_kind(hash, place, (RecordKind::Object, key), read)
+    }
+
+    fn read_resident_kind<R>(
+        &self,
+        hash: u64,
+        place: Place,
+        key: (RecordKind, &[u8]),
+        read: impl Fn(&Record<'_>) -> R,
+    ) -> Option<Option<R>> {
         let examine = |bytes: &[u8], salt| Self::examine(bytes, salt, key, &read);
         Some(self.judge(hash, place, self.log.read_resident(place, examine)?))
     }
@@ -266,12 +383,21 @@ impl<T> Store<T> {
         place: Place,
         key: Vec<u8>,
     ) -> ((u64, usize), PendingRead) {
+        self.begin_reading(hash, place, (RecordKind::Object, key))
+    }
+
+    fn begin_reading(
+        &self,
+        hash: u64,
+        place: Place,
+        (kind, key): (RecordKind, Vec<u8>),
+    ) -> ((u64, usize), PendingRead) {
         let (offset, len, skip) = self.log.pages(place);
         let (at, _) = self.log.geometry.locate(place.address);
         let salt = self.log.segment_in(at).salt();
         self.count_read(len);
         let timed = self.begin_timing(len);
-        ((offset, len), PendingRead { hash, place, key, skip, salt, timed })
+        ((offset, len), PendingRead { hash, place, kind, key, skip, salt, timed })
     }
 
     /// Ends a lookup: checks the bytes read and returns the header and
@@ -281,10 +407,10 @@ impl<T> Store<T> {
         pending: PendingRead,
         buffer: io::Result<Buffer>,
     ) -> io::Result<Option<(RecordHeader, Bytes)>> {
-        let PendingRead { hash, place, key, skip, salt, timed } = pending;
+        let PendingRead { hash, place, kind, key, skip, salt, timed } = pending;
         let buffer = buffer.inspect_err(|_| count(&self.counters.failed_reads))?;
         self.end_timing(timed);
-        let found = Self::examine(&buffer[skip..], salt, &key, |record| record.header);
+        let found = Self::examine(&buffer[skip..], salt, (kind, &key), |record| record.header);
         let Some(header) = self.judge(hash, place, found) else { return Ok(None) };
         let start = skip + header.head_bytes() + key.len();
         let value = Bytes::from_owner(buffer).slice(start..start + header.value_bytes);
@@ -310,8 +436,8 @@ impl<T> Store<T> {
         bytes: &[u8],
         read: impl Fn(&Record<'_>) -> R,
     ) -> Option<R> {
-        let PendingRead { hash, place, key, skip, salt, .. } = pending;
-        let found = Self::examine(&bytes[*skip..], *salt, key, read);
+        let PendingRead { hash, place, kind, key, skip, salt, .. } = pending;
+        let found = Self::examine(&bytes[*skip..], *salt, (*kind, key), read);
         self.judge(*hash, *place, found)
     }
 
@@ -384,6 +510,7 @@ impl<T> Store<T> {
 pub(crate) struct PendingRead {
     hash: u64,
     place: Place,
+    kind: RecordKind,
     key: Vec<u8>,
     /// Offset of the record in the pages that are read.
     skip: usize,
@@ -449,7 +576,7 @@ impl<T> Evict for Evictor<T> {
         };
         let mut kept = Vec::new();
         let mut budget = (store.keep_share * geometry.segment_bytes as f64) as usize;
-        for entry in entries.into_iter().filter(|entry| entry.kind == RecordKind::Object) {
+        for entry in entries.into_iter().filter(|entry| entry.kind.is_indexed()) {
             let address = geometry.address(place, entry.offset);
             match store.index.uses_at(entry.hash, address) {
                 Some(uses)
@@ -607,6 +734,7 @@ pub(crate) fn scan_records(bytes: &[u8], hash_seed: u64, id: SegmentId) -> Vec<F
 pub(crate) fn hash_of(record: &Record<'_>, hash_seed: u64) -> u64 {
     match (record.header.kind, record.key.try_into()) {
         (RecordKind::Removal, Ok(hash)) => u64::from_le_bytes(hash),
+        (RecordKind::Part, _) => hash_part(hash_seed, record.key),
         _ => hash_key(hash_seed, record.key),
     }
 }

@@ -15,7 +15,7 @@ use crate::codec::{Key, Value};
 use crate::flash::{Buffer, Flash, Reading};
 use crate::flow::{Flow, lock};
 use crate::format::Lifetime;
-use crate::shared::{Miss, Shared};
+use crate::shared::{Miss, Shared, Stored};
 use crate::store::{PendingRead, count};
 
 /// Most keys of a batch.
@@ -142,6 +142,8 @@ where
                 let (range, pending) = store.begin_read(hash, place, bytes);
                 let arrived = batch.record(range).await;
                 let found = end_read(shared, hash, &pending, &arrived);
+                drop(arrived); // its buffer, before the parts of a large object are read
+                let found = shared.whole_entry(hash, place, found).await;
                 shared.finish_load(key_bytes, found)
             };
             shared.memory.loads().get_async(key, load).await.is_ok()
@@ -194,7 +196,7 @@ fn end_read<K: Key + Send + Sync + 'static, V: Value>(
     hash: u64,
     pending: &PendingRead,
     arrived: &Arrived,
-) -> Option<(V, Lifetime)> {
+) -> Option<(Stored<V>, Lifetime)> {
     let bytes = &arrived.buffer.as_ref()?[arrived.offset..];
     shared.store(hash).check_read(pending, bytes, |record| shared.entry(hash, record))?
 }

@@ -63,7 +63,7 @@ fn an_object_too_large_for_memory_is_declined_by_a_reason() {
         seen.push(cache.insert(key, value(key, 60_000)));
     }
     assert!(seen.contains(&Inserted::ToFlash) || seen.contains(&Inserted::InMemory), "{seen:?}");
-    assert_eq!(cache.insert(1, value(1, 1 << 20)), Inserted::Declined(Declined::TooLarge));
+    assert_eq!(cache.insert(1, value(1, 9 << 20)), Inserted::Declined(Declined::TooLarge));
     assert_eq!(reasons.lock().unwrap()[&Declined::TooLarge], 1);
     let stats = cache.stats().flash;
     assert_eq!(stats.declined_too_large, 1);

@@ -7,6 +7,7 @@ mod compression;
 mod drives;
 mod inspection;
 mod kills;
+mod large;
 mod loads;
 mod options;
 mod reopening;
@@ -200,8 +201,29 @@ fn large_objects_go_to_flash_and_too_large_ones_are_told() {
         );
     }
     assert!((0..40).all(|key| cache.get_blocking(&key) == Some(value(key, 240 << 10))));
-    assert_eq!(cache.insert(1, value(1, 1 << 20)), Inserted::Declined(Declined::TooLarge));
+    assert_eq!(cache.insert(1, value(1, 9 << 20)), Inserted::Declined(Declined::TooLarge));
     assert_eq!(cache.get_blocking(&1), None, "an older object was served");
+}
+
+#[test]
+fn an_object_that_memory_holds_longer_than_flash_goes_there_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = open(&folder.path().join("cache"), 1 << 20, 8 << 20);
+    let to_flash = InsertOptions::new().to_flash();
+    cache.insert_with(0, value(0, 1000), to_flash);
+    // Memory has a copy from the second hit on. Flash keeps its own twice, for these hits.
+    for key in 1..40_000 {
+        assert_eq!(cache.get_blocking(&0), Some(value(0, 1000)), "{key}");
+        cache.insert_with(key, value(key, 1000), to_flash);
+    }
+    // Used objects take its place in memory.
+    for key in 40_000..44_000 {
+        cache.insert(key, value(key, 1000));
+        (0..3).for_each(|_| assert!(cache.get_blocking(&key).is_some()));
+    }
+    let before = cache.stats().memory.hits;
+    assert_eq!(cache.get_blocking(&0), Some(value(0, 1000)));
+    assert_eq!(cache.stats().memory.hits, before, "the test is about objects on flash");
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn insertions_tell_why_an_object_is_declined() {
     let declined = |reason| Inserted::Declined(reason);
     let key = |at: u64| at.to_le_bytes().to_vec();
     assert_eq!(cache.insert(vec![1; 70_000], vec![1]), declined(Declined::TooLarge));
-    assert_eq!(cache.insert(key(1), vec![1; 2 << 20]), declined(Declined::TooLarge));
+    assert_eq!(cache.insert(key(1), vec![1; 9 << 20]), declined(Declined::TooLarge));
     let large = vec![1; 7 << 19];
     let kept_off = InsertOptions::new().memory_only();
     cache.insert(key(2), vec![2]);
