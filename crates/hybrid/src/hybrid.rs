@@ -72,6 +72,15 @@ pub struct Hybrid<K: Key + Send + Sync + 'static, V: Value> {
     pub(crate) shared: Arc<Shared<K, V>>,
 }
 
+/// The result of a lookup beyond memory, before flash is read.
+enum OnFlash<V> {
+    Absent,
+    /// On its way from memory to flash.
+    Departing(V),
+    /// The place by the index, and the uses before.
+    Placed(Place, u8),
+}
+
 impl<K: Key + Send + Sync + 'static, V: Value> Clone for Hybrid<K, V> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
@@ -272,16 +281,64 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         found
     }
 
+    /// Returns the value of a key, as [`get_blocking`](Self::get_blocking) does. `around` is given
+    /// the read of flash, if one is needed, and must call it. It can give up a lock of the caller
+    /// meanwhile, such as that of an interpreter.
+    pub fn get_blocking_around<Q>(
+        &self,
+        key: &Q,
+        around: impl FnOnce(&mut (dyn FnMut() + Send)),
+    ) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Key + ToOwned<Owned = K> + Sync + ?Sized,
+    {
+        if let Some(value) = self.shared.in_memory(key) {
+            return Some(value);
+        }
+        let hash = self.shared.hash(key);
+        let found = match self.find_on_flash(hash, key) {
+            OnFlash::Absent => None,
+            OnFlash::Departing(value) => Some(value),
+            OnFlash::Placed(place, uses) => {
+                let mut found = None;
+                around(&mut || found = self.read_placed(hash, key, place, uses));
+                found
+            }
+        };
+        self.shared.count_flash(hash, found.is_some());
+        found
+    }
+
     fn get_from_flash_blocking<Q>(&self, hash: u64, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Key + ToOwned<Owned = K> + ?Sized,
     {
-        let departing = key.encode_key(|key| self.shared.departing(hash, key));
-        if let Some((value, _)) = departing {
-            return Some(value);
+        match self.find_on_flash(hash, key) {
+            OnFlash::Absent => None,
+            OnFlash::Departing(value) => Some(value),
+            OnFlash::Placed(place, uses) => self.read_placed(hash, key, place, uses),
         }
-        let (place, uses) = self.shared.store(hash).look_up(hash)?;
+    }
+
+    /// Looks a key up in the index and among the objects on their way to flash. Counts a use.
+    fn find_on_flash<Q: Key + ?Sized>(&self, hash: u64, key: &Q) -> OnFlash<V> {
+        if let Some((value, _)) = key.encode_key(|key| self.shared.departing(hash, key)) {
+            return OnFlash::Departing(value);
+        }
+        match self.shared.store(hash).look_up(hash) {
+            Some((place, uses)) => OnFlash::Placed(place, uses),
+            None => OnFlash::Absent,
+        }
+    }
+
+    /// Reads an object that the index has. `uses` is the number of uses before.
+    fn read_placed<Q>(&self, hash: u64, key: &Q, place: Place, uses: u8) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Key + ToOwned<Owned = K> + ?Sized,
+    {
         if uses == 0 {
             return key.encode_key(|key| self.read_once_blocking(hash, place, key));
         }
