@@ -511,7 +511,7 @@ impl Cache {
 ///
 /// # Errors
 /// When the argument has another type or is not positive.
-fn duration(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Duration> {
+pub(crate) fn duration(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds = match given.extract::<f64>() {
         Ok(seconds) => seconds,
         Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => {
@@ -537,7 +537,7 @@ fn duration(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Duration> {
 
 /// An optional argument for which omission differs from `None`.
 #[derive(Debug, Clone)]
-struct OrMissing<'py>(pub(crate) Option<Bound<'py, PyAny>>);
+pub(crate) struct OrMissing<'py>(pub(crate) Option<Bound<'py, PyAny>>);
 
 impl<'py> FromPyObject<'_, 'py> for OrMissing<'py> {
     type Error = PyErr;

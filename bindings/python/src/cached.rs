@@ -14,7 +14,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::cache::Cache;
-use crate::flight::{Listening, Part, Waited};
+use crate::flight::{FAILURES_MAX, Listening, Part, PendingLoad};
 use crate::key::{Call, Key, Probe};
 use crate::mapping::{Mapping, Stats};
 use crate::waits::{self, lock};
@@ -29,11 +29,6 @@ pub(crate) struct Calls {
     typed: bool,
     function: u64,
 }
-
-/// Number of failed loads by others for which one caller waits, before it loads by itself. So a
-/// source that has recovered is asked once, and one that keeps failing does not make its callers
-/// wait for each other.
-const FAILURES_MAX: usize = 2;
 
 /// Codes for the shape of arguments in a key, so that `f(1, 2)` and `f((1, 2))` differ.
 const SINGLE: u64 = 0;
@@ -161,22 +156,21 @@ impl Mapping {
 
     /// Stores the result of a load and wakes its waiters. The result is not stored if the key was
     /// changed meanwhile or the value is too heavy.
-    fn finish(&self, key: &Key, part: &Part, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn finish(
+        &self,
+        key: &Key,
+        flight: &Arc<PendingLoad>,
+        value: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let py = value.py();
         let weight = self.weigh(value);
-        self.flights.land(key, &part.flight, || {
+        self.flights.land(key, flight, || {
             if let Ok(Some(weight)) = weight {
                 self.place(key.clone_ref(py), value, weight, InsertOptions::new());
             }
         });
-        self.flights.end(py, &part.flight, Some(value.clone().unbind()));
+        self.flights.end(py, flight, Some(value.clone().unbind()));
         weight.map(drop)
-    }
-
-    /// Ends a load that has failed or was cancelled, and wakes its waiters.
-    fn give_up(&self, py: Python<'_>, key: &Key, part: &Part) {
-        self.flights.land(key, &part.flight, || ());
-        self.flights.end(py, &part.flight, None);
     }
 }
 
@@ -208,12 +202,12 @@ impl Ticket {
 
     /// Ends the load with its result.
     fn finish(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.cache.get().mapping()?.finish(&self.key, &self.part, value)
+        self.cache.get().mapping()?.finish(&self.key, &self.part.flight, value)
     }
 
     /// Ends the load without a result.
     fn give_up(&self, py: Python<'_>) -> PyResult<()> {
-        self.cache.get().mapping()?.give_up(py, &self.key, &self.part);
+        self.cache.get().mapping()?.flights.give_up(py, &self.key, &self.part.flight);
         Ok(())
     }
 
@@ -386,31 +380,12 @@ impl CachedFunction {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, cache) = (args.py(), self.calls.mapping()?);
         let function = self.function.bind(py);
-        let load = waits::current(py)?;
-        let mut failures = 0;
-        loop {
-            let part = cache.join(py, key, None, load.as_ref());
-            if part.leads {
-                let origin = part.flight.origin();
-                let result = waits::run(py, origin, || function.call(args, kwargs));
-                match &result {
-                    Ok(value) => cache.finish(key, &part, value)?,
-                    Err(_) => cache.give_up(py, key, &part),
-                }
-                return result;
-            }
-            if failures == FAILURES_MAX {
-                break;
-            }
-            match part.flight.wait(py, load.as_ref())? {
-                Waited::Loaded(value) => return Ok(value),
-                Waited::Failed => failures += 1,
-                // It waits for this thread, as a function that calls itself for the same key does.
-                Waited::Alone => break,
-            }
-        }
-        let result = function.call(args, kwargs);
-        cache.flights.count_alone(result.is_err());
-        result
+        cache.flights.load(
+            py,
+            key,
+            || cache.store.peek(key)?.object(py),
+            || function.call(args, kwargs),
+            |flight, value| cache.finish(key, flight, value),
+        )
     }
 }

@@ -27,6 +27,11 @@ use crate::waits::{self, Origin, Wait, Waiter, lock};
 /// Interval at which a waiting thread checks for signals, such as an interrupt by the user.
 const LOOK_FOR_SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
+/// Number of failed loads by others for which one caller waits, before it loads by itself. So a
+/// source that has recovered is asked once, and one that keeps failing does not make its callers
+/// wait for each other.
+pub(crate) const FAILURES_MAX: usize = 2;
+
 #[derive(Debug)]
 enum Progress {
     /// Functions to call at the end of the load, by number.
@@ -311,10 +316,63 @@ impl PendingLoads {
         }
     }
 
+    /// Returns the result of a load of a key. At most one `run` is in progress for a key: other
+    /// callers wait for its result. `look` checks once more whether the value is in the cache.
+    /// `finish` stores the result and [ends](Self::end) the load.
+    ///
+    /// # Errors
+    /// When `run` or `finish` raise an exception in this caller.
+    pub(crate) fn load<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Key,
+        look: impl Fn() -> Option<Bound<'py, PyAny>>,
+        run: impl Fn() -> PyResult<Bound<'py, PyAny>>,
+        finish: impl Fn(&Arc<PendingLoad>, &Bound<'py, PyAny>) -> PyResult<()>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let load = waits::current(py)?;
+        let mut failures = 0;
+        loop {
+            let part = self.join(py, key, None, load.as_ref(), &look);
+            let flight = &part.flight;
+            if part.leads {
+                let result = waits::run(py, flight.origin(), &run);
+                match &result {
+                    Ok(value) => finish(flight, value)?,
+                    Err(_) => self.give_up(py, key, flight),
+                }
+                return result;
+            }
+            if failures == FAILURES_MAX {
+                break;
+            }
+            match flight.wait(py, load.as_ref())? {
+                Waited::Loaded(value) => return Ok(value),
+                Waited::Failed => failures += 1,
+                // It waits for this thread, as a function that calls itself for the same key does.
+                Waited::Alone => break,
+            }
+        }
+        let result = run();
+        self.count_alone(result.is_err());
+        result
+    }
+
+    /// Ends a load that has failed or was cancelled, and wakes its waiters.
+    pub(crate) fn give_up(&self, py: Python<'_>, key: &Key, flight: &Arc<PendingLoad>) {
+        self.land(key, flight, || ());
+        self.end(py, flight, None);
+    }
+
     /// Counts a load that ran beside another one of the same key.
     pub(crate) fn count_alone(&self, has_failed: bool) {
         self.loads.fetch_add(1, Ordering::Relaxed);
         self.failed_loads.fetch_add(has_failed.into(), Ordering::Relaxed);
+    }
+
+    /// Returns whether no load is in progress.
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.under_way).flights.is_empty()
     }
 
     /// Detaches the load of a key, so that its result is not stored.

@@ -13,6 +13,7 @@
 mod cache;
 mod cached;
 mod flight;
+mod hybrid;
 mod identity;
 mod key;
 mod lab;
@@ -21,6 +22,7 @@ mod mapping;
 mod pointer;
 mod slot;
 mod sort;
+mod stored;
 mod waits;
 
 /// Atomics of [`mod@pointer`], whose model test replaces them by those of a model checker.
@@ -39,6 +41,8 @@ mod _floe {
     use crate::cache::Cache;
     #[pymodule_export]
     use crate::cached::{CachedFunction, Calls, Listener, Ticket};
+    #[pymodule_export]
+    use crate::hybrid::HybridStore;
     #[pymodule_export]
     use crate::lab::{Trace, model, model_policies, policies, replay, simulate, simulate_own};
     #[pymodule_export]

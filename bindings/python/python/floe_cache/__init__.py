@@ -16,7 +16,17 @@ from collections.abc import MutableMapping as _MutableMapping
 
 from floe_cache._cached import CachedCoroutine, CacheInfo, cached
 from floe_cache._floe import Cache, CachedFunction, Stats
+from floe_cache._hybrid import HybridCache, Memoized
 
 _MutableMapping.register(Cache)
 
-__all__ = ["Cache", "CacheInfo", "CachedCoroutine", "CachedFunction", "Stats", "cached"]
+__all__ = [
+    "Cache",
+    "CacheInfo",
+    "CachedCoroutine",
+    "CachedFunction",
+    "HybridCache",
+    "Memoized",
+    "Stats",
+    "cached",
+]
