@@ -250,10 +250,10 @@ pub(crate) struct InRequest {
 }
 
 impl InRequest {
-    /// Mean number of requests at once, from its value at the start and now.
-    pub(crate) fn mean_at_once(&self) -> f64 {
-        let now = self.fetches.requests.load(Ordering::Relaxed).max(1);
-        (self.at_once + now) as f64 / 2.0
+    /// Returns the number of requests at once, at the start or now, whichever is larger: of those
+    /// that begin together, the first ones find none at the start, and the last ones none now.
+    pub(crate) fn at_once(&self) -> f64 {
+        self.fetches.requests.load(Ordering::Relaxed).max(self.at_once) as f64
     }
 }
 

@@ -166,7 +166,8 @@ impl Ghosts {
         own.or_else(|| self.all.best(kind, &price))
     }
 
-    /// Notes a read of aligned bytes of an object.
+    /// Notes a read of aligned bytes of an object. Reads of one call are requested at once: the
+    /// weight of each is its share of the call.
     pub(crate) fn read(
         &mut self,
         object: u64,
@@ -174,13 +175,21 @@ impl Ghosts {
         kind: ReadKind,
         len: u64,
         range: &Range<u64>,
+        weight: f64,
     ) {
         let mut kind = kind;
         for index in range.start / REGION..range.end.div_ceil(REGION) {
             if self.follows(object, index) {
                 let start = index * REGION;
                 let within = range.start.max(start) - start..range.end.min(start + REGION) - start;
-                self.read_region((object, index), prefix, kind, (len - start).min(REGION), within);
+                self.read_region(
+                    (object, index),
+                    prefix,
+                    kind,
+                    (len - start).min(REGION),
+                    within,
+                    weight,
+                );
             }
             kind = ReadKind::Run; // the rest of a read goes on where its start ended
         }
@@ -200,6 +209,7 @@ impl Ghosts {
         kind: ReadKind,
         len: u64,
         range: Range<u64>,
+        weight: f64,
     ) {
         let exact = BLOCKS.len();
         if !self.regions.contains_key(&key) && self.regions.len() >= MOST_REGIONS {
@@ -256,8 +266,8 @@ impl Ghosts {
                     }
                 }
                 match server.filter(|_| !misses) {
-                    Some(fetcher) => add(fetcher, size, 1.0, 0.0, 0.0),
-                    None => add(kind as usize, size, 1.0, 1.0, 0.0),
+                    Some(fetcher) => add(fetcher, size, weight, 0.0, 0.0),
+                    None => add(kind as usize, size, weight, weight, 0.0),
                 }
             }
         }
@@ -308,7 +318,7 @@ mod tests {
         let mut ghosts = Ghosts::new(1 << 30);
         for at in 0..256 {
             let kind = if at == 0 { ReadKind::Start } else { ReadKind::Run };
-            ghosts.read(1, 1, kind, 64 * M, &(at * 128 * K..(at + 1) * 128 * K));
+            ghosts.read(1, 1, kind, 64 * M, &(at * 128 * K..(at + 1) * 128 * K), 1.0);
         }
         assert_eq!(ghosts.best(1, ReadKind::Run, price), Some(16 * M));
         assert_eq!(ghosts.best(1, ReadKind::Jump, price), None);
@@ -322,7 +332,7 @@ mod tests {
         let mut random = SmallRng::seed_from_u64(1);
         for _ in 0..2000 {
             let at = random.random_range(0..(64u64 << 30) / UNIT) * UNIT;
-            ghosts.read(1, 1, ReadKind::Jump, 64 << 30, &(at..at + UNIT));
+            ghosts.read(1, 1, ReadKind::Jump, 64 << 30, &(at..at + UNIT), 1.0);
         }
         assert_eq!(ghosts.best(1, ReadKind::Jump, price), Some(UNIT));
         assert!(ghosts.regions.len() <= MOST_REGIONS);
@@ -334,7 +344,7 @@ mod tests {
         let mut random = SmallRng::seed_from_u64(1);
         for _ in 0..500 {
             let at = random.random_range(0..32 * M / UNIT) * UNIT;
-            ghosts.read(1, 1, ReadKind::Jump, 32 * M, &(at..at + UNIT));
+            ghosts.read(1, 1, ReadKind::Jump, 32 * M, &(at..at + UNIT), 1.0);
         }
         assert!(ghosts.best(1, ReadKind::Jump, price) >= Some(M));
     }
@@ -347,7 +357,7 @@ mod tests {
             for round in 0..64 {
                 for block in 0..256 {
                     let at = block * M + round * 4 * UNIT;
-                    ghosts.read(1, 1, ReadKind::Jump, 256 * M, &(at..at + UNIT));
+                    ghosts.read(1, 1, ReadKind::Jump, 256 * M, &(at..at + UNIT), 1.0);
                 }
             }
             let best = ghosts.best(1, ReadKind::Jump, price).unwrap();

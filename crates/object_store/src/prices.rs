@@ -11,6 +11,8 @@ const GUESS_WEIGHT: f64 = 0.1;
 const KEPT: f64 = 0.99;
 /// Samples beside other requests from which the gain of parallel requests is known.
 const ENOUGH: f64 = 8.0;
+/// Requests beside others do not hinder each other if they take at most so many times as long.
+const UNHINDERED: f64 = 1.2;
 /// A request counts at most as so many times the predicted time, so that one stall teaches little.
 const LONGEST: f64 = 8.0;
 
@@ -59,8 +61,12 @@ pub(crate) struct Prices {
     alone: Line,
     /// Requests beside others.
     beside: Line,
-    /// Mean number of requests at once, of those beside others.
-    neighbours: f64,
+    /// Time beyond the latency that requests beside others took, in seconds.
+    taken: f64,
+    /// Time that each would have taken alone, beyond the latency.
+    alone_time: f64,
+    /// Sum of those times, each multiplied by the number of requests at once.
+    in_turn: f64,
     /// Sum of the weights of the samples of `beside`, without the guesses.
     beside_samples: f64,
     request: f64,
@@ -73,7 +79,9 @@ impl Prices {
         Self {
             alone: Line::default(),
             beside: Line::default(),
-            neighbours: 0.0,
+            taken: 0.0,
+            alone_time: 0.0,
+            in_turn: 0.0,
             beside_samples: 0.0,
             request: GUESSED_REQUEST,
             byte: GUESSED_BYTE,
@@ -81,8 +89,8 @@ impl Prices {
         }
     }
 
-    /// Adds the time of a request, from its start to its last byte. `at_once` is the mean number
-    /// of requests in flight meanwhile, this one included.
+    /// Adds the time of a request, from its start to its last byte. `at_once` is the number of
+    /// requests in flight meanwhile, this one included.
     pub(crate) fn add(&mut self, bytes: u64, seconds: f64, at_once: f64) {
         let bytes = bytes as f64;
         let predicted = self.request + bytes * self.byte;
@@ -95,11 +103,19 @@ impl Prices {
         line.age();
         line.add(bytes, seconds, 1.0);
         if at_once >= 1.5 {
-            self.neighbours += (at_once - self.neighbours) / (self.beside_samples + 1.0).min(70.0);
+            // Where no request was alone, the guess stands for them: if it is wrong, fewer requests
+            // at once follow, which shows it.
+            let (request, byte) = self.alone.solve();
+            let taken = (seconds - request).max(0.0);
+            self.taken = self.taken * KEPT + taken;
+            let alone = bytes * byte.max(1e-12);
+            self.alone_time = self.alone_time * KEPT + alone;
+            self.in_turn = self.in_turn * KEPT + at_once * alone;
             self.beside_samples = self.beside_samples * KEPT + 1.0;
         }
-        let line = match self.alone.weight < ENOUGH && self.beside_samples > self.alone.weight {
-            true => &self.beside, // little else is known
+        // Beside others a request may wait for the link, which is not its price.
+        let line = match self.alone.weight < 2.0 && self.beside_samples > 2.0 {
+            true => &self.beside,
             false => &self.alone,
         };
         let (request, byte) = line.solve();
@@ -124,14 +140,23 @@ impl Prices {
     }
 
     /// Number of requests at once that are worth it for one range, at most `most`. It is 1 where
-    /// the connections share one link that a single one fills.
+    /// the connections share one link that a single one fills, and `most` before enough is known.
     pub(crate) fn lanes(&self, most: u64) -> u64 {
+        self.known_lanes(most).unwrap_or(most.max(1))
+    }
+
+    /// Returns [`lanes`](Self::lanes), or `None` before enough is known.
+    pub(crate) fn known_lanes(&self, most: u64) -> Option<u64> {
         if self.beside_samples < ENOUGH {
-            return most.max(1);
+            return None;
         }
-        let (_, slope) = self.beside.solve();
-        let gain = self.neighbours * self.byte / slope.max(1e-12);
-        if gain < 1.3 { 1 } else { (gain.round() as u64).clamp(2, most.max(2)) }
+        let gain = self.in_turn / self.taken.max(1e-9);
+        let lanes = match self.taken <= self.alone_time * UNHINDERED {
+            true => 2.0 * gain, // more at once may be better still
+            false if gain < 1.3 => 1.0,
+            false => gain,
+        };
+        Some((lanes.round() as u64).clamp(1, most.max(1)))
     }
 }
 
@@ -180,6 +205,9 @@ mod tests {
         let mut own = shared.clone();
         learn(&mut shared, 0.030, 4.0 * GUESSED_BYTE, 4.0);
         learn(&mut own, 0.030, GUESSED_BYTE, 4.0);
-        assert_eq!((shared.lanes(8), own.lanes(8)), (1, 4));
+        assert_eq!((shared.lanes(8), own.lanes(8)), (1, 8));
+        let mut never_alone = Prices::new();
+        learn(&mut never_alone, 0.030, 4.0 * GUESSED_BYTE, 4.0);
+        assert_eq!(never_alone.lanes(8), 1);
     }
 }

@@ -325,7 +325,7 @@ async fn receive(
     let time = inner.now().saturating_sub(started).saturating_sub(cached_in);
     let bytes = asked.end - asked.start;
     inner.counters.fetched_bytes.fetch_add(bytes, Relaxed);
-    lock(&inner.planner).prices.add(bytes, time.as_secs_f64(), request.mean_at_once());
+    lock(&inner.planner).prices.add(bytes, time.as_secs_f64(), request.at_once());
     Ok(())
 }
 

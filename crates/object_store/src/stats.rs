@@ -58,6 +58,8 @@ pub struct Stats {
     pub request_time: Duration,
     /// Bytes that one connection brings in a second, as it was learned.
     pub bytes_per_second: f64,
+    /// Requests at once that are worth it for one range, as it was learned.
+    pub parallel: u64,
     /// The price that requests and bytes have had so far, in dollars.
     pub dollars: f64,
 }

@@ -102,13 +102,23 @@ impl CachedStore {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Brings ranges of an object into the cache. Ranges may reach beyond its end.
+    /// Brings ranges of an object into the cache, by windows. Ranges may reach beyond its end.
     ///
     /// # Errors
     /// The error of the store.
     pub async fn prefetch(&self, location: &Path, ranges: &[Range<u64>]) -> Result<()> {
         self.inner.counters.reads.fetch_add(1, Relaxed);
-        self.read_clamped(location, ranges).await.map(drop)
+        for range in ranges {
+            let mut at = range.start;
+            while at < range.end {
+                // No more than a window is in memory at once.
+                let window = lock(&self.inner.planner).window();
+                let end = range.end.min(at.saturating_add(window));
+                let (known, ..) = self.read_clamped(location, &[at..end]).await?;
+                at = if end < known.meta.size { end } else { range.end };
+            }
+        }
+        Ok(())
     }
 
     /// Keeps ranges of an object in memory, beside the limit of the cache, until the returned pin
@@ -148,9 +158,9 @@ impl CachedStore {
         let (requests, heads) =
             (counters.requests.load(Relaxed), counters.head_requests.load(Relaxed));
         let fetched_bytes = counters.fetched_bytes.load(Relaxed);
-        let (request, byte) = {
+        let (request, byte, parallel) = {
             let planner = lock(&inner.planner);
-            (planner.prices.request(), planner.prices.byte())
+            (planner.prices.request(), planner.prices.byte(), planner.lanes())
         };
         Stats {
             reads: counters.reads.load(Relaxed),
@@ -169,6 +179,7 @@ impl CachedStore {
             in_flight_bytes: inner.fetches.bytes(),
             request_time: Duration::from_secs_f64(request),
             bytes_per_second: 1.0 / byte,
+            parallel,
             dollars: (requests + heads) as f64 / 1e6 * inner.dollars_per_million_requests
                 + fetched_bytes as f64 / 1e9 * inner.dollars_per_gigabyte,
         }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 use std::path::Path as File;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -37,6 +37,14 @@ const CHUNK: u64 = 64 << 10;
 pub(crate) struct Remote {
     pub(crate) requests: Arc<AtomicU64>,
     pub(crate) bytes: Arc<AtomicU64>,
+    /// The time at which the link that all connections share is free; none if each has its own.
+    pub(crate) link: Option<Arc<Mutex<Instant>>>,
+}
+
+/// Returns the time of some bytes on a link.
+fn transfer(bytes: u64) -> Duration {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(BANDWIDTH);
+    Duration::from_nanos(nanos as u64)
 }
 
 impl fmt::Display for Remote {
@@ -72,12 +80,21 @@ impl ObjectStore for Remote {
         let bytes = if options.head { 0 } else { range.end - range.start };
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         // The time of the whole body is exact: each chunk comes at its time from the start.
-        let begun = Instant::now();
-        let body = stream::iter((0..bytes).step_by(CHUNK as usize)).then(move |at| async move {
+        let (begun, link) = (Instant::now(), self.link.clone());
+        let body = stream::iter((0..bytes).step_by(CHUNK as usize)).then(move |at| {
             let end = (at + CHUNK).min(bytes);
-            let nanos = u128::from(end) * 1_000_000_000 / u128::from(BANDWIDTH);
-            tokio::time::sleep_until(begun + Duration::from_nanos(nanos as u64)).await;
-            Ok(Bytes::from_static(&ZEROES[..(end - at) as usize]))
+            let arrival = match &link {
+                None => begun + transfer(end),
+                Some(link) => {
+                    let mut free = link.lock().unwrap();
+                    *free = Instant::now().max(*free) + transfer(end - at);
+                    *free
+                }
+            };
+            async move {
+                tokio::time::sleep_until(arrival).await;
+                Ok(Bytes::from_static(&ZEROES[..(end - at) as usize]))
+            }
         });
         Ok(GetResult {
             payload: GetResultPayload::Stream(body.boxed()),
@@ -192,15 +209,25 @@ pub(crate) struct Outcome {
     pub(crate) dollars: Option<f64>,
 }
 
-/// Runs a load on a store without a cache, or on one that fetches by a rule.
-pub(crate) fn run(load: Load, fetch: Option<FetchSize>, memory: u64, scale: Scale) -> Outcome {
+/// Runs a load on a store without a cache, or on one that fetches by a rule. Connections may share
+/// one link.
+pub(crate) fn run(
+    load: Load,
+    fetch: Option<FetchSize>,
+    is_shared: bool,
+    memory: u64,
+    scale: Scale,
+) -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .unwrap();
-    let remote = Remote::default();
+    let mut remote = Remote::default();
+    if is_shared {
+        remote.link = Some(Arc::new(Mutex::new(runtime.block_on(async { Instant::now() }))));
+    }
     let cached = fetch.map(|fetch| caching(&remote, fetch, memory, folder.path()));
     let store: Arc<dyn ObjectStore> = match &cached {
         Some(cached) => Arc::new(cached.clone()),

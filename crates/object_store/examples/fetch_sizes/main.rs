@@ -26,22 +26,28 @@ fn main() {
         ("4 MiB", Some(FetchSize::Fixed(4 << 20))),
         ("adaptive", Some(FetchSize::Adaptive)),
     ];
-    println!("| load | fetch | time | requests | MB | $ a million reads |");
-    println!("|---|---|---:|---:|---:|---:|");
-    for (name, load) in [
-        ("points", Load::Points),
-        ("scans", Load::Scans),
-        ("columns", Load::Columns),
-        ("all at once", Load::All),
-    ] {
-        for (size, fetch) in sizes {
-            let Outcome { time, requests, bytes, dollars } = run(load, fetch, MEMORY, SCALE);
-            let dollars = dollars.map_or("–".to_owned(), |dollars| format!("{dollars:.3}"));
-            println!(
-                "| {name} | {size} | {:.2} s | {requests} | {:.0} | {dollars} |",
-                time.as_secs_f64(),
-                bytes as f64 / 1e6
-            );
+    for is_shared in [false, true] {
+        println!(
+            "{}:\n\n| load | fetch | time | requests | MB | $ a million reads |",
+            if is_shared { "\nOne link for all connections" } else { "A link for each connection" }
+        );
+        println!("|---|---|---:|---:|---:|---:|");
+        for (name, load) in [
+            ("points", Load::Points),
+            ("scans", Load::Scans),
+            ("columns", Load::Columns),
+            ("all at once", Load::All),
+        ] {
+            for (size, fetch) in sizes {
+                let outcome = run(load, fetch, is_shared, MEMORY, SCALE);
+                let Outcome { time, requests, bytes, dollars } = outcome;
+                let dollars = dollars.map_or("–".to_owned(), |dollars| format!("{dollars:.3}"));
+                println!(
+                    "| {name} | {size} | {:.2} s | {requests} | {:.0} | {dollars} |",
+                    time.as_secs_f64(),
+                    bytes as f64 / 1e6
+                );
+            }
         }
     }
     let [memory, flash] = [MEMORY, 8 << 20].map(warm_read);

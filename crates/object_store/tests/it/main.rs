@@ -6,6 +6,7 @@ mod conformance;
 mod faulty;
 mod model;
 mod reads;
+mod threads;
 
 use std::path::Path;
 
