@@ -662,14 +662,9 @@ impl HybridStore {
         let (store, bytes) = (cache.store()?, value.len());
         let _lock = cache.lock(py, &key);
         match cache.insert(py, &store, key, value, InsertOptions::new())? {
-            Inserted::Declined(Declined::TooLarge) => {
-                let stats = store.stats().flash;
-                let largest = stats.capacity_bytes / stats.segments.max(1);
-                Err(PyValueError::new_err(format!(
-                    "a value of {bytes} bytes is too large: it must be less than a segment of \
-                    {largest} bytes"
-                )))
-            }
+            Inserted::Declined(Declined::TooLarge) => Err(PyValueError::new_err(format!(
+                "a value of {bytes} bytes is too large: it may have an eighth of flash, and 1 GiB"
+            ))),
             _ => Ok(()),
         }
     }
