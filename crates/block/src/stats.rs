@@ -76,30 +76,29 @@ counters! {
             metric: "floe_cache_ordered_blocks_total",
             with: "admit",
         },
-        /// Smallest blocks fetched, or begun to be, before they were asked for, because they come
-        /// next in a stream.
+        /// Smallest blocks whose read-ahead was started, because they come next in a stream.
         pub prefetched_blocks: u64 = Counter {
             json: "prefetched_blocks",
             metric: "floe_cache_prefetched_blocks_total",
         },
-        /// Bytes fetched before they were asked for, because they came next in a stream.
+        /// Bytes read ahead, because they come next in a stream.
         pub prefetched_bytes: u64 = Counter {
             json: "prefetched_bytes",
             metric: "floe_cache_prefetched_bytes_total",
         },
-        /// Smallest blocks fetched before they were asked for that were read before they left.
+        /// Smallest blocks read ahead that were then read before they were evicted.
         pub prefetched_used_blocks: u64 = Counter {
             json: "prefetched_used_blocks",
             metric: "floe_cache_prefetched_used_blocks_total",
         },
         /// Operations of the cache device that failed and were made good or given up.
         pub cache_errors: u64,
-        /// Bytes of reads and writes that went past the cache because its device had been given up.
+        /// Bytes of reads and writes that bypassed the cache because its device had failed.
         pub bypassed_bytes: u64 = Counter {
             json: "bypassed_bytes",
             metric: "floe_cache_bypassed_bytes_total",
         },
-        /// Bytes that cleaning has brought to backing devices.
+        /// Bytes of dirty data written to the backing devices.
         pub cleaned_bytes: u64 = Counter {
             json: "cleaned_bytes",
             metric: "floe_cache_cleaned_bytes_total",
@@ -150,11 +149,11 @@ counters! {
         pub blocks: Vec<(u64, u64)>,
         /// Bytes of valid data in the cache.
         pub valid_bytes: u64 = Gauge { json: "valid_bytes", metric: "floe_cache_valid_bytes" },
-        /// Bytes in the cache that the backing devices do not have yet.
+        /// Bytes of dirty data: newer in the cache than on the backing devices.
         pub dirty_bytes: u64 = Gauge { json: "dirty_bytes", metric: "floe_cache_dirty_bytes" },
-        /// Bytes that only memory has.
+        /// Bytes of written data that only memory holds.
         pub held_bytes: u64 = Gauge { metric: "floe_memory_dirty_bytes", with: "memory" },
-        /// Reads answered from memory; they are among the requests, as hits.
+        /// Reads answered from memory; they are also counted as requests and hits.
         pub memory_hits: u64 = Counter {
             metric: "floe_memory_read_hits_total",
             with: "memory",
@@ -171,7 +170,7 @@ counters! {
         /// Memory held for valid and dirty bits, and in a persistent cache for a checksum of each
         /// sector.
         pub sector_metadata_bytes: u64 = Gauge {},
-        /// Memory of what decides what comes into the cache.
+        /// Memory used by the admission.
         pub admission_bytes: u64 = Gauge {
             metric: "floe_cache_admission_memory_bytes",
             with: "admit",
@@ -181,22 +180,22 @@ counters! {
         pub declined_blocks: Vec<u64>,
         /// Shards that have given the cache device up.
         pub degraded_shards: u64 = Gauge {},
-        /// Sectors of the cache devices whose content was not what had been stored, each counted
+        /// Sectors of the cache devices whose content differed from what was stored, each counted
         /// once.
         pub corrupt_sectors: u64 = Counter {
             json: "corrupt_sectors",
             metric: "floe_cache_corrupt_sectors_total",
         },
-        /// Sectors of a mirror of which a half did not have what was stored: they were written anew
+        /// Sectors of a mirror that differed from what was stored on one half, and were rewritten
         /// from another half.
         pub mended_sectors: u64 = Counter {
             json: "mended_sectors",
             metric: "floe_cache_mended_sectors_total",
         },
-        /// Bytes of dirty data of which the only copy is gone: they read as errors until they are
-        /// written anew.
+        /// Bytes of dirty data whose only copy is lost: reads of them fail until they are
+        /// overwritten.
         pub lost_bytes: u64 = Gauge { metric: "floe_cache_lost_bytes" },
-        /// Bytes of which some requests are refused, at most, in all tiers: what is lost, and dirty
+        /// Bytes in all tiers for which some requests are refused, at most: lost data, and dirty
         /// data that cannot be read or replaced.
         pub refused_bytes: u64 = Gauge { json: "refused_bytes", metric: "floe_refused_bytes" },
         /// The first runs of lost data of each part, with their volumes.

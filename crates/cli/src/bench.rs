@@ -99,14 +99,15 @@ pub(crate) struct Arguments {
     /// Exponent of Zipf's law, without a trace
     #[arg(long, value_name = "EXPONENT", default_value_t = 0.99, conflicts_with = "trace")]
     theta: f64,
-    /// After a first pass draw chunks of the trace at random, which suits independent requests;
-    /// without a trace it is so
+    /// After a first pass, draw chunks of the trace at random, which suits independent requests;
+    /// always so without a trace
     #[arg(long)]
     shuffle: bool,
-    /// Share of operations, at random, that write [default: those that write in the trace]
+    /// Share of operations that write, chosen at random [default: as in the trace]
     #[arg(long, value_name = "SHARE")]
     writes: Option<f64>,
-    /// Size of a value; 8 or 64 bytes lie in the entry, others in a box of their own
+    /// Size of a value; values of 8 or 64 bytes are stored in the entry, others in an allocation of
+    /// their own
     #[arg(long, value_name = "SIZE", default_value = "64")]
     value: Bytes,
     /// Entries (1000) or shares of the keys (10%)
@@ -138,7 +139,8 @@ pub(crate) struct Arguments {
     /// Clients on all threads together, and so the most requests in flight [default: one a thread]
     #[arg(long, value_name = "LIST")]
     mpl: Option<Counts>,
-    /// Time the emulated disk takes for a miss, any number at once; with 0 a miss goes on at once
+    /// Time of a miss on the emulated disk, which serves any number at once; with 0 a miss takes no
+    /// time
     #[arg(long, value_name = "LIST", default_value = "0")]
     disk_us: Numbers,
     /// The distribution of the disk's times

@@ -82,7 +82,7 @@ pub(crate) struct Arguments {
     /// Overwrite the device's data; a persistent cache is never overwritten
     #[arg(long)]
     overwrite: bool,
-    /// Conclude also from rounds that differ too much among themselves
+    /// Give a result even if the rounds differ too much
     #[arg(long)]
     accept_noise: bool,
     /// `real` time on the devices, or `virtual` time on simulated ones, by the times of their media

@@ -10,6 +10,8 @@ mod bench;
 mod calibrate;
 mod check;
 mod demo;
+#[cfg(test)]
+mod documented;
 mod error;
 mod hybrid;
 mod log;
@@ -73,11 +75,11 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 enum FloeCommand {
-    /// Serve a volume through a cache, over NBD
+    /// Serve volumes through a cache to clients, over NBD and NVMe/TCP
     Serve(Box<serve::Arguments>),
-    /// Make a block device of this machine of a volume, through a cache
+    /// Attach a volume to this machine as a block device, through a cache
     Attach(Box<serve::AttachArguments>),
-    /// Remove a block device of floe attach that is not in use, and end its server
+    /// Detach a block device that is not in use, and end its server
     Detach(attach::DetachArguments),
     /// Show the counters of a running server
     Status(status::Arguments),
@@ -120,14 +122,14 @@ enum FloeCommand {
     Admissions(registered::AdmissionsArguments),
     /// Replay a trace through a cache, on its devices or in virtual time
     Replay(Box<replay::Arguments>),
-    /// Find the settings of a cache for a trace and two media
+    /// Find the best cache settings for a trace and two kinds of devices
     Advise(Box<advise::Arguments>),
     /// Measure caches under load
     #[command(subcommand)]
     Bench(bench::BenchCommand),
-    /// Measure the slowdown of a device's reads by writes, for admission
+    /// Measure how much writes slow down a device's reads, to set an admission
     Calibrate(Box<calibrate::Arguments>),
-    /// Compute throughput from the hit ratio, and the hit ratio past which it falls
+    /// Compute throughput by hit ratio, and the hit ratio past which it falls
     Model(Box<model::Arguments>),
     /// Inspect and convert traces
     #[command(subcommand)]

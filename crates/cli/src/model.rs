@@ -63,18 +63,18 @@ pub(crate) struct Arguments {
     /// Requests in flight
     #[arg(long, value_name = "LIST", default_value = "72")]
     mpl: Counts,
-    /// Time a miss waits for the disk, any number at once
+    /// Time that a miss waits for the disk, which serves any number at once
     #[arg(long, value_name = "LIST", default_value = "100")]
     disk_us: Numbers,
     /// Shares of hits that skip the list, for prob-lru, or for relaxed-lru instead of the measured
     /// ones
     #[arg(long, value_name = "LIST")]
     q: Option<Numbers>,
-    /// Shares of hits that find their entry frozen, and so end before any list
+    /// Shares of hits on frozen entries, which need no list operation
     #[arg(long, value_name = "LIST")]
     frozen: Option<Numbers>,
-    /// Share of the marks left by hits that are written, as they were not there (clock, sieve,
-    /// s3-fifo); `written-mark` of --service is its price
+    /// Share of hits whose mark has to be written because it was not set (clock, sieve, s3-fifo);
+    /// `written-mark` of --service is its price
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     written: f64,
     /// Cores that the requests in flight share [default: one for each]

@@ -67,8 +67,8 @@ floe.toml has the same settings without the dashes, and a table for each volume 
   name = \"pictures\"
   backing = \"file:/dev/vdb\"
 
-FLOE_LOG says what is logged: error, warn, info (the default), debug or trace; debug tells of \
-                        every client.";
+FLOE_LOG says what is logged: error, warn, info (the default), debug or trace; debug adds an event \
+                        for every client.";
 
 const ATTACH_EXAMPLES: &str = "\
 Examples:
@@ -76,9 +76,9 @@ Examples:
   floe attach --backing /dev/vdb --cache /dev/nvme0n1 --write back --volume pictures
   floe attach --config /etc/floe/attach.toml
 
-It prints the block device, such as /dev/ublkb0, when that is there, and serves it until floe \
-                               detach or floe stop. A device in use stays when its server ends: \
-                               its requests wait until the volume is attached again.";
+It prints the name of the block device, such as /dev/ublkb0, when it is ready, and serves it until \
+                               floe detach or floe stop. A device in use stays when its server \
+                               ends: its requests wait until the volume is attached again.";
 
 #[derive(Debug, Args)]
 #[command(after_help = ATTACH_EXAMPLES)]

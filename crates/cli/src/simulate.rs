@@ -79,7 +79,7 @@ pub(crate) struct Arguments {
     /// or from..=to:step
     #[arg(long, value_name = "LIST", required_unless_present = "flash")]
     size: Option<Sizes>,
-    /// Count bytes: objects take their size
+    /// Count bytes instead of objects: each object takes its size
     #[arg(long, conflicts_with = "blocks")]
     bytes: bool,
     /// Simulate a random share of the keys, and print the error of the result (±, with 95 %
@@ -93,7 +93,7 @@ pub(crate) struct Arguments {
     /// Time a miss takes
     #[arg(long, value_name = "MICROSECONDS", conflicts_with = "blocks")]
     miss_us: Option<f64>,
-    /// Time a miss takes longer that puts its object in, with the eviction for it [default: 0]
+    /// Additional time of a miss that inserts its object, with the eviction for it [default: 0]
     #[arg(long, value_name = "MICROSECONDS", conflicts_with = "blocks")]
     insert_us: Option<f64>,
     /// Take the time of a miss from a medium: dram, pmem, optane, nvme, sata-ssd, hdd or cloud

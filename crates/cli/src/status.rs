@@ -97,9 +97,9 @@ fn print(status: &Status) {
     status.shedding.iter().for_each(print_shedding);
     match status.session {
         Some(session) => {
-            output::say!(" the cache outlives the server; it was opened {session} time(s)")
+            output::say!(" the cache is persistent; this is its session {session}")
         }
-        None => output::say!(" the cache ends with the server"),
+        None => output::say!(" the cache is volatile: it ends with the server"),
     }
     status.memory.iter().for_each(print_memory);
     if let Some(advice) = &status.advice {
@@ -112,7 +112,7 @@ fn print(status: &Status) {
     }
     if status.server.spun_seconds > 0.0 {
         output::say!(
-            " processor time burnt in imitating fast media: {:.1} s",
+            " processor time spent on imitating fast media: {:.1} s",
             status.server.spun_seconds
         );
     }
@@ -185,8 +185,10 @@ fn print_content(status: &Status) {
     );
     match status.devices.seconds_to_clean {
         _ if status.cache.dirty_bytes == 0 => {}
-        Some(seconds) => output::say!(" clean in {seconds:.0} s, if cleaned as fast as lately"),
-        None => output::say!(" nothing was cleaned lately"),
+        Some(seconds) => output::say!(
+            " all dirty data is written back in about {seconds:.0} s at the current rate"
+        ),
+        None => output::say!(" no dirty data was written back recently"),
     }
     if status.devices.lost.bytes > 0 {
         output::say!(" DATA LOST: {}", status.devices.lost);
@@ -213,8 +215,8 @@ fn print_counters(status: &Status) {
 
 fn print_admission(admission: &AdmissionStatus) {
     output::say!(
-        " admission {}: {} of {} smallest blocks came in, {} blocks were not made as nothing was \
-         to leave, {} fetched as ordered",
+        " admission {}: {} of {} smallest blocks admitted, {} blocks not created because nothing \
+         was to be evicted, {} fetched on its order",
         admission.admission,
         admission.admitted_blocks,
         admission.offered_blocks,
@@ -258,7 +260,7 @@ fn print_memory(memory: &MemoryStatus) {
     );
     if let Some(admission) = &memory.admission {
         output::say!(
-            " admission {}: {} of {} pages came in",
+            " admission {}: {} of {} pages admitted",
             admission.admission,
             admission.admitted_pages,
             admission.offered_pages
@@ -345,7 +347,7 @@ fn print_mirror(mirror: &MirrorDeviceStatus) {
         output::say!("  {} {}{error}", half.name, half.state);
         if half.mended_bytes > 0 {
             let bytes = output::bytes(half.mended_bytes);
-            output::say!("    {bytes} of it were not what was stored, and were mended");
+            output::say!("    {bytes} of it differed from what was stored, and were repaired");
         }
     }
     if mirror.resync_bytes > 0 {

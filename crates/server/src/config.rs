@@ -57,13 +57,13 @@ settings! {
     /// Settings of one tier of the cache. In a file, those of the first tier are among the settings
     /// of the whole server.
     TierConfig {
-        /// The cache device; Floe creates a missing file
+        /// The cache device; a file that is missing is created
         cache: Option<Spec> { example: "file:/dev/nvme0n1", replayed: true }
         /// Size of the cache, its metadata included
         cache_size: Option<Bytes> {
             default: "the device's size", example: "10GiB", replayed: true
         }
-        /// The write mode: when writes reach which device
+        /// When a write is acknowledged, and which devices it goes to
         write: Option<WriteMode> {
             default: "through", example: "back", replayed: true,
             guide: "configure.md#decide-when-writes-reach-the-volume"
@@ -77,19 +77,20 @@ settings! {
         evict: Option<Evict> {
             default: "lru", example: "sarc:threshold=4", replayed: true, guide: "tuning.md#eviction"
         }
-        /// A result of `floe calibrate`, for parameters that the admission lacks: the target of obp
+        /// A file written by `floe calibrate`, with the target for the admission obp if `admit`
+        /// does not set one
         calibration: Option<PathBuf> {
             default: "what the cache records, if anything", example: "pmem.json", replayed: true
         }
-        /// Sizes of cached blocks, powers of two from 4KiB to 1MiB; without it read misses fetch as
-        /// much as pays
+        /// Sizes of cached blocks, powers of two from 4KiB to 1MiB; if not set, Floe learns how
+        /// much a read miss should fetch
         block_sizes: Option<BlockSizes> {
             default: "those of the existing cache, or all from 16KiB to 1MiB (256KiB in a small \
                       cache)",
             example: "4KiB,64KiB", replayed: true, guide: "tuning.md#block-sizes"
         }
-        /// The share of the cache that may be newer than the volume, with write = back or only; the
-        /// server writes the rest through
+        /// The largest share of the cache that may be dirty, with write = back or only; further
+        /// writes go through to the volume
         dirty_max: Option<Percent> { default: "50%", example: "25%", replayed: true }
         /// The number of shards, parts of the cache; fixed when the cache is made
         shards: Option<u64> {
@@ -97,26 +98,26 @@ settings! {
                       for each thread",
             example: "16", unit: "shards", replayed: true
         }
-        /// Make a new cache at each start, instead of using the one on the device
+        /// Start with an empty cache each time, instead of reusing the one on the device
         volatile: bool { default: "false", guide: "durability.md#the-cache-is-kept" }
     }
 
     /// Settings of the memory tier, which is above all others.
     MemoryConfig {
-        /// Size of the memory tier, all its costs included; it keeps what is read, in pages of
-        /// 4KiB
+        /// Size of a cache in memory above the others, its own records included; it holds pages of
+        /// 4KiB that were read
         memory: Option<Bytes> { example: "8GiB", guide: "tuning.md#memory" }
-        /// When writes reach the tiers below memory; back answers writes from memory and holds up
-        /// to a quarter of it unflushed
+        /// When writes reach the tiers below memory; back acknowledges a write once it is in
+        /// memory, and keeps up to a quarter of the memory unflushed
         memory_write: Option<MemoryWrite> { default: "through", example: "back" }
-        /// The admission of the memory tier, as admit is that of the cache
+        /// The admission of the memory tier, with the same names as admit
         memory_admit: Option<Admissions> {
             default: "always", example: "second-access", guide: "tuning.md#admission"
         }
-        /// Freezing of the hottest pages in memory, as far as that pays
+        /// Freezing of the hottest pages in memory, used only while it is measured to be faster
         memory_freeze: Option<Freeze> { default: "off", example: "adaptive" }
-        /// Times of list operations on this machine, a file as for floe model, for the advice in
-        /// floe status
+        /// A file with the times of list operations on this machine, written by floe bench memory
+        /// --calibrate, for the advice in floe status
         service: Option<PathBuf> {
             default: "the paper's times", example: "times.json", guide: "tuning.md#advice"
         }
@@ -130,8 +131,8 @@ settings! {
             value: "DIR", default: "$STATE_DIRECTORY, /var/lib/floe, or ~/.local/state/floe",
             guide: "durability.md#old-copies"
         }
-        /// The largest share of hits to read from the volume instead of the cache device, as far as
-        /// that is faster
+        /// The largest share of hits to read from the volume instead of the cache device, used only
+        /// while that is faster
         shed: Option<Percent> {
             value: "MOST", default: "none; 50% without a value on the command line",
             bare: Some("50%"), replayed: true, guide: "tuning.md#load-shedding"
@@ -141,46 +142,46 @@ settings! {
             default: "the number of cores, or fewer where shards would be too small",
             example: "4", unit: "threads", range: Some((1, 64)), guide: "tuning.md#threads"
         }
-        /// Serve only when no other server has the volumes, which must be images of Ceph, and take
-        /// them over from one that is dead
+        /// Run as one server of a failover pair: wait while the other one serves, and take over
+        /// when it dies; all volumes must be images of Ceph
         standby: bool { default: "false", guide: "failover.md" }
         /// The time after which a standby takes over from a server that does not renew its lease
         lease: Option<Interval> { default: "5s", example: "10s", guide: "failover.md" }
-        /// The address at which a standby exports its half of the mirror that the pair has as its
-        /// cache
+        /// The address at which a standby exports its half of the pair's mirrored cache
         half_listen: Option<ListenAddress> {
             example: "nbd://10.0.0.2:10811", guide: "failover.md#write-back"
         }
-        /// The longest time that written data stays in the cache or memory only, with a write mode
-        /// or memory-write that keeps writes
+        /// The interval at which written data goes from the cache to the volume (write = back or
+        /// only), and from memory to the tiers below (memory-write = back)
         flush_interval: Option<Interval> { default: "5s", example: "1min", replayed: true }
-        /// The longest time that a server that is to end waits for another machine, such as a
-        /// cluster's, to answer an operation
+        /// At shutdown, the longest time to wait for an answer of another machine, such as a Ceph
+        /// cluster or an NBD server
         stop_timeout: Option<Interval> { default: "1min", example: "10s" }
     }
 
     /// Settings of the addresses for clients, and limits on clients.
     ListenConfig {
-        /// An address for clients; may be repeated
+        /// An address at which clients connect; may be repeated
         listen: Vec<ListenAddress> {
             default: "nbd://127.0.0.1:10809", example: "nbd+unix:///?socket=/run/floe.sock"
         }
-        /// The most clients at a time; the server disconnects further ones
+        /// The most clients at one time; further ones are disconnected
         max_connections: u64 = 1024 {
             default: "1024", example: "100", unit: "clients", range: Some((1, 65536))
         }
-        /// Encryption: on allows clients to encrypt, require demands it
+        /// Encryption of client connections: on allows it, require refuses clients without it
         tls: Option<TlsMode> { default: "off", example: "require", guide: "configure.md#encrypt" }
         /// The directory with ca-cert.pem, server-cert.pem and server-key.pem
         tls_certificates: Option<PathBuf> {
             value: "DIR", example: "/etc/floe/tls", guide: "configure.md#encrypt"
         }
-        /// Serve only clients with a certificate that ca-cert.pem has signed; tls = on demands
-        /// encryption then, too
+        /// Serve only clients with a certificate signed by ca-cert.pem; they must then encrypt,
+        /// also with tls = on
         tls_verify_peer: bool { default: "false", guide: "configure.md#encrypt" }
-        /// The name by which NVMe hosts know this server; one is made where none is given
+        /// The name (NQN) by which NVMe hosts know this server; generated if not set
         nqn: Option<Nqn> { example: "nqn.2026-11.com.example:cache", guide: "nvme.md#names" }
-        /// The name of an NVMe host that may connect, and no other; may be repeated
+        /// The name (NQN) of an NVMe host that may connect; hosts that are not named are refused;
+        /// may be repeated
         nvme_hosts: Vec<Nqn> {
             default: "anyone", example: "nqn.2014-08.org.nvmexpress:uuid:…",
             guide: "nvme.md#who-may-connect"
@@ -190,8 +191,8 @@ settings! {
         nvme_secrets_file: Option<PathBuf> {
             example: "/etc/floe/nvme-secrets", guide: "nvme.md#who-may-connect"
         }
-        /// Allow unencrypted addresses that other machines can reach, and with tls-verify-peer
-        /// those of protocols without certificates
+        /// Allow addresses that other machines can reach without encryption, and beside
+        /// tls-verify-peer protocols that have no certificates
         insecure: bool { default: "false" }
     }
 
@@ -213,7 +214,8 @@ settings! {
         /// A host name, beside localhost, by which clients may call the admin interface over TCP;
         /// may be repeated
         admin_hosts: Vec<String> { example: "cache.example.com" }
-        /// A directory in which volumes and tiers may be that are added later; may be repeated
+        /// A directory from which volumes and tiers may be added to the running server; may be
+        /// repeated
         admin_paths: Option<Vec<PathBuf>> {
             value: "DIR", example: "/srv",
             default: "anywhere for the server's user, otherwise beside the files served"
@@ -222,18 +224,18 @@ settings! {
 
     /// Settings of one volume.
     VolumeConfig {
-        /// The name for clients
+        /// The name of the volume, by which clients ask for it
         name: Option<String> { option: "volume", example: "pictures" }
-        /// The slow device; it may end in ,medium=NAME[,interference=off], and a file in
-        /// ,write-cache=volatile, both for tests
+        /// The device with the volume's data; for tests it may end in
+        /// ,medium=NAME[,interference=off], and a file in ,write-cache=volatile
         backing: Option<Spec> { example: "file:/dev/vdb", replayed: true }
         /// Refuse clients' writes to the volume
         read_only: bool { default: "false" }
-        /// Make a block device of this machine of the volume, instead of offering it to clients
+        /// Attach the volume to this machine as a block device, instead of serving it to clients
         attach: Option<Attach> { example: "ublk", guide: "attach.md", is_option: false }
-        /// Offer an attached volume to clients too, though it can be written on this machine
+        /// Serve an attached volume to clients as well, although this machine can write to it
         share: bool { default: "false", guide: "attach.md#clients-beside-it", is_option: false }
-        /// A text for clients that list the volumes
+        /// A text that clients see when they list the volumes
         description: Option<String> { value: "TEXT", example: "until 2024", is_option: false }
     }
 }

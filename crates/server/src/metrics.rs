@@ -42,11 +42,7 @@ pub(crate) fn render(report: &Report) -> String {
         &[("mode", &report.facts.top().config.mode.to_string())],
         1,
     );
-    page.family(
-        "floe_cache_evict_info",
-        Gauge,
-        "The policy that decides what leaves the cache; always 1.",
-    );
+    page.family("floe_cache_evict_info", Gauge, "The eviction policy of the cache; always 1.");
     page.sample(
         "floe_cache_evict_info",
         &[("policy", &report.facts.top().config.evict.to_string())],
@@ -131,7 +127,7 @@ fn clients(page: &mut Page, report: &Report) {
     page.gauge("floe_connections", "Clients connected.", report.sum.connections.total());
     page.counter(
         "floe_log_lines_dropped_total",
-        "Lines of the log that were dropped because nobody read them in time.",
+        "Lines of the log dropped because its reader was too slow.",
         report.facts.log_lines_dropped,
     );
 }
@@ -216,11 +212,7 @@ fn memory(page: &mut Page, report: &Report) {
     page.sample("floe_memory_write_mode_info", &[("mode", &write.to_string())], 1);
     page.gauge("floe_memory_size_bytes", "Bytes the tier in memory may take.", usage.size_bytes);
     page.gauge("floe_memory_page_bytes", "Bytes of pages in memory.", usage.page_bytes);
-    page.counter(
-        "floe_memory_pages_evicted_total",
-        "Pages that left memory to make room for others.",
-        usage.evictions,
-    );
+    page.counter("floe_memory_pages_evicted_total", "Pages evicted from memory.", usage.evictions);
     if let Some(admission) = &usage.admission {
         let name = "floe_memory_admission_info";
         page.family(name, Gauge, "The admission of memory; always 1.");
@@ -229,7 +221,7 @@ fn memory(page: &mut Page, report: &Report) {
         page.family(
             name,
             Counter,
-            "Pages read or written and not in memory, by whether they came in.",
+            "Pages read or written that were not in memory, by whether they were admitted.",
         );
         page.sample(name, &[("result", "admitted")], admission.admitted);
         page.sample(name, &[("result", "bypassed")], admission.bypassed);
@@ -239,7 +231,7 @@ fn memory(page: &mut Page, report: &Report) {
     page.sample("floe_memory_freezing_phase_info", &[("phase", freezing.phase.name())], 1);
     page.gauge(
         "floe_memory_frozen_ratio",
-        "The share of pages that is to be frozen.",
+        "The share of pages that freezing aims at.",
         freezing.ratio,
     );
     let share = freezing.frozen_share.unwrap_or_default();
@@ -247,7 +239,7 @@ fn memory(page: &mut Page, report: &Report) {
     page.counter("floe_memory_freezings_total", "Times pages were frozen.", freezing.constructed);
     page.counter(
         "floe_memory_freezings_given_up_total",
-        "Times freezing did not pay.",
+        "Times that freezing was given up because it was not faster.",
         freezing.given_up,
     );
 }
@@ -435,7 +427,7 @@ fn cache(page: &mut Page, report: &Report) {
     );
     page.gauge(
         "floe_cache_kept",
-        "1 for a cache that outlives the server.",
+        "1 for a persistent cache, which outlives the server.",
         u64::from(report.facts.top().session.is_some()),
     );
     page.gauge(
@@ -450,17 +442,13 @@ fn cache(page: &mut Page, report: &Report) {
 fn admission(page: &mut Page, report: &Report) {
     let Some(admission) = report.facts.top().config.gate.policy() else { return };
     let counters = &report.sum.stats.counters;
-    page.family(
-        "floe_cache_admission_info",
-        Gauge,
-        "The admission, which decides what comes into the cache; always 1.",
-    );
+    page.family("floe_cache_admission_info", Gauge, "The admission of the cache; always 1.");
     page.sample("floe_cache_admission_info", &[("admission", &admission)], 1);
     let name = "floe_cache_offered_blocks_total";
     page.family(
         name,
         Counter,
-        "Smallest blocks read or written and not cached, by whether they came in.",
+        "Smallest blocks read or written that were not cached, by whether they were admitted.",
     );
     let bypassed = counters.offered_blocks - counters.admitted_blocks;
     page.sample(name, &[("result", "admitted")], counters.admitted_blocks);
@@ -509,7 +497,7 @@ fn tiers(page: &mut Page, report: &Report) {
     page.family(
         name,
         Counter,
-        "Bytes a tier moved from and to its own device, and what is below it.",
+        "Bytes that a tier read and wrote, on its own device and on what is below it.",
     );
     for (tier, Stats { counters, .. }, _) in each() {
         for (device, direction, bytes) in [
@@ -537,7 +525,7 @@ fn tiers(page: &mut Page, report: &Report) {
     gauge(
         "floe_tier_dirty_bytes",
         Gauge,
-        "Bytes in a tier that what is below it does not have yet.",
+        "Bytes of dirty data in a tier: newer than what is below it.",
         &|stats, _| stats.dirty_bytes,
     );
     gauge(
@@ -581,7 +569,7 @@ fn mirrors(page: &mut Page, report: &Report) {
     page.family(
         name,
         Counter,
-        "Bytes of a half that were not what was stored, and were written anew from another half.",
+        "Bytes of a half that differed from what was stored, and were rewritten from another half.",
     );
     for (tier, mirror) in &mirrors {
         for (half, status) in mirror.halves.iter().enumerate() {

@@ -60,7 +60,7 @@ function showModel(status, curve) {
   const advice = status.advice;
   if (!advice || !curve) {
     const why = status.memory
-      ? "No reads lately."
+      ? "No reads recently."
       : "Without a tier in memory each thread has lists of its own: more hits cost no throughput.";
     byId("p-star").replaceChildren(element("p", {}, why));
     return;

@@ -162,7 +162,7 @@ function drawCharts() {
 function cleanTime(status) {
   if (status.dirty_bytes === 0) return "all is clean";
   const seconds = status.seconds_to_clean;
-  return known(seconds) ? `${duration(seconds)}, as fast as lately` : "nothing cleaned lately";
+  return known(seconds) ? `about ${duration(seconds)} at the current rate` : "nothing written back recently";
 }
 
 // Reads go from the top down: a tier gets what those above it missed.
@@ -242,7 +242,7 @@ function showVolumes(point, status) {
 }
 
 function showAdvice(status) {
-  const text = status.advice?.text ?? "No reads lately, so there is none.";
+  const text = status.advice?.text ?? "No advice: there were no reads recently.";
   byId("advice").replaceChildren(element("p", {}, text));
 }
 
