@@ -11,7 +11,9 @@ mod calibrate;
 mod check;
 mod demo;
 #[cfg(test)]
-mod documented;
+mod documented {
+    mod tests;
+}
 mod error;
 mod hybrid;
 mod log;
