@@ -38,7 +38,7 @@ pub async fn check(server: &Arc<dyn ObjectStore>, folder: &File) {
         tests::list_with_delimiter(&store).await;
         tests::rename_and_copy(&store).await;
         tests::put_opts(&store, true).await;
-        println!("the tests of the crate `object_store` pass");
+        println!("six tests of the crate `object_store` pass");
     }
     for seed in 0..5 {
         let folder = scratch();
