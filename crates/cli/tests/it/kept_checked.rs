@@ -155,7 +155,7 @@ fn what_is_dirty_is_written_back_without_a_server() {
         (1, Some(4)),
         "it is still cached"
     );
-    assert!(floe_ok(&["status", "--admin", &server.admin]).contains("it was opened 4 time(s)"));
+    assert!(floe_ok(&["status", "--admin", &server.admin]).contains("this is its session 4"));
     server.end();
 }
 
