@@ -1,7 +1,7 @@
 //! A persistent cache: the volumes, settings and devices with which it is refused.
 
 use crate::common::{Server, Volume, assert_same, floe};
-use crate::kept::{MIB, read, refusal, used, write};
+use crate::kept::{MIB, NEVER, read, refusal, used, write};
 use floe_testkit::pattern;
 
 #[test]
@@ -72,6 +72,39 @@ fn a_volume_changed_behind_the_cache_is_refused() {
         let server = volume.serve();
         assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
         server.end();
+    }
+}
+
+#[test]
+fn an_accepted_volume_is_read_anew_also_where_no_change_was_noticed() {
+    // Few of the sectors in the cache are compared at a start, and hardly all of these.
+    for at in [MIB + (300 << 10), 2 * MIB + (36 << 10), 3 * MIB + (700 << 10)] {
+        for dirty in [false, true] {
+            let mut content = pattern(1, 4 * MIB);
+            let volume = Volume::new(&content, "back").with(&NEVER);
+            let server = volume.serve();
+            assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
+            let piece = pattern(2, 64 << 10);
+            write(&server, MIB, &piece, true);
+            content[MIB..][..piece.len()].copy_from_slice(&piece);
+            if dirty {
+                server.end()
+            } else {
+                server.drain_and_end()
+            }
+
+            content[at] ^= 1;
+            let file = std::fs::OpenOptions::new().write(true).open(volume.path("backing.img"));
+            let file = file.expect("the volume");
+            std::os::unix::fs::FileExt::write_all_at(&file, &content[at..][..1], at as u64)
+                .expect("a change");
+            let mut settings = vec!["--accept-backing"];
+            settings.extend(dirty.then_some("--keep-dirty")); // in case the change is noticed
+            let volume = volume.with(&settings);
+            let server = volume.serve();
+            assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
+            server.end();
+        }
     }
 }
 

@@ -121,7 +121,18 @@ pub(super) fn validate_volumes(
                 );
                 false
             }
-            None => true,
+            None => {
+                // Few sectors are compared: the user may know of a change elsewhere.
+                if force.accept_backing {
+                    kept.forget_clean(old.id);
+                    tracing::warn!(
+                        volume = %volume.name,
+                        kept_bytes = dirty_bytes,
+                        "no change was noticed; it is read anew, as --accept-backing says"
+                    );
+                }
+                true
+            }
             Some(difference) => {
                 let swapped = match difference {
                     Difference::Identity | Difference::Content if !force.accept_backing => {
