@@ -14,7 +14,6 @@ use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::entry::Unused;
 use crate::fork;
-use crate::frozen::Freezing;
 use crate::frozen::freezer::FrozenState;
 use crate::index::DefaultHasher;
 use crate::inner::{Inner, KeepCheck, Listener, Weigher, shape};
@@ -25,6 +24,7 @@ use crate::records::Records;
 use crate::shard::Shards;
 use crate::stats::{Cause, LoadCounts};
 use crate::sync::{Arc, Weak};
+use floe_freeze::Freezing;
 
 /// Builds a cache with settings that differ from the defaults. [`Cache::builder`] makes one.
 ///

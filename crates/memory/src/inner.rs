@@ -20,7 +20,6 @@ use crate::clock::{Clock, Sweep, TICK_US, Ticks};
 use crate::entry::Entry;
 use crate::fork;
 use crate::fork::{Forks, Locks};
-use crate::frozen::FreezeStats;
 use crate::frozen::freezer::{FreezeJob, Freezer, FrozenState};
 use crate::frozen::index::FrozenIndex;
 use crate::frozen::timing::{self, TimedResult};
@@ -36,6 +35,7 @@ use crate::shard::{FastLookup, Shard, Shards};
 use crate::stats::{AdmissionStats, Cause, LoadCounts, Stats};
 use crate::sync::{Arc, MutexGuard, Ordering, lock, lock_until};
 use crate::user_code::FirstPanic;
+use floe_freeze::FreezeStats;
 
 /// Function that returns the weight of an entry.
 pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u32 + Send + Sync>;

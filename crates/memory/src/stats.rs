@@ -1,7 +1,7 @@
 //! Statistics of a cache.
 
-use crate::frozen::FreezeStats;
 use crate::sync::AtomicU64;
+use floe_freeze::FreezeStats;
 
 /// Counts of a shard, changed under the shard's lock. Rare events are counted in a separate box.
 #[derive(Debug, Default)]

@@ -14,13 +14,12 @@
 use std::time::{Duration, Instant};
 
 use equivalent::Equivalent;
+use floe_freeze::{
+    Action, Controller, Done, FreezeStats, Freezing, Latencies, Observations, Phase, Wake,
+};
 use floe_policy::{Cursor, Replacement};
 
-use super::Freezing;
-use super::controller::Controller;
-use super::observe::{Action, Done, Latencies, Observations, Wake};
 use super::timing;
-use super::{FreezeStats, Phase};
 use crate::barrier;
 use crate::budget::Budget;
 use crate::frozen::index::FrozenIndex;
@@ -68,7 +67,7 @@ impl<K, V> Freezer<K, V> {
             index: None,
             retired: Vec::new(),
             is_frozen: false,
-            is_published: options.is_none_or(|options| options.is_published),
+            is_published: options.is_none_or(|options| options.has_index()),
             driver: options.map(Driver::new),
         }
     }
@@ -161,7 +160,9 @@ impl<K, V> FrozenState<K, V> {
     pub(crate) fn new(options: Option<Freezing>) -> Self {
         Self {
             published: AtomicPtr::default(),
-            timed_one_in: AtomicU32::new(options.map_or(0, |options| options.sample_one_in)),
+            timed_one_in: AtomicU32::new(
+                options.map_or(0, |options| options.requests_per_sample()),
+            ),
             is_all: AtomicBool::new(false),
             freezer: Mutex::new(Freezer::new(options)),
             index_bytes: AtomicUsize::new(0),

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::frozen::observe::Latencies;
 use crate::index::KeyHash;
 use crate::sync::{AtomicU64, Ordering};
+use floe_freeze::Latencies;
 
 /// Returns the time since an epoch of the process, which all caches share.
 pub(crate) fn now() -> Duration {

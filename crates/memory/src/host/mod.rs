@@ -42,7 +42,6 @@ use self::handle::{EntryOf, Node, Sums};
 use crate::builder::{BuildError, Builder};
 use crate::cache::Cache;
 use crate::compute::{place, take_out};
-use crate::frozen::Freezing;
 use crate::guard::Keep;
 use crate::hazard::RESERVED;
 use crate::index::DefaultHasher;
@@ -51,6 +50,7 @@ use crate::maintenance;
 use crate::options::InsertOptions;
 use crate::stats::Stats;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, lock};
+use floe_freeze::Freezing;
 
 pub use floe_policy::Priority;
 

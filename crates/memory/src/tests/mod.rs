@@ -1,13 +1,11 @@
-//! Tests of internals of a cache, and of the freeze controller on a simulated machine. They are not
+//! Tests of internals of a cache. They are not
 //! in the files that they test, because models of threads include those files in other crates, with
 //! atomics that work only there.
 
-mod histories;
 mod host_end;
 mod index;
 mod index_growth;
 mod places;
-mod simulation;
 mod windows;
 
 use crate::frozen::index::FrozenIndex;

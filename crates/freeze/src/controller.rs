@@ -12,14 +12,14 @@
 //! ```
 //!
 //! The phases are FrozenHot's (section 3.2). The differences, with their reasons:
-//! - It learns by freezing step by step, see [`super::learner`], so one learner serves every
+//! - It learns by freezing step by step, see [`crate::learner`], so one learner serves every
 //!   policy.
 //! - Freezing all entries is tried with an index that is bypassed in turns, which shows the worth
-//!   of the index ([`super::trials`]). Before the first freeze, the cost of a frozen hit is
+//!   of the index ([`crate::trials`]). Before the first freeze, the cost of a frozen hit is
 //!   unknown, and is not guessed.
 //! - The learned values are a prediction from latencies of different moments. Before the controller
 //!   relies on it, it tries the chosen share in short windows, beside a merged cache that has
-//!   warmed up. The gain must be beyond doubt ([`super::trials::Proof`]).
+//!   warmed up. The gain must be beyond doubt ([`crate::trials::Proof`]).
 //! - Every comparison has an error. A frozen phase ends only on a difference larger than that,
 //!   several times in a row. Then the baseline is measured again before anything is concluded: if
 //!   it is as slow, the load or the machine became slower, and the same ratio is frozen again. The
@@ -31,8 +31,8 @@
 //!   the cost of a refresh includes that time.
 //! - The baseline is measured again on some refreshes, always of a cache that has warmed up: less
 //!   often the longer it agrees. The lifetime follows from the measured drift
-//!   ([`super::trials::Drift`]). An index that has lost so many hits that it does harm for these
-//!   alone is replaced at once ([`super::observe::Prices`]).
+//!   ([`crate::trials::Drift`]). An index that has lost so many hits that it does harm for these
+//!   alone is replaced at once ([`crate::observe::Prices`]).
 //!
 //! It is a state machine without clock, thread or lock: [`Controller::step`] takes the counts of
 //! the cache and returns an action and the time of the next step.
@@ -41,12 +41,12 @@ use std::time::Duration;
 
 use self::parts::{BASELINE, Baseline, FrozenPhases, Lifespan, Report, Schedule};
 use self::serving::Suspect;
-use super::learner::{Choice, Learner, Lesson};
-use super::observe::{
+use crate::learner::{Choice, Learner, Lesson};
+use crate::observe::{
     Action, ControllerStep, Costs, Done, Observations, WINDOW, Wake, Warmth, Windows,
 };
-use super::trials::{Course, IndexTrial, Proof, Worth};
-use super::{FreezeStats, Freezing, Phase};
+use crate::trials::{Course, IndexTrial, Proof, Worth};
+use crate::{FreezeStats, Freezing, Phase};
 
 mod parts;
 mod serving;
@@ -105,7 +105,7 @@ enum State {
 
 /// Controller of freezing for one cache.
 #[derive(Debug, Clone)]
-pub(crate) struct Controller {
+pub struct Controller {
     options: Freezing,
     state: State,
     now: Duration,
@@ -124,7 +124,7 @@ pub(crate) struct Controller {
 
 impl Controller {
     /// Creates the controller of a new cache.
-    pub(crate) fn new(options: Freezing) -> Self {
+    pub fn new(options: Freezing) -> Self {
         let zero = Duration::ZERO;
         let then = if options.ratio.is_some() { Then::Freeze } else { Then::Learn };
         Self {
@@ -144,7 +144,7 @@ impl Controller {
     }
 
     /// Returns the state and counts for the statistics of the cache.
-    pub(crate) fn stats(&self) -> FreezeStats {
+    pub fn stats(&self) -> FreezeStats {
         FreezeStats {
             phase: self.phase(),
             frozen_ns: self.costs.frozen,
@@ -157,7 +157,7 @@ impl Controller {
     }
 
     /// Returns the present phase.
-    pub(crate) fn phase(&self) -> Phase {
+    pub fn phase(&self) -> Phase {
         match &self.state {
             State::WarmingUp { .. } | State::Thawing { after: After::WarmUp(_) | After::Renew } => {
                 Phase::WarmingUp
@@ -176,7 +176,7 @@ impl Controller {
 
     /// Processes the observations since the last step. Returns the next action and the time of the
     /// next step.
-    pub(crate) fn step(&mut self, seen: &Observations) -> ControllerStep {
+    pub fn step(&mut self, seen: &Observations) -> ControllerStep {
         let seen = &Observations { now: seen.now.max(self.now), ..*seen };
         let span = seen.now.saturating_sub(self.now);
         if !span.is_zero() {
@@ -202,7 +202,7 @@ impl Controller {
 
     /// Returns N if one request in N is to be timed from now on. Reading the clock is the cost of
     /// freezing where it does not pay.
-    pub(crate) fn timed_one_in(&self) -> u32 {
+    pub fn timed_one_in(&self) -> u32 {
         let often = self.options.sample_one_in;
         let window = match self.state {
             State::Waiting { .. } => return often.saturating_mul(SPARSER_WAITING),

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use floe_policy::trial::{Difference, Sums};
 
-use super::observe::{Action, Observations, WindowCounts, Windows, share_variance, typical};
-use super::trials::Worth;
+use crate::observe::{Action, Observations, WindowCounts, Windows, share_variance, typical};
+use crate::trials::Worth;
 
 /// Distance between two stops, as a share of the entries.
 const STEP: f64 = 0.02;
@@ -61,7 +61,7 @@ struct Stop {
 
 /// The next step of the learner.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Lesson {
+pub(crate) enum Lesson {
     /// Carry out this action, and step the learner when it is completed.
     Do(Action),
     /// Step the learner at a time or after a number of lookups, whichever comes first.
@@ -79,13 +79,13 @@ pub(super) enum Lesson {
 
 /// A share of the entries, and the expected effect of freezing it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Choice {
-    pub(super) ratio: f64,
+pub(crate) struct Choice {
+    pub(crate) ratio: f64,
     /// Latency of a request without freezing, and the expected gain by it, in nanoseconds.
-    pub(super) expected: Difference,
+    pub(crate) expected: Difference,
     /// Expected share of hits that are on frozen entries.
-    pub(super) frozen_share: f64,
-    pub(super) hit_ratio: f64,
+    pub(crate) frozen_share: f64,
+    pub(crate) hit_ratio: f64,
 }
 
 impl Choice {
@@ -97,7 +97,7 @@ impl Choice {
 
 /// Learner that raises the frozen share from 0 to 100 %.
 #[derive(Debug, Clone)]
-pub(super) struct Learner {
+pub(crate) struct Learner {
     stops: Vec<Stop>,
     /// The share of the entries that is frozen now, and since when; `None` while it is being
     /// extended.
@@ -108,7 +108,7 @@ pub(super) struct Learner {
 }
 
 impl Learner {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             stops: Vec::with_capacity(STOPS),
             here: None,
@@ -119,7 +119,7 @@ impl Learner {
     }
 
     /// Returns the first action.
-    pub(super) fn begin(&mut self) -> Action {
+    pub(crate) fn begin(&mut self) -> Action {
         self.asked = (self.asked + self.stride).min(STOPS);
         self.here = None;
         self.counts = WindowCounts::default();
@@ -127,28 +127,28 @@ impl Learner {
     }
 
     /// Returns the share that is being measured or requested.
-    pub(super) fn ratio(&self) -> f64 {
+    pub(crate) fn ratio(&self) -> f64 {
         self.asked as f64 * STEP
     }
 
     /// Returns the share that was frozen at the last stop.
-    pub(super) fn frozen(&self) -> f64 {
+    pub(crate) fn frozen(&self) -> f64 {
         self.stops.last().map_or(0.0, |stop| stop.ratio)
     }
 
     /// Returns true while an extension is under way.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.here.is_none()
     }
 
     /// Records the completion of an extension.
-    pub(super) fn extended(&mut self, share: f64, now: Duration) {
+    pub(crate) fn extended(&mut self, share: f64, now: Duration) {
         self.here = Some((share.clamp(0.0, 1.0), now));
         self.counts = WindowCounts::default();
     }
 
     /// Processes the observations since the last step.
-    pub(super) fn step(&mut self, seen: &Observations) -> Lesson {
+    pub(crate) fn step(&mut self, seen: &Observations) -> Lesson {
         let Some((ratio, since)) = self.here else {
             return Lesson::Wait { until: seen.now + IDLE_TIME, lookups: u64::MAX };
         };
@@ -183,7 +183,7 @@ impl Learner {
 
     /// Returns true if freezing more can only do harm while it is measured. At the last stops, even
     /// hits without any latency would not have made up for the lost ones.
-    pub(super) fn is_hopeless(&self, baseline: &Windows) -> bool {
+    pub(crate) fn is_hopeless(&self, baseline: &Windows) -> bool {
         let last = &self.stops[self.stops.len().saturating_sub(HOPELESS_STOPS)..];
         last.len() == HOPELESS_STOPS
             && last
@@ -193,7 +193,7 @@ impl Learner {
 
     /// Returns true if freezing all entries only does harm, by the windows in which all were
     /// frozen.
-    pub(super) fn is_hopeless_with(&self, all: &Windows, baseline: &Windows) -> bool {
+    pub(crate) fn is_hopeless_with(&self, all: &Windows, baseline: &Windows) -> bool {
         all.len() >= HOPELESS_STOPS && self.is_worse(&all.total(), baseline)
     }
 
@@ -204,7 +204,7 @@ impl Learner {
 
     /// Returns true if any measured share could gain this much, as a share of the baseline, if hits
     /// took no time at all.
-    pub(super) fn may_gain(&self, baseline: &Windows, margin: f64) -> bool {
+    pub(crate) fn may_gain(&self, baseline: &Windows, margin: f64) -> bool {
         self.stops.iter().any(|stop| {
             self.at_best(&stop.counts, baseline)
                 .is_none_or(|(best, without)| best < (1.0 - margin) * without)
@@ -213,7 +213,7 @@ impl Learner {
 
     /// Returns the best of all shares between 0 and 100 %, and of 100 % as it was tried; `None` if
     /// there were too few observations.
-    pub(super) fn best(
+    pub(crate) fn best(
         &self,
         baseline: &Windows,
         all: &Windows,

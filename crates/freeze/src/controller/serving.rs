@@ -5,11 +5,9 @@ use std::time::Duration;
 use floe_policy::trial::{Difference, trimmed_mean};
 
 use super::{After, Controller, LOOKUPS_FEW, State, Then};
-use crate::frozen::observe::{
-    Action, ControllerStep, Done, Observations, WINDOW, Wake, WindowCounts,
-};
-use crate::frozen::trials::{Monitor, Verdict};
-use crate::frozen::{Lifetime, Phase};
+use crate::observe::{Action, ControllerStep, Done, Observations, WINDOW, Wake, WindowCounts};
+use crate::trials::{Monitor, Verdict};
+use crate::{Lifetime, Phase};
 
 /// Lifetime of the next index, as a part of the age at which the last one was outdated.
 const OLD_PART: f64 = 0.75;

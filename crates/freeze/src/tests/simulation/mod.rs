@@ -15,9 +15,7 @@ use floe_policy::{Access, AnyPolicy, Cursor, Eviction, Slot, mix};
 
 pub(crate) use self::keys::Keys;
 pub(crate) use self::machine::Machine;
-use crate::frozen::controller::Controller;
-use crate::frozen::observe::{Action, Done, Observations, Wake};
-use crate::frozen::{Freezing, Phase};
+use crate::{Action, Controller, Done, Freezing, Observations, Phase, Wake};
 
 const TICK: Duration = Duration::from_millis(5);
 const SAMPLED_ONE_IN: u64 = 10;

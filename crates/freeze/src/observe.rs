@@ -40,18 +40,18 @@ use floe_policy::trial::{Difference, Sums, trimmed_mean};
 
 /// Latencies of the sampled requests in nanoseconds, by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Latencies {
+pub struct Latencies {
     /// Hits on frozen entries.
-    pub(crate) frozen: Sums,
+    pub frozen: Sums,
     /// Hits on other entries, including the promotion and the failed lookup in the frozen index.
-    pub(crate) dynamic: Sums,
+    pub dynamic: Sums,
     /// Misses, from the first lookup to the end of the insertion, including the load.
-    pub(crate) miss: Sums,
+    pub miss: Sums,
 }
 
 impl Latencies {
     /// Returns the latencies that were added after `before`.
-    pub(crate) fn since(&self, before: &Self) -> Self {
+    pub fn since(&self, before: &Self) -> Self {
         let since = |now: Sums, before: Sums| Sums {
             count: now.count.saturating_sub(before.count),
             sum: now.sum - before.sum,
@@ -64,7 +64,8 @@ impl Latencies {
         }
     }
 
-    pub(crate) fn add(&mut self, other: &Self) {
+    /// Adds the latencies of `other`.
+    pub fn add(&mut self, other: &Self) {
         self.frozen += other.frozen;
         self.dynamic += other.dynamic;
         self.miss += other.miss;
@@ -73,50 +74,58 @@ impl Latencies {
 
 /// An action that has been completed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Done {
+pub enum Done {
     /// [`Action::Thaw`]: all entries are in the policy order, and the index is unpublished.
     Thawed,
     /// [`Action::Extend`]: this share of the entries is frozen now. It is less than requested where
     /// entries cannot be frozen.
-    Extended { share: f64 },
-    /// [`Action::Freeze`] or [`Action::FreezeAll`]: the index is published. `took` is the time from
-    /// the action to the publication, `entries` the number of entries in the index.
-    Constructed { took: Duration, entries: u64 },
+    Extended {
+        /// Share of the entries, from 0 to 1.
+        share: f64,
+    },
+    /// [`Action::Freeze`] or [`Action::FreezeAll`]: the index is published.
+    Constructed {
+        /// Time from the action to the publication.
+        took: Duration,
+        /// Number of entries in the index.
+        entries: u64,
+    },
 }
 
 /// Counts and latencies since the last step. Counts start at 0 with each step, so those reported
 /// together with `done` belong to the time before its completion.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Observations {
+pub struct Observations {
     /// Time since any fixed start; never goes back.
-    pub(crate) now: Duration,
+    pub now: Duration,
     /// Hits on frozen entries.
-    pub(crate) frozen_hits: u64,
+    pub frozen_hits: u64,
     /// Hits on entries that are not frozen.
-    pub(crate) dynamic_hits: u64,
+    pub dynamic_hits: u64,
     /// Lookups that did not find their key.
-    pub(crate) misses: u64,
+    pub misses: u64,
     /// Entries inserted under a new key.
-    pub(crate) insertions: u64,
+    pub insertions: u64,
     /// Entries evicted to make room.
-    pub(crate) evictions: u64,
+    pub evictions: u64,
     /// Latencies of the sampled requests.
-    pub(crate) latencies: Latencies,
+    pub latencies: Latencies,
     /// Entries in the cache now.
-    pub(crate) entries: u64,
+    pub entries: u64,
     /// Frozen entries in the cache now.
-    pub(crate) frozen: u64,
+    pub frozen: u64,
     /// Maximum number of entries that the cache may hold, as far as that is known: the limit of
     /// entries, or an estimate by weight.
-    pub(crate) capacity: u64,
+    pub capacity: u64,
     /// Number of threads that made lookups since the last step; at least 1 if there were lookups.
-    pub(crate) threads: u32,
+    pub threads: u32,
     /// The action that was completed, if one was. A completion causes the next step.
-    pub(crate) done: Option<Done>,
+    pub done: Option<Done>,
 }
 
 impl Observations {
-    pub(crate) fn lookups(&self) -> u64 {
+    /// Returns the number of lookups.
+    pub fn lookups(&self) -> u64 {
         self.frozen_hits + self.dynamic_hits + self.misses
     }
 }
@@ -125,7 +134,7 @@ impl Observations {
 /// the controller only returns [`Action::Keep`], or [`Action::Thaw`], which cancels the action
 /// under way.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Action {
+pub enum Action {
     /// Do nothing.
     Keep,
     /// Put all entries back into the policy order (`Eviction::thaw`). Unpublish the index, and free
@@ -163,42 +172,42 @@ pub(crate) enum Action {
 /// The driver need not be exact: 5 ms late is early enough, and more lookups than wanted do no
 /// harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wake {
+pub struct Wake {
     /// Time of the next step, on the scale of [`Observations::now`].
-    pub(crate) at: Duration,
+    pub at: Duration,
     /// Lookups since this step; `u64::MAX` if their number does not matter.
-    pub(crate) lookups: u64,
+    pub lookups: u64,
 }
 
 /// Result of a step of the controller.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct ControllerStep {
+pub struct ControllerStep {
     /// The action to be started now.
-    pub(crate) action: Action,
+    pub action: Action,
     /// The time of the next step.
-    pub(crate) wake: Wake,
+    pub wake: Wake,
 }
 
 /// Shortest length of a window.
-pub(super) const WINDOW: Duration = Duration::from_millis(50);
+pub(crate) const WINDOW: Duration = Duration::from_millis(50);
 /// Number of samples that a window waits for, up to [`PATIENCE`] times its length.
-pub(super) const SAMPLES_MIN: u64 = 30;
+pub(crate) const SAMPLES_MIN: u64 = 30;
 /// Longest length of a window with too few samples, as a multiple of [`WINDOW`].
-pub(super) const PATIENCE: u32 = 10;
+pub(crate) const PATIENCE: u32 = 10;
 /// Minimum number of samples of a useful mean.
 const SAMPLES_FEW: u64 = 4;
 
 /// Latency of each kind of request in nanoseconds; `None` where it is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Costs {
-    pub(super) frozen: Option<f64>,
-    pub(super) dynamic: Option<f64>,
-    pub(super) miss: Option<f64>,
+pub(crate) struct Costs {
+    pub(crate) frozen: Option<f64>,
+    pub(crate) dynamic: Option<f64>,
+    pub(crate) miss: Option<f64>,
 }
 
 impl Costs {
     /// Returns these costs, with those of `other` where they are unknown.
-    pub(super) fn or(&self, other: &Self) -> Self {
+    pub(crate) fn or(&self, other: &Self) -> Self {
         Self {
             frozen: self.frozen.or(other.frozen),
             dynamic: self.dynamic.or(other.dynamic),
@@ -217,57 +226,57 @@ impl fmt::Display for Costs {
 
 /// Counts and sampled latencies of the requests in some span of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct WindowCounts {
-    pub(super) frozen_hits: u64,
-    pub(super) dynamic_hits: u64,
-    pub(super) misses: u64,
-    pub(super) latencies: Latencies,
+pub(crate) struct WindowCounts {
+    pub(crate) frozen_hits: u64,
+    pub(crate) dynamic_hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) latencies: Latencies,
 }
 
 impl WindowCounts {
-    pub(super) fn add(&mut self, seen: &Observations) {
+    pub(crate) fn add(&mut self, seen: &Observations) {
         let Observations { frozen_hits, dynamic_hits, misses, latencies, .. } = *seen;
         self.merge(&Self { frozen_hits, dynamic_hits, misses, latencies });
     }
 
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.frozen_hits += other.frozen_hits;
         self.dynamic_hits += other.dynamic_hits;
         self.misses += other.misses;
         self.latencies.add(&other.latencies);
     }
 
-    pub(super) fn lookups(&self) -> u64 {
+    pub(crate) fn lookups(&self) -> u64 {
         self.frozen_hits + self.dynamic_hits + self.misses
     }
 
-    pub(super) fn hits(&self) -> u64 {
+    pub(crate) fn hits(&self) -> u64 {
         self.frozen_hits + self.dynamic_hits
     }
 
-    pub(super) fn hit_ratio(&self) -> Option<f64> {
+    pub(crate) fn hit_ratio(&self) -> Option<f64> {
         (self.lookups() > 0).then(|| self.hits() as f64 / self.lookups() as f64)
     }
 
     /// Returns the share of hits that were on frozen entries; `None` without hits.
-    pub(super) fn frozen_share(&self) -> Option<f64> {
+    pub(crate) fn frozen_share(&self) -> Option<f64> {
         (self.hits() > 0).then(|| self.frozen_hits as f64 / self.hits() as f64)
     }
 
     /// Returns the latencies of hits of both kinds.
-    pub(super) fn hit_latencies(&self) -> Sums {
+    pub(crate) fn hit_latencies(&self) -> Sums {
         let mut hits = self.latencies.frozen;
         hits += self.latencies.dynamic;
         hits
     }
 
-    pub(super) fn samples(&self) -> u64 {
+    pub(crate) fn samples(&self) -> u64 {
         self.hit_latencies().count + self.latencies.miss.count
     }
 
     /// Returns the mean latency by equation 1 of FrozenHot. A kind of request that was not sampled
     /// costs as much as `elsewhere`.
-    pub(super) fn mean(&self, elsewhere: &Costs) -> Option<f64> {
+    pub(crate) fn mean(&self, elsewhere: &Costs) -> Option<f64> {
         let latencies = &self.latencies;
         let kinds = [
             (self.frozen_hits, latencies.frozen, elsewhere.frozen.or(elsewhere.dynamic)),
@@ -298,7 +307,7 @@ impl<'a> Sum<&'a Self> for WindowCounts {
 }
 
 /// Returns a mean over windows that is insensitive to stalls in a few of them.
-pub(super) fn typical<'a>(
+pub(crate) fn typical<'a>(
     windows: impl Iterator<Item = &'a WindowCounts>,
     sums: impl Fn(&WindowCounts) -> Sums,
 ) -> Option<f64> {
@@ -315,7 +324,7 @@ pub(super) fn typical<'a>(
 
 /// The last closed windows, and the open one.
 #[derive(Debug, Clone)]
-pub(super) struct Windows {
+pub(crate) struct Windows {
     began: Duration,
     open: WindowCounts,
     closed: VecDeque<WindowCounts>,
@@ -323,12 +332,12 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    pub(super) fn new(now: Duration, max: usize) -> Self {
+    pub(crate) fn new(now: Duration, max: usize) -> Self {
         Self { began: now, open: WindowCounts::default(), closed: VecDeque::new(), max }
     }
 
     /// Adds observations to the open window. Returns true if that closed it.
-    pub(super) fn add(&mut self, seen: &Observations) -> bool {
+    pub(crate) fn add(&mut self, seen: &Observations) -> bool {
         self.open.add(seen);
         let (age, samples) = (seen.now.saturating_sub(self.began), self.open.samples());
         if age < WINDOW || samples == 0 || samples < SAMPLES_MIN && age < WINDOW * PATIENCE {
@@ -341,7 +350,7 @@ impl Windows {
     }
 
     /// Adds a window that was closed elsewhere.
-    pub(super) fn push(&mut self, window: WindowCounts) {
+    pub(crate) fn push(&mut self, window: WindowCounts) {
         if self.closed.len() >= self.max {
             self.closed.pop_front();
         }
@@ -349,32 +358,32 @@ impl Windows {
     }
 
     /// Drops the window that was closed last.
-    pub(super) fn drop_last(&mut self) {
+    pub(crate) fn drop_last(&mut self) {
         self.closed.pop_back();
     }
 
     /// Drops the open window, and opens another one at `now`.
-    pub(super) fn interrupt(&mut self, now: Duration) {
+    pub(crate) fn interrupt(&mut self, now: Duration) {
         (self.open, self.began) = (WindowCounts::default(), now);
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.closed.len()
     }
 
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &WindowCounts> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &WindowCounts> {
         self.closed.iter()
     }
 
-    pub(super) fn last(&self) -> Option<&WindowCounts> {
+    pub(crate) fn last(&self) -> Option<&WindowCounts> {
         self.closed.back()
     }
 
-    pub(super) fn total(&self) -> WindowCounts {
+    pub(crate) fn total(&self) -> WindowCounts {
         self.closed.iter().sum()
     }
 
-    pub(super) fn costs(&self) -> Costs {
+    pub(crate) fn costs(&self) -> Costs {
         let of = |sums: fn(&WindowCounts) -> Sums| typical(self.closed.iter(), sums);
         Costs {
             frozen: of(|window| window.latencies.frozen),
@@ -384,19 +393,19 @@ impl Windows {
     }
 
     /// Returns the mean latency of a hit of either kind in nanoseconds.
-    pub(super) fn hit_ns(&self) -> Option<f64> {
+    pub(crate) fn hit_ns(&self) -> Option<f64> {
         typical(self.closed.iter(), WindowCounts::hit_latencies)
     }
 
     /// Returns the mean latency of each window in nanoseconds. Operations sampled in no window cost
     /// as much as `elsewhere`.
-    pub(super) fn means(&self, elsewhere: &Costs) -> Vec<f64> {
+    pub(crate) fn means(&self, elsewhere: &Costs) -> Vec<f64> {
         let costs = self.costs().or(elsewhere);
         self.closed.iter().filter_map(|window| window.mean(&costs)).collect()
     }
 
     /// Returns the mean latency of one kind of request in each window that sampled it often enough.
-    pub(super) fn means_of(&self, sums: impl Fn(&WindowCounts) -> Sums) -> Vec<f64> {
+    pub(crate) fn means_of(&self, sums: impl Fn(&WindowCounts) -> Sums) -> Vec<f64> {
         let sampled = self.closed.iter().map(sums).filter(|sums| sums.count >= SAMPLES_FEW);
         sampled.filter_map(|sums| sums.mean()).collect()
     }
@@ -410,21 +419,21 @@ const BURSTS: f64 = 2.0;
 
 /// Latencies of requests in nanoseconds, by result.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Prices {
+pub(crate) struct Prices {
     /// A hit while nothing is frozen.
-    pub(super) hit: f64,
+    pub(crate) hit: f64,
     /// A hit on a frozen entry.
-    pub(super) frozen: f64,
+    pub(crate) frozen: f64,
     /// A hit on an entry that is not frozen, beside a frozen index.
-    pub(super) dynamic: f64,
+    pub(crate) dynamic: f64,
     /// A miss, with or without a frozen index.
-    pub(super) miss: f64,
+    pub(crate) miss: f64,
 }
 
 impl Prices {
     /// Returns the time that a request of `frozen` saves compared with `baseline`, due to the
     /// shares of hits alone. `None` if either has no requests.
-    pub(super) fn difference(
+    pub(crate) fn difference(
         &self,
         baseline: &WindowCounts,
         frozen: &WindowCounts,
@@ -445,14 +454,14 @@ impl Prices {
     }
 
     /// Returns these prices with hits beside a frozen index at 0. A loss at such prices is certain.
-    pub(super) fn at_best(&self) -> Self {
+    pub(crate) fn at_best(&self) -> Self {
         Self { frozen: 0.0, dynamic: 0.0, ..*self }
     }
 }
 
 /// Returns the variance of a share that was observed in a number of requests. A share of 0 in few
 /// requests still has a variance.
-pub(super) fn share_variance(share: f64, requests: u64) -> f64 {
+pub(crate) fn share_variance(share: f64, requests: u64) -> f64 {
     let requests = requests.max(1) as f64;
     let share = (share * requests + 1.0) / (requests + 2.0);
     BURSTS * share * (1.0 - share) / requests
@@ -502,7 +511,7 @@ impl Chunk {
 
 /// Detects when the cache is warm, from the requests since it was created or last thawed.
 #[derive(Debug, Clone)]
-pub(super) struct Warmth {
+pub(crate) struct Warmth {
     since: Duration,
     lookups: u64,
     insertions: u64,
@@ -513,7 +522,7 @@ pub(super) struct Warmth {
 }
 
 impl Warmth {
-    pub(super) fn new(now: Duration) -> Self {
+    pub(crate) fn new(now: Duration) -> Self {
         Self {
             since: now,
             lookups: 0,
@@ -528,12 +537,12 @@ impl Warmth {
     /// Creates a detector that waits only until entries still in demand have been requested, not
     /// until the cache is warm. Thawed entries come back as if just used, and an immediate freeze
     /// would take the same ones again.
-    pub(super) fn renewal(now: Duration) -> Self {
+    pub(crate) fn renewal(now: Duration) -> Self {
         Self { is_renewal: true, ..Self::new(now) }
     }
 
     /// Adds observations. Once the cache is warm, returns the reason in words.
-    pub(super) fn add(&mut self, seen: &Observations) -> Option<String> {
+    pub(crate) fn add(&mut self, seen: &Observations) -> Option<String> {
         self.lookups += seen.lookups();
         self.insertions += seen.insertions;
         self.open.lookups += seen.lookups();

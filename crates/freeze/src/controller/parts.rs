@@ -5,9 +5,9 @@ use std::time::Duration;
 use floe_policy::trial::{Backoff, Difference, Record, trimmed_mean};
 
 use super::RISK;
-use crate::frozen::observe::{Costs, Prices, WindowCounts, Windows};
-use crate::frozen::trials::{IndexTrial, Monitor, Worth};
-use crate::frozen::{FreezeDecision, FreezeStats, Freezing, Lifetime, Phase};
+use crate::observe::{Costs, Prices, WindowCounts, Windows};
+use crate::trials::{IndexTrial, Monitor, Worth};
+use crate::{FreezeDecision, FreezeStats, Freezing, Lifetime, Phase};
 
 /// Shortest and longest time between two measurements of the baseline.
 const RECHECK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));

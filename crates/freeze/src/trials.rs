@@ -53,7 +53,7 @@ use std::time::Duration;
 
 use floe_policy::trial::{Difference, Mode, Seen, Sums, Trial, TrialOptions, TrialOrder};
 
-use super::observe::{
+use crate::observe::{
     Action, Costs, Done, Observations, PATIENCE, Prices, SAMPLES_MIN, Warmth, WindowCounts,
     Windows, typical,
 };
@@ -65,17 +65,17 @@ const WINDOWS: usize = 32;
 
 /// The effect of the frozen index, in nanoseconds per lookup.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Worth {
+pub(crate) struct Worth {
     /// Time that the index saves at a hit on a frozen entry.
-    pub(super) saving: f64,
-    pub(super) saving_error: f64,
+    pub(crate) saving: f64,
+    pub(crate) saving_error: f64,
     /// Cost of a lookup that the index does not answer.
-    pub(super) failing: f64,
+    pub(crate) failing: f64,
 }
 
 /// A trial that publishes and bypasses the index in turns.
 #[derive(Debug, Clone)]
-pub(super) struct IndexTrial {
+pub(crate) struct IndexTrial {
     trial: Trial,
     order: TrialOrder,
     /// Windows with the index.
@@ -90,7 +90,7 @@ pub(super) struct IndexTrial {
 impl IndexTrial {
     /// Creates one trial that starts at once and runs all its rounds, to measure the worth of the
     /// index.
-    pub(super) fn now(now: Duration, rounds: usize) -> Self {
+    pub(crate) fn now(now: Duration, rounds: usize) -> Self {
         Self::first_at(
             now,
             now,
@@ -100,7 +100,7 @@ impl IndexTrial {
 
     /// Creates repeated trials, at first `interval` apart, each no longer than certainty takes. The
     /// first one starts after `interval`.
-    pub(super) fn every(now: Duration, interval: Duration) -> Self {
+    pub(crate) fn every(now: Duration, interval: Duration) -> Self {
         let options = TrialOptions {
             interval_min: interval,
             interval_max: interval.saturating_mul(64),
@@ -123,7 +123,7 @@ impl IndexTrial {
     }
 
     /// Adds observations, and returns the action that bypasses or publishes the index.
-    pub(super) fn step(&mut self, seen: &Observations) -> Action {
+    pub(crate) fn step(&mut self, seen: &Observations) -> Action {
         let mut counts = WindowCounts::default();
         counts.add(seen);
         if self.order.counts {
@@ -156,22 +156,22 @@ impl IndexTrial {
     }
 
     /// Returns true while a trial runs. Observations are then not typical of a frozen phase.
-    pub(super) fn is_trying(&self) -> bool {
+    pub(crate) fn is_trying(&self) -> bool {
         self.trial.is_trying()
     }
 
     /// Returns the time of the next step.
-    pub(super) fn until(&self) -> Duration {
+    pub(crate) fn until(&self) -> Duration {
         self.order.until
     }
 
     /// Returns true if hits are slower with the index than without, by more than the error.
-    pub(super) fn is_harmful(&self) -> bool {
+    pub(crate) fn is_harmful(&self) -> bool {
         !self.is_trying() && self.trial.mode() == Mode::Baseline
     }
 
     /// Returns the reason for the result of the last trial.
-    pub(super) fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         self.trial
             .decisions()
             .last()
@@ -179,12 +179,12 @@ impl IndexTrial {
     }
 
     /// Returns the windows with the index.
-    pub(super) fn served(&self) -> &Windows {
+    pub(crate) fn served(&self) -> &Windows {
         &self.served
     }
 
     /// Returns the measured worth of the index; `None` until both modes have enough windows.
-    pub(super) fn worth(&self) -> Option<Worth> {
+    pub(crate) fn worth(&self) -> Option<Worth> {
         let frozen = |windows: &Windows| windows.means_of(|window| window.latencies.frozen);
         let dynamic = |windows: &Windows| windows.means_of(|window| window.latencies.dynamic);
         let saved = Difference::between(&frozen(&self.bypassed), &frozen(&self.served), RISK)?;
@@ -251,14 +251,14 @@ impl Line {
 
 /// Estimator of the loss of hits during frozen phases.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Drift {
+pub(crate) struct Drift {
     frozen: Line,
     hits: Line,
 }
 
 impl Drift {
     /// Adds a window that ended when the phase had this age.
-    pub(super) fn add(&mut self, age: Duration, window: &WindowCounts) {
+    pub(crate) fn add(&mut self, age: Duration, window: &WindowCounts) {
         let lookups = window.lookups() as f64;
         if lookups > 0.0 {
             self.frozen.add(age.as_secs_f64(), window.frozen_hits as f64 / lookups);
@@ -267,7 +267,7 @@ impl Drift {
     }
 
     /// Begins another phase. The weight of earlier phases fades.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.frozen.fade();
         self.hits.fade();
     }
@@ -289,7 +289,7 @@ impl Drift {
     ///
     /// If a drift is certain, the lifetime is the cheapest one. Otherwise it grows, at most to
     /// double, as far as a drift within the error allows.
-    pub(super) fn lifetime(&self, current: Duration, cost: f64, costs: &Costs) -> Duration {
+    pub(crate) fn lifetime(&self, current: Duration, cost: f64, costs: &Costs) -> Duration {
         let double = current.saturating_mul(2);
         match self.slope(costs) {
             Some((slope, error)) if slope > BELIEF * error && slope > 0.0 => {
@@ -328,7 +328,7 @@ const FIRST: u64 = 1;
 
 /// Result of comparing a block with the baseline.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// The block is not complete.
     Open,
     /// The block is not slower than the baseline, or not for certain.
@@ -342,21 +342,21 @@ pub(super) enum Verdict {
 
 /// Monitor of frozen phases with one ratio.
 #[derive(Debug, Clone)]
-pub(super) struct Monitor {
-    pub(super) began: Duration,
+pub(crate) struct Monitor {
+    pub(crate) began: Duration,
     windows: Windows,
-    pub(super) drift: Drift,
+    pub(crate) drift: Drift,
     /// Lookups in this phase.
     lookups: u64,
     /// Counts of the first block of the first phase.
-    pub(super) first: Option<WindowCounts>,
+    pub(crate) first: Option<WindowCounts>,
     closed: u64,
     in_block: usize,
     losses: u32,
 }
 
 impl Monitor {
-    pub(super) fn new(now: Duration) -> Self {
+    pub(crate) fn new(now: Duration) -> Self {
         Self {
             began: now,
             windows: Windows::new(now, BLOCKS * BLOCK),
@@ -370,7 +370,7 @@ impl Monitor {
     }
 
     /// Records that a new index with the same ratio serves. Comparisons under way go on.
-    pub(super) fn refreshed(&mut self, now: Duration) {
+    pub(crate) fn refreshed(&mut self, now: Duration) {
         self.began = now;
         self.drift.begin();
         self.lookups = 0;
@@ -379,36 +379,36 @@ impl Monitor {
     }
 
     /// Returns the lookups in this phase, without those during trials of the index.
-    pub(super) fn lookups(&self) -> u64 {
+    pub(crate) fn lookups(&self) -> u64 {
         self.lookups
     }
 
     /// Returns the mean latencies of the last block's windows.
-    pub(super) fn last_block(&self, elsewhere: &Costs) -> Vec<f64> {
+    pub(crate) fn last_block(&self, elsewhere: &Costs) -> Vec<f64> {
         let mut means = self.windows.means(elsewhere);
         means.drain(..means.len().saturating_sub(BLOCK));
         means
     }
 
     /// Returns the windows of the last blocks.
-    pub(super) fn windows(&self) -> &Windows {
+    pub(crate) fn windows(&self) -> &Windows {
         &self.windows
     }
 
     /// Drops the open window, because the index is bypassed or was just now.
-    pub(super) fn interrupt(&mut self, now: Duration) {
+    pub(crate) fn interrupt(&mut self, now: Duration) {
         self.windows.interrupt(now);
     }
 
     /// Returns the sum of the last windows of the present index.
-    pub(super) fn recent(&self) -> WindowCounts {
+    pub(crate) fn recent(&self) -> WindowCounts {
         let served = self.closed.saturating_sub(FIRST) as usize;
         self.windows.iter().rev().take(served.min(RECENT)).sum()
     }
 
     /// Returns the loss by an old index; `None` if there is none. An index is old if requests are
     /// slower only because of the hits that the frozen part has lost.
-    pub(super) fn old(&self, baseline: &WindowCounts, prices: &Prices) -> Option<Difference> {
+    pub(crate) fn old(&self, baseline: &WindowCounts, prices: &Prices) -> Option<Difference> {
         let recent = self.recent();
         let misses = recent.latencies.miss;
         let miss =
@@ -418,7 +418,7 @@ impl Monitor {
     }
 
     /// Adds observations, and compares with the baseline at the end of a block.
-    pub(super) fn step(
+    pub(crate) fn step(
         &mut self,
         seen: &Observations,
         baseline: &[f64],
@@ -477,7 +477,7 @@ const LOST_MARGIN: f64 = 0.02;
 
 /// The next step of a proof, or its result.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Course {
+pub(crate) enum Course {
     /// Carry out this action, and step the proof when it is completed.
     Do(Action),
     /// Step the proof at this time.
@@ -502,7 +502,7 @@ enum Stage {
 
 /// A proof that a ratio pays, by windows with and without the frozen index.
 #[derive(Debug, Clone)]
-pub(super) struct Proof {
+pub(crate) struct Proof {
     freeze: Action,
     /// Counts of an undisturbed cache without freezing.
     baseline: WindowCounts,
@@ -518,7 +518,7 @@ pub(super) struct Proof {
 impl Proof {
     /// Creates the proof for a warm cache without freezing. `freeze` is the action that builds the
     /// index.
-    pub(super) fn new(now: Duration, freeze: Action, baseline: WindowCounts, costs: Costs) -> Self {
+    pub(crate) fn new(now: Duration, freeze: Action, baseline: WindowCounts, costs: Costs) -> Self {
         Self {
             freeze,
             baseline,
@@ -531,12 +531,12 @@ impl Proof {
     }
 
     /// Returns true while an action is under way.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.stage, Stage::Freezing | Stage::Thawing)
     }
 
     /// Adds observations, and returns the next step.
-    pub(super) fn step(&mut self, seen: &Observations) -> Course {
+    pub(crate) fn step(&mut self, seen: &Observations) -> Course {
         match &mut self.stage {
             Stage::Freezing => {
                 if let Some(Done::Constructed { entries, .. }) = seen.done {
@@ -658,7 +658,7 @@ impl Proof {
 
     /// Returns the latency of each kind of request as measured here, or as known before. A miss
     /// costs the same with and without the index.
-    pub(super) fn prices(&self) -> Option<Prices> {
+    pub(crate) fn prices(&self) -> Option<Prices> {
         let everywhere = || self.merged.iter().chain(self.served.iter());
         let hit =
             typical(self.merged.iter(), WindowCounts::hit_latencies).or(self.costs.dynamic)?;
@@ -690,7 +690,7 @@ impl Proof {
 
     /// Returns the mean latencies of the merged windows, corrected to those of an undisturbed
     /// cache.
-    pub(super) fn baseline_means(&self) -> Vec<f64> {
+    pub(crate) fn baseline_means(&self) -> Vec<f64> {
         let missing = self.missing();
         self.means(PROOF_RISK).0.into_iter().map(|mean| mean - missing).collect()
     }
@@ -796,7 +796,7 @@ mod drift_tests {
 #[cfg(test)]
 mod proof_tests {
     use super::*;
-    use crate::frozen::observe::Latencies;
+    use crate::observe::Latencies;
 
     /// A simulated machine that carries out each action at once.
     struct Machine {

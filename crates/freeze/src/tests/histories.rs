@@ -2,7 +2,7 @@
 //! cases in which the controller of the paper's authors failed.
 
 use super::simulation::{Keys, Machine, World};
-use crate::frozen::{Freezing, Phase};
+use crate::{Freezing, Phase};
 
 /// A machine on which freezing pays: promotions are expensive, the index is fast.
 const LRU_LIKE: Machine = Machine::LRU_LIKE;
