@@ -11,7 +11,13 @@ mod clock;
 mod compute;
 mod entry;
 mod fork;
-mod frozen;
+/// Freezing: an immutable index serves the hottest entries. The crate `floe-freeze` decides when.
+mod frozen {
+    pub(crate) mod freezer;
+    pub(crate) mod index;
+    pub(crate) mod timing;
+    pub(crate) mod windows;
+}
 mod guard;
 mod hazard;
 mod hints;

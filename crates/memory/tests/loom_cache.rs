@@ -24,8 +24,13 @@ mod clock;
 mod compute;
 #[path = "../src/entry.rs"]
 mod entry;
-#[path = "../src/frozen/mod.rs"]
-mod frozen;
+#[path = "../src/frozen"]
+mod frozen {
+    pub(crate) mod freezer;
+    pub(crate) mod index;
+    pub(crate) mod timing;
+    pub(crate) mod windows;
+}
 #[path = "../src/guard.rs"]
 mod guard;
 #[path = "../src/hazard.rs"]
