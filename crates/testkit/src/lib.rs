@@ -24,6 +24,25 @@ pub use programs::{is_installed, run, skipped, traces_folder};
 
 pub use random::{Identity, Random, pattern};
 
+/// Checks that two runs of bytes are equal. The panic names the first difference, not the bytes.
+///
+/// # Panics
+///
+/// Panics where `found` is not `wanted`.
+#[track_caller]
+pub fn assert_same(what: &str, found: &[u8], wanted: &[u8]) {
+    assert_eq!(found.len(), wanted.len(), "length of {what}");
+    if found != wanted {
+        let at = found.iter().zip(wanted).position(|(a, b)| a != b).expect("they differ");
+        panic!("{what} differs at byte {at}: {:#04x} instead of {:#04x}", found[at], wanted[at]);
+    }
+}
+
+/// Returns true if all bytes are zero. Tests are not optimized, and this function is.
+pub fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
 /// Timeout of waits in tests: long enough for any machine, so it ends only a test that would hang.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -3,7 +3,7 @@
 
 use crate::common::{SETUPS, Server, Volume, assert_same, text};
 use floe_server::nbd_client::Client;
-use floe_testkit::{is_installed, pattern, run};
+use floe_testkit::{is_installed, is_zero, pattern, run};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Deserialize;
@@ -96,10 +96,7 @@ fn maps_never_take_data_for_a_hole_and_copies_by_them_are_whole() {
         let map = map_of(&server.tcp, content.len());
         for extent in map.iter().filter(|extent| extent.flags & (HOLE | ZERO) != 0) {
             let found = &content[extent.offset..extent.offset + extent.length];
-            assert!(
-                found.iter().all(|&byte| byte == 0),
-                "{extent:?} holds data after write {mode} on {threads}"
-            );
+            assert!(is_zero(found), "{extent:?} holds data after write {mode} on {threads}");
         }
         let (copy, image) = (volume.path("copy"), volume.path("image"));
         run("nbdcopy", &["--connections=4", &server.tcp, text(&copy)]);

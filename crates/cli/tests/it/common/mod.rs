@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use floe_server::status::Status;
+pub(crate) use floe_testkit::assert_same;
 use floe_testkit::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -67,15 +68,6 @@ pub(crate) fn wait_for(child: &mut Child) -> ExitStatus {
         status.is_some()
     });
     status.expect("just seen")
-}
-
-/// Whether two long runs of bytes are the same; says where they differ, not what they are.
-#[track_caller]
-pub(crate) fn assert_same(what: &str, found: &[u8], wanted: &[u8]) {
-    assert_eq!(found.len(), wanted.len(), "length of {what}");
-    if let Some(at) = found.iter().zip(wanted).position(|(a, b)| a != b) {
-        panic!("{what} differs at byte {at}: {:#04x} instead of {:#04x}", found[at], wanted[at]);
-    }
 }
 
 /// The path of a file as text.
