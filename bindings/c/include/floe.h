@@ -1,4 +1,4 @@
-/* Floe: a concurrent cache in memory. MIT OR Apache-2.0. See docs in bindings/c/README.md. */
+/* Floe: caches in memory, and in memory and on flash. MIT OR Apache-2.0. See docs in bindings/c/README.md. */
 
 #ifndef FLOE_H
 #define FLOE_H
@@ -26,6 +26,9 @@ typedef enum floe_status {
   FLOE_STATUS_PANICKED = 5,
   // Objects with handles fill a strict cache.
   FLOE_STATUS_FULL = 6,
+  // The drive of a cache in memory and on flash has failed, or the cache is closed;
+  // `floe_error_message` says which and why.
+  FLOE_STATUS_FLASH_FAILED = 7,
 } floe_status;
 
 // The importance of an object.
@@ -39,6 +42,59 @@ typedef enum floe_priority {
   // The object enters where the policy places new entries.
   FLOE_PRIORITY_BOTTOM = 2,
 } floe_priority;
+
+// The state in which a cache was found when it was opened.
+typedef enum floe_opened {
+  // There was none: it was created.
+  FLOE_OPENED_NEW = 0,
+  // It had been closed.
+  FLOE_OPENED_CLEAN = 1,
+  // It had not been closed: what had been written to flash was recovered.
+  FLOE_OPENED_RECOVERED = 2,
+} floe_opened;
+
+// The places where a cache may keep an object.
+typedef enum floe_placement {
+  // Memory, and flash once memory evicts the object.
+  FLOE_PLACEMENT_BOTH = 0,
+  // Memory, and flash when the cache is closed. For objects that are rarely used again.
+  FLOE_PLACEMENT_NOT_ADMITTED = 1,
+  // Memory alone.
+  FLOE_PLACEMENT_MEMORY_ONLY = 2,
+  // Flash at once, if its admission agrees. For objects that are not used soon.
+  FLOE_PLACEMENT_TO_FLASH = 3,
+} floe_placement;
+
+// The place of an object after its insertion, or the reason why the cache did not keep it. Above
+// `FLOE_INSERTED_TO_FLASH` it was declined, and an older object of the key was removed.
+typedef enum floe_inserted {
+  // In memory. The object goes to flash when memory evicts it, unless its placement says
+  // otherwise.
+  FLOE_INSERTED_IN_MEMORY = 0,
+  // On its way to flash: its placement says so, or it is too large for memory.
+  FLOE_INSERTED_TO_FLASH = 1,
+  // Declined: larger than an eighth of the drive or than 1 GiB, or its key has more than 65,535
+  // bytes.
+  FLOE_INSERTED_TOO_LARGE = 2,
+  // Declined: too large for memory, and its placement keeps it off flash.
+  FLOE_INSERTED_TOO_LARGE_FOR_MEMORY = 3,
+  // Declined: the drive is behind, and the cache was opened not to wait for it.
+  FLOE_INSERTED_BEHIND = 4,
+  // Declined: another call changed the key meanwhile.
+  FLOE_INSERTED_SUPERSEDED = 5,
+  // Declined: the object was for flash, which has failed or is closed.
+  FLOE_INSERTED_FLASH_ENDED = 6,
+  // Declined: the write budget is short.
+  FLOE_INSERTED_OVER_BUDGET = 7,
+  // Declined by the admission: the object was requested too seldom.
+  FLOE_INSERTED_UNPOPULAR = 8,
+  // Declined by the admission: writes cost the reads too much.
+  FLOE_INSERTED_WRITE_COST = 9,
+  // Declined by the admission: the objects in use fit into memory.
+  FLOE_INSERTED_FITS_MEMORY = 10,
+  // Declined for a reason that this version cannot name.
+  FLOE_INSERTED_OTHER = 11,
+} floe_inserted;
 
 // The reason for which an entry left the cache, or did not enter it.
 typedef enum floe_cause {
@@ -66,6 +122,17 @@ typedef struct floe_handle floe_handle;
 
 // A cache for a host. All threads may use it at once, until one frees it.
 typedef struct floe_host floe_host;
+
+// A cache in memory and on flash. All threads may use it at once, until one frees it. It belongs
+// to the process that opened it: a child of `fork` may only call `floe_hybrid_free`.
+typedef struct floe_hybrid floe_hybrid;
+
+// A lookup of one or more keys that is under way or has ended. One thread at a time may use it,
+// and not always the same one. It may outlive the cache, whose files stay locked until then.
+typedef struct floe_hybrid_lookup floe_hybrid_lookup;
+
+// Options of a cache in memory and on flash. Only one thread at a time may use them.
+typedef struct floe_hybrid_options floe_hybrid_options;
 
 // Options of a cache. Only one thread at a time may use them.
 typedef struct floe_options floe_options;
@@ -105,7 +172,7 @@ typedef int32_t (*floe_load_fn)(void *context,
 // Function that receives a value, which is valid during the call.
 typedef void (*floe_read_fn)(void *context, const void *data, size_t len);
 
-// A key of `floe_read_many`.
+// A key of several.
 typedef struct floe_bytes {
   // The first byte; may be NULL if there is none.
   const void *data;
@@ -173,6 +240,89 @@ typedef void (*floe_host_see_fn)(void *seer,
                                  size_t charge,
                                  void *context);
 
+// Figures of a cache in memory and on flash: counters since it was opened, and levels. Over all
+// drives. A later version may have more fields at the end: see `floe_hybrid_stats`.
+typedef struct floe_hybrid_figures {
+  // Lookups that found the object in memory.
+  uint64_t memory_hits;
+  // Lookups that found the object on flash.
+  uint64_t flash_hits;
+  // Lookups that found the object neither in memory nor on flash.
+  uint64_t misses;
+  // Objects stored in memory, copies from flash included.
+  uint64_t memory_insertions;
+  // Objects written to flash after leaving memory.
+  uint64_t flash_insertions;
+  // Objects that left memory for others; flash may have them.
+  uint64_t memory_evictions;
+  // Objects that expired in memory.
+  uint64_t memory_expirations;
+  // Objects evicted with their segment, because they had not been used.
+  uint64_t flash_evictions;
+  // Used objects evicted with their segment, because there was no room to keep them.
+  uint64_t flash_used_evictions;
+  // Objects lost to a newer object whose key has the same tag in the index.
+  uint64_t flash_collisions;
+  // Objects appended again when their segment was evicted, because they had been used.
+  uint64_t reinsertions;
+  // Objects that memory evicted and whose options keep them off flash.
+  uint64_t declined_by_options;
+  // Objects not written to flash because the drive was too slow.
+  uint64_t declined_behind;
+  // Objects not written to flash because they were too large.
+  uint64_t declined_too_large;
+  // Objects not written to flash because the flash had failed.
+  uint64_t declined_failed;
+  // Objects not written to flash because the write budget was short.
+  uint64_t declined_over_budget;
+  // Objects not written to flash because they were requested too seldom.
+  uint64_t declined_unpopular;
+  // Objects not written to flash because writes cost the reads too much.
+  uint64_t declined_write_cost;
+  // Objects not written to flash because the objects in use fit into memory.
+  uint64_t declined_fits_memory;
+  // Objects not written to flash because their key was changed meanwhile.
+  uint64_t superseded;
+  // Reads of flash for lookups.
+  uint64_t flash_reads;
+  // Bytes read from flash for lookups, and for objects that are kept.
+  uint64_t flash_read_bytes;
+  // Reads of flash that failed.
+  uint64_t failed_reads;
+  // Records read whose checksum did not match.
+  uint64_t damaged_records;
+  // Values read that could not be decoded.
+  uint64_t undecoded_values;
+  // Reads of flash that found the record of another key.
+  uint64_t mistaken_reads;
+  // Bytes of records that producers appended to the log.
+  uint64_t appended_bytes;
+  // Bytes of records appended again when their segment was evicted.
+  uint64_t reinserted_bytes;
+  // Bytes written to flash, with footers, padding and the saved index.
+  uint64_t written_bytes;
+  // Objects in memory.
+  uint64_t memory_objects;
+  // Objects on flash.
+  uint64_t flash_objects;
+  // Bytes of the objects in memory.
+  uint64_t memory_bytes;
+  // Limit of the bytes of the objects in memory, which falls as the index grows.
+  uint64_t memory_limit_bytes;
+  // Memory of the index in bytes.
+  uint64_t index_bytes;
+  // Memory of the admission in bytes.
+  uint64_t admission_bytes;
+  // Size of the flash in bytes.
+  uint64_t flash_bytes;
+  // Number of segments of the flash.
+  uint64_t segments;
+  // Number of drives.
+  uint64_t drives;
+  // Number of drives whose part a failure has ended.
+  uint64_t flash_failed;
+} floe_hybrid_figures;
+
 // Function called for each entry that leaves the cache. Key and value are valid during the call.
 typedef void (*floe_left_fn)(void *context,
                              const void *key,
@@ -184,6 +334,13 @@ typedef void (*floe_left_fn)(void *context,
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Returns the message of this thread's last failed call, a line of text. It is empty before the
+// first failure, and valid until the thread's next failed call.
+const char *floe_error_message(void);
+
+// Returns the version of the library, such as "0.1.0".
+const char *floe_version(void);
 
 // Creates a cache, to be freed by `floe_cache_free`. Returns NULL if the options are invalid.
 struct floe_cache *floe_cache_new(const struct floe_options *options);
@@ -320,13 +477,6 @@ enum floe_status floe_cache_stats(const struct floe_cache *cache,
 // Returns the number of entries, 0 for NULL.
 size_t floe_len(const struct floe_cache *cache);
 
-// Returns the message of this thread's last failed call, a line of text. It is empty before the
-// first failure, and valid until the thread's next failed call.
-const char *floe_error_message(void);
-
-// Returns the version of the library, such as "0.1.0".
-const char *floe_version(void);
-
 // Creates a cache for a host, to be freed by `floe_host_free`. The options need a weight capacity;
 // policy, shards and freezing also apply. Returns NULL if the options are invalid.
 //
@@ -443,6 +593,134 @@ enum floe_status floe_host_stand_alone(const struct floe_host *host,
 // handle is released. NULL if `key_len` is.
 const void *floe_host_key(const struct floe_handle *handle, size_t *key_len);
 
+// Closes a cache as `floe_hybrid_close` does, and frees it; errors of closing are lost. Values
+// with references stay. No thread may use the cache during the call or later. In a child of
+// `fork` the cache is not closed. NULL does nothing.
+void floe_hybrid_free(struct floe_hybrid *cache);
+
+// Writes the objects in memory to flash and closes the cache, so that the next opening finds all
+// of them. Afterwards only objects in memory are found, until the cache is freed. Returns
+// `FLOE_STATUS_FLASH_FAILED` if a drive fails; the next opening then finds what it can. Closing
+// twice is allowed.
+enum floe_status floe_hybrid_close(const struct floe_hybrid *cache);
+
+// Sets `*opened` to the state in which the cache was found. Of several drives, one that was
+// recovered counts.
+enum floe_status floe_hybrid_opened(const struct floe_hybrid *cache, enum floe_opened *opened);
+
+// Looks a key up in memory and on flash, and returns a reference to its value in `*value`, which
+// the caller must release. Blocks while flash is read; `floe_hybrid_lookup_begin` does not. The
+// value is not copied: the reference keeps the memory that it was read to. Returns
+// `FLOE_STATUS_NOT_FOUND` if the key is absent, and also if its object is damaged or its drive has
+// failed: see `floe_hybrid_flash_status`.
+enum floe_status floe_hybrid_get(const struct floe_hybrid *cache,
+                                 const void *key,
+                                 size_t key_len,
+                                 struct floe_value **value);
+
+// Looks a key up like `floe_hybrid_get`, but without a trace: counts no hit and no use, and brings
+// nothing to memory. For scans.
+enum floe_status floe_hybrid_peek(const struct floe_hybrid *cache,
+                                  const void *key,
+                                  size_t key_len,
+                                  struct floe_value **value);
+
+// Returns whether memory or flash has an object of a key, without reading flash: true for about
+// one absent key in some thousands, too. Returns false if an argument is invalid.
+bool floe_hybrid_contains(const struct floe_hybrid *cache, const void *key, size_t key_len);
+
+// Inserts a copy of a value, replacing the object of the key, if there is one. Sets `*inserted`,
+// unless it is NULL, to the place of the object; a declined object is no error. Blocks while
+// insertions are faster than the drive, unless the cache was opened not to wait. A time to live
+// of 0 milliseconds stands for that of the cache.
+enum floe_status floe_hybrid_insert(const struct floe_hybrid *cache,
+                                    const void *key,
+                                    size_t key_len,
+                                    const void *data,
+                                    size_t len,
+                                    enum floe_placement placement,
+                                    uint64_t live_ms,
+                                    enum floe_inserted *inserted);
+
+// Inserts a value like `floe_hybrid_insert`, but without copying it: the cache takes ownership of
+// the memory, as `floe_insert_given` does, and calls `free_data` once, when neither the cache nor
+// a reference has the value. It may be called before the function returns.
+//
+// On an error the memory still belongs to the program, and `free_data` is not called.
+enum floe_status floe_hybrid_insert_given(const struct floe_hybrid *cache,
+                                          const void *key,
+                                          size_t key_len,
+                                          void *data,
+                                          size_t len,
+                                          enum floe_placement placement,
+                                          uint64_t live_ms,
+                                          floe_free_fn free_data,
+                                          void *context,
+                                          enum floe_inserted *inserted);
+
+// Removes a key, if it is there. A restart after a loss of power may bring the object back until
+// `floe_hybrid_sync` has returned.
+enum floe_status floe_hybrid_remove(const struct floe_hybrid *cache,
+                                    const void *key,
+                                    size_t key_len);
+
+// Removes a key, and waits until no restart can bring its object back. Returns
+// `FLOE_STATUS_FLASH_FAILED` if the object is gone, but the drive has failed and a restart may
+// bring it back.
+enum floe_status floe_hybrid_remove_durably(const struct floe_hybrid *cache,
+                                            const void *key,
+                                            size_t key_len);
+
+// Removes all objects, in a time that does not depend on their number.
+enum floe_status floe_hybrid_clear(const struct floe_hybrid *cache);
+
+// Makes all earlier removals and replacements durable, and the objects that are on their way to
+// flash. Objects that are in memory alone are not written.
+enum floe_status floe_hybrid_sync(const struct floe_hybrid *cache);
+
+// Returns `FLOE_STATUS_OK` while all drives work, and otherwise `FLOE_STATUS_FLASH_FAILED`;
+// `floe_error_message` then names the drives that have failed, and why. The cache continues in
+// memory and on the others. Visits all threads, as `floe_hybrid_stats` does.
+enum floe_status floe_hybrid_flash_status(const struct floe_hybrid *cache);
+
+// Opens the files of failed drives again. Memory and the other drives serve meanwhile. Blocks for
+// as long as an opening after a crash. Returns `FLOE_STATUS_FLASH_FAILED` if a drive cannot be
+// opened; the call can be repeated.
+enum floe_status floe_hybrid_reopen_flash(const struct floe_hybrid *cache);
+
+// Begins to look up many keys, which are copied, and returns the lookup in `*lookup`, to be freed
+// by `floe_hybrid_lookup_free`. All reads of flash are submitted at once, before the function
+// returns. Values found on flash are not copied to memory.
+enum floe_status floe_hybrid_lookup_begin(const struct floe_hybrid *cache,
+                                          const struct floe_bytes *keys,
+                                          size_t count,
+                                          struct floe_hybrid_lookup **lookup);
+
+// Returns whether a lookup has ended, without blocking. A lookup of keys that are in memory or
+// absent has ended at once. Returns false for NULL.
+bool floe_hybrid_lookup_is_ready(struct floe_hybrid_lookup *lookup);
+
+// Blocks until a lookup has ended. Several lookups may be waited for one after the other: their
+// reads are in flight together.
+enum floe_status floe_hybrid_lookup_wait(struct floe_hybrid_lookup *lookup);
+
+// Returns a reference to the value of the key of this number, from 0 on, in `*value`, which the
+// caller must release; it may outlive the lookup. Returns `FLOE_STATUS_NOT_FOUND` if the key is
+// absent, and `FLOE_STATUS_INVALID` if the lookup has not ended.
+enum floe_status floe_hybrid_lookup_value(const struct floe_hybrid_lookup *lookup,
+                                          size_t number,
+                                          struct floe_value **value);
+
+// Frees a lookup, also one that has not ended. NULL does nothing.
+void floe_hybrid_lookup_free(struct floe_hybrid_lookup *lookup);
+
+// Fills in the figures of a cache. `size` is `sizeof(floe_hybrid_figures)`: a program compiled
+// with fewer fields gets only those. Visits all threads and locks: call it once a second rather
+// than once a request.
+enum floe_status floe_hybrid_stats(const struct floe_hybrid *cache,
+                                   struct floe_hybrid_figures *figures,
+                                   size_t size);
+
 // Returns new options, to be freed by `floe_options_free`. A cache needs a capacity in entries or
 // in weight.
 struct floe_options *floe_options_new(void);
@@ -495,6 +773,60 @@ enum floe_status floe_options_set_priority_pools(struct floe_options *options,
 enum floe_status floe_options_set_listener(struct floe_options *options,
                                            floe_left_fn listener,
                                            void *context);
+
+// Returns new options, to be freed by `floe_hybrid_options_free`. A cache needs memory and at
+// least one drive.
+struct floe_hybrid_options *floe_hybrid_options_new(void);
+
+// Frees options. Caches opened with them are not affected. NULL does nothing.
+void floe_hybrid_options_free(struct floe_hybrid_options *options);
+
+// Sets the limit of memory in bytes: for the objects in memory, the segments being written, which
+// take up to a quarter, and the index, 9 bytes for each object on flash. At least 64 MiB is
+// recommended.
+enum floe_status floe_hybrid_options_set_memory(struct floe_hybrid_options *options,
+                                                uint64_t bytes);
+
+// Adds a drive: a file or a block device, and the number of its bytes to use. A missing file is
+// created; an existing one must have this size. The cache is striped over all drives that are
+// added, up to 32. Their number must be the same each time, in any order.
+enum floe_status floe_hybrid_options_add_flash(struct floe_hybrid_options *options,
+                                               const char *path,
+                                               uint64_t bytes);
+
+// Sets the rule for the objects that are written to flash, by name: "everything", which is the
+// default, "popularity", "obp", "small-bypass" or "tinylfu".
+enum floe_status floe_hybrid_options_set_admission(struct floe_hybrid_options *options,
+                                                   const char *admission);
+
+// Limits the bytes written to flash, by a text such as "1 DWPD", "50 TB/year" or "40 MB/s". There
+// is no limit by default.
+enum floe_status floe_hybrid_options_set_write_budget(struct floe_hybrid_options *options,
+                                                      const char *budget);
+
+// Sets whether insertions wait while they are faster than the drive, which is the default.
+// Otherwise objects without room are declined.
+enum floe_status floe_hybrid_options_set_waiting(struct floe_hybrid_options *options, bool waiting);
+
+// Sets the time to live of objects in milliseconds; 0 for no limit. On flash, times are rounded
+// down to seconds, and are at least one second.
+enum floe_status floe_hybrid_options_set_time_to_live_ms(struct floe_hybrid_options *options,
+                                                         uint64_t ms);
+
+// Sets the expected mean size of an object, key and value, in bytes; 0 for 16 KiB. The index is
+// allocated for so many objects and need not grow.
+enum floe_status floe_hybrid_options_set_object_bytes(struct floe_hybrid_options *options,
+                                                      uint64_t bytes);
+
+// Sets the compression of values on flash: "none", which is the default, or "lz4". Objects that
+// are there already stay as they are, and are read.
+enum floe_status floe_hybrid_options_set_compression(struct floe_hybrid_options *options,
+                                                     const char *compression);
+
+// Opens the cache that options describe, or creates it. Free it by `floe_hybrid_free`. Returns
+// NULL on an error: `floe_error_message` names the path and the reason, and existing files stay as
+// they were. A file is locked while it is open.
+struct floe_hybrid *floe_hybrid_open(const struct floe_hybrid_options *options);
 
 // Returns the address of a value's first byte, or NULL for NULL. The bytes must not be written,
 // and are valid until the value is released. Threads: any.

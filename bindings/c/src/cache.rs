@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use floe_memory::{InsertOptions, Stats};
 
-use crate::error::{Failure, bytes, flag, give, guarded, guarded_or, reference, region};
-use crate::floe_status;
 use crate::options::{self, floe_options};
-use crate::value::{Asked, Inner, Key, Value, floe_free_fn, floe_value};
+use crate::value::{Asked, Inner, Kept, Key, Value, floe_bytes, floe_free_fn, floe_value, keys_at};
+use crate::{
+    Failure, bytes, flag, floe_status, give, guarded, guarded_or, reference, region, write_prefix,
+};
 
 /// A cache. All threads may use it at once, until one frees it.
 pub struct floe_cache(pub(crate) Inner);
@@ -275,7 +276,9 @@ pub unsafe extern "C" fn floe_get_or_load(
         });
         match found {
             // SAFETY: the program's place for the value.
-            Ok(found) => unsafe { give(value, floe_value::give(found.hold(cache)), "value")? },
+            Ok(found) => unsafe {
+                give(value, floe_value::give(Kept::Held(found.hold(cache))), "value")?
+            },
             Err(Unloaded::Wrong(why)) => return Err(why),
             Err(Unloaded::Said(said)) => {
                 if !error.is_null() {
@@ -339,16 +342,6 @@ pub type floe_read_many_fn = Option<
     unsafe extern "C" fn(context: *mut c_void, number: usize, data: *const c_void, len: usize),
 >;
 
-/// A key of `floe_read_many`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub struct floe_bytes {
-    /// The first byte; may be NULL if there is none.
-    pub data: *const c_void,
-    /// The number of bytes.
-    pub len: usize,
-}
-
 /// Looks a key up and returns a reference to its value in `*value`, which the caller must release.
 /// Takes a lock; `floe_read` and `floe_get_copy` do not. Returns `FLOE_STATUS_NOT_FOUND` if the key
 /// is absent.
@@ -365,7 +358,7 @@ pub unsafe extern "C" fn floe_get(
             give(value, std::ptr::null_mut(), "value")?;
             let (cache, key) = (self::cache(cache)?, bytes(key, key_len, "key")?);
             let Some(held) = cache.hold(&Asked(key)) else { return Ok(floe_status::NotFound) };
-            give(value, floe_value::give(held), "value")?;
+            give(value, floe_value::give(Kept::Held(held)), "value")?;
         }
         Ok(floe_status::Ok)
     })
@@ -449,25 +442,9 @@ pub unsafe extern "C" fn floe_read_many(
         // SAFETY: the program's cache.
         let cache = unsafe { self::cache(cache)? };
         let read = read.ok_or_else(|| Failure::invalid("read is NULL"))?;
-        if keys.is_null() && count > 0 {
-            return Err(Failure::invalid(format!("keys is NULL, but there are {count}")));
-        }
-        if count > isize::MAX as usize / size_of::<floe_bytes>() {
-            return Err(Failure::invalid(format!("count is {count}: more keys than can be")));
-        }
-        if !keys.is_aligned() {
-            return Err(Failure::invalid("keys is not aligned as a floe_bytes is"));
-        }
-        let keys = match count {
-            0 => &[][..],
-            // SAFETY: not null, and so many keys can be read there.
-            count => unsafe { std::slice::from_raw_parts(keys, count) },
-        };
         // All are looked at first: after an error none has been shown.
-        for (number, key) in keys.iter().enumerate() {
-            // SAFETY: the program's keys.
-            unsafe { bytes(key.data, key.len, &format!("key {number}"))? };
-        }
+        // SAFETY: the program's keys.
+        let keys = unsafe { keys_at(keys, count)? };
         let mut there = 0;
         for (chunk, keys) in keys.chunks(AT_ONCE).enumerate() {
             let mut asked = [Asked(&[]); AT_ONCE];
@@ -622,17 +599,8 @@ pub(crate) unsafe fn write_stats(
         waiting: counted.waiting,
         memory_bytes: counted.memory_bytes,
     };
-    let place = stats.cast::<u8>();
-    // SAFETY: the program's place, of so many bytes. What this library does not know is zero.
-    unsafe {
-        if size > 0 {
-            give(place, 0, "stats")?;
-            place.write_bytes(0, size);
-        }
-        let known = size.min(size_of::<floe_stats>());
-        place.copy_from_nonoverlapping((&raw const all).cast(), known);
-    }
-    Ok(())
+    // SAFETY: the caller says so.
+    unsafe { write_prefix(&all, stats, size, "stats") }
 }
 
 /// Returns the number of entries, 0 for NULL.

@@ -15,9 +15,8 @@ use floe_memory::policy::{AnyPolicy, PriorityPools};
 use floe_memory::{Equivalent, Freezing};
 
 use crate::cache::{floe_stats, write_stats};
-use crate::error::{Failure, bytes, flag, give, guarded, guarded_or, reference};
-use crate::floe_status;
 use crate::options::floe_options;
+use crate::{Failure, bytes, flag, floe_status, give, guarded, guarded_or, reference};
 
 /// Function that receives an object of the cache, which is valid during the call.
 pub type floe_host_see_fn = Option<

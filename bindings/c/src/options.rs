@@ -1,15 +1,20 @@
-//! Options with which a cache is created.
+//! Options with which caches are created.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
+#[cfg(feature = "hybrid")]
+use std::path::PathBuf;
 use std::time::Duration;
 
+#[cfg(feature = "hybrid")]
+use ::floe_hybrid::{Admission, Compression, OnFull, WriteBudget};
 use floe_memory::policy::AnyPolicy;
 use floe_memory::{Cache, Freezing};
 
-use crate::error::{Failure, flag, guarded, guarded_or, reference};
-use crate::floe_status;
+#[cfg(feature = "hybrid")]
+use crate::hybrid::{self, floe_hybrid};
 use crate::value::{Inner, Key, Listener, Value, floe_left_fn};
+use crate::{Failure, flag, floe_status, guarded, guarded_or, reference};
 
 /// Options of a cache. Only one thread at a time may use them.
 #[derive(Debug, Default)]
@@ -45,10 +50,11 @@ pub unsafe extern "C" fn floe_options_free(options: *mut floe_options) {
 /// Changes the options that a pointer from C points to.
 ///
 /// # Safety
-/// The pointer is null, or comes from `floe_options_new` and no other thread uses the options.
-unsafe fn set(
-    options: *mut floe_options,
-    change: impl FnOnce(&mut floe_options) -> Result<(), Failure>,
+/// The pointer is null, or comes from the function that makes such options, and no other thread
+/// uses them.
+unsafe fn set<T>(
+    options: *mut T,
+    change: impl FnOnce(&mut T) -> Result<(), Failure>,
 ) -> floe_status {
     guarded(|| {
         // SAFETY: the caller says so.
@@ -62,7 +68,7 @@ unsafe fn set(
 ///
 /// # Safety
 /// The pointer is null, or the text ends with a zero byte.
-unsafe fn text(text: *const c_char, name: &str) -> Result<String, Failure> {
+pub(crate) unsafe fn text(text: *const c_char, name: &str) -> Result<String, Failure> {
     if text.is_null() {
         return Err(Failure::invalid(format!("{name} is NULL")));
     }
@@ -285,4 +291,239 @@ pub(crate) unsafe fn build(options: *const floe_options) -> Result<Inner, Failur
     let policy = options.policy.as_deref().unwrap_or("qd-clock");
     let builder = builder.policy_named(policy).map_err(|error| invalid(&error))?;
     builder.try_build().map_err(|error| invalid(&error))
+}
+
+/// Options of a cache in memory and on flash. Only one thread at a time may use them.
+#[cfg(feature = "hybrid")]
+#[derive(Debug, Default)]
+pub struct floe_hybrid_options {
+    memory: u64,
+    drives: Vec<(PathBuf, u64)>,
+    admission: Admission,
+    write_budget: Option<WriteBudget>,
+    on_full: OnFull,
+    live: Option<Duration>,
+    object_bytes: Option<u64>,
+    compression: Compression,
+}
+
+/// Returns new options, to be freed by `floe_hybrid_options_free`. A cache needs memory and at
+/// least one drive.
+#[cfg(feature = "hybrid")]
+#[unsafe(no_mangle)]
+pub extern "C" fn floe_hybrid_options_new() -> *mut floe_hybrid_options {
+    guarded_or(std::ptr::null_mut(), || Ok(Box::into_raw(Box::default())))
+}
+
+/// Frees options. Caches opened with them are not affected. NULL does nothing.
+#[cfg(feature = "hybrid")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_hybrid_options_free(options: *mut floe_hybrid_options) {
+    if !options.is_null() {
+        // SAFETY: from `floe_hybrid_options_new`, and the program frees them once.
+        drop(unsafe { Box::from_raw(options) });
+    }
+}
+
+/// Returns the path at a pointer from C, which need not be UTF-8 where the system's need not.
+///
+/// # Safety
+/// The pointer is null, or the path ends with a zero byte.
+#[cfg(feature = "hybrid")]
+unsafe fn path_at(path: *const c_char) -> Result<PathBuf, Failure> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        if path.is_null() {
+            return Err(Failure::invalid("path is NULL"));
+        }
+        // SAFETY: not null, and the caller says that it ends.
+        let path = unsafe { CStr::from_ptr(path) };
+        Ok(std::ffi::OsStr::from_bytes(path.to_bytes()).into())
+    }
+    #[cfg(not(unix))]
+    {
+        // SAFETY: the caller says so.
+        Ok(unsafe { text(path, "path")? }.into())
+    }
+}
+
+/// Sets the limit of memory in bytes: for the objects in memory, the segments being written, which
+/// take up to a quarter, and the index, 9 bytes for each object on flash. At least 64 MiB is
+/// recommended.
+#[cfg(feature = "hybrid")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_hybrid_options_set_memory(
+    options: *mut floe_hybrid_options,
+    bytes: u64,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            options.memory = bytes;
+            Ok(())
+        })
+    }
+}
+
+/// Adds a drive: a file or a block device, and the number of its bytes to use. A missing file is
+/// created; an existing one must have this size. The cache is striped over all drives that are
+/// added, up to 32. Their number must be the same each time, in any order.
+#[cfg(feature = "hybrid")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_hybrid_options_add_flash(
+    options: *mut floe_hybrid_options,
+    path: *const c_char,
+    bytes: u64,
+) -> floe_status {
+    // SAFETY: the program's options, and its path.
+    unsafe {
+        set(options, |options| {
+            options.drives.push((path_at(path)?, bytes));
+            Ok(())
+        })
+    }
+}
+
+/// Sets the rule for the objects that are written to flash, by name: "everything", which is the
+/// default, "popularity", "obp", "small-bypass" or "tinylfu".
+#[cfg(feature = "hybrid")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_hybrid_options_set_admission(
+    options: *mut floe_hybrid_options,
+    admission: *const c_char,
+) -> floe_status {
+    // SAFETY: the program's options, and its text.
+    unsafe {
+        set(options, |options| {
+            let admission = text(admission, "admission")?.parse::<Admission>();
+            options.admission = admission.map_err(|error| Failure::invalid(error.to_string()))?;
+            Ok(())
+        })
+    }
+}
+
+/// Limits the bytes written to flash, by a text such as "1 DWPD", "50 TB/year" or "40 MB/s". There
+/// is no limit by default.
+#[cfg(feature = "hybrid")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_hybrid_options_set_write_budget(
+    options: *mut floe_hybrid_options,
+    budget: *const c_char,
+) -> floe_status {
+    // SAFETY: the program's options, and its text.
+    unsafe {
+        set(options, |options| {
+            let budget = text(budget, "budget")?.parse::<WriteBudget>();
+            let budget = budget.map_err(|error| Failure::invalid(error.to_string()))?;
+            options.write_budget = Some(budget);
+            Ok(())
+        })
+    }
+}
+
+/// Sets whether insertions wait while they are faster than the drive, which is the default.
+/// Otherwise objects without room are declined.
+#[cfg(feature = "hybrid")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_hybrid_options_set_waiting(
+    options: *mut floe_hybrid_options,
+    waiting: MaybeUninit<bool>,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            options.on_full = if flag(waiting) { OnFull::Wait } else { OnFull::Decline };
+            Ok(())
+        })
+    }
+}
+
+/// Sets the time to live of objects in milliseconds; 0 for no limit. On flash, times are rounded
+/// down to seconds, and are at least one second.
+#[cfg(feature = "hybrid")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_hybrid_options_set_time_to_live_ms(
+    options: *mut floe_hybrid_options,
+    ms: u64,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            options.live = (ms > 0).then(|| Duration::from_millis(ms));
+            Ok(())
+        })
+    }
+}
+
+/// Sets the expected mean size of an object, key and value, in bytes; 0 for 16 KiB. The index is
+/// allocated for so many objects and need not grow.
+#[cfg(feature = "hybrid")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_hybrid_options_set_object_bytes(
+    options: *mut floe_hybrid_options,
+    bytes: u64,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            options.object_bytes = (bytes > 0).then_some(bytes);
+            Ok(())
+        })
+    }
+}
+
+/// Sets the compression of values on flash: "none", which is the default, or "lz4". Objects that
+/// are there already stay as they are, and are read.
+#[cfg(feature = "hybrid")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_hybrid_options_set_compression(
+    options: *mut floe_hybrid_options,
+    compression: *const c_char,
+) -> floe_status {
+    // SAFETY: the program's options, and its text.
+    unsafe {
+        set(options, |options| {
+            options.compression = match text(compression, "compression")?.as_str() {
+                "none" => Compression::None,
+                "lz4" => Compression::Lz4,
+                other => {
+                    let why = format!("'{other}' is not a compression: expected 'none' or 'lz4'");
+                    return Err(Failure::invalid(why));
+                }
+            };
+            Ok(())
+        })
+    }
+}
+
+/// Opens the cache that options describe, or creates it. Free it by `floe_hybrid_free`. Returns
+/// NULL on an error: `floe_error_message` names the path and the reason, and existing files stay as
+/// they were. A file is locked while it is open.
+#[cfg(feature = "hybrid")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_hybrid_open(options: *const floe_hybrid_options) -> *mut floe_hybrid {
+    guarded_or(std::ptr::null_mut(), || {
+        // SAFETY: the program's options.
+        let options = unsafe { reference(options, "options")? };
+        let mut builder = hybrid::Inner::builder()
+            .memory(options.memory)
+            .admission(options.admission)
+            .on_full(options.on_full)
+            .compression(options.compression);
+        for (path, bytes) in &options.drives {
+            builder = builder.flash(path, *bytes);
+        }
+        if let Some(budget) = options.write_budget {
+            builder = builder.write_budget(budget);
+        }
+        if let Some(time) = options.live {
+            builder = builder.time_to_live(time);
+        }
+        if let Some(bytes) = options.object_bytes {
+            builder = builder.object_bytes(bytes);
+        }
+        let cache = builder.open().map_err(|error| Failure::invalid(error.to_string()))?;
+        Ok(floe_hybrid::give(cache))
+    })
 }

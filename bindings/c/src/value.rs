@@ -9,6 +9,8 @@ use std::ptr::NonNull;
 use floe_memory::policy::AnyPolicy;
 use floe_memory::{Cache, Cause, Equivalent, Held};
 
+use crate::{Failure, region};
+
 /// The cache of the Rust library, with the C interface's keys and values.
 pub(crate) type Inner = Cache<Key, Value, AnyPolicy>;
 
@@ -121,11 +123,37 @@ impl Drop for Value {
 /// A reference to a value. The value stays in memory until the reference is released, even if the
 /// entry is removed or the cache is freed. Any thread may use and release it.
 #[derive(Debug)]
-pub struct floe_value(pub(crate) Held<Value>);
+pub struct floe_value(Kept);
+
+/// The memory that a reference keeps.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    /// A value of a cache in memory.
+    Held(Held<Value>),
+    /// A value of a cache in memory and on flash.
+    #[cfg(feature = "hybrid")]
+    Bytes(bytes::Bytes),
+}
 
 impl floe_value {
-    pub(crate) fn give(held: Held<Value>) -> *mut Self {
-        Box::into_raw(Box::new(Self(held)))
+    pub(crate) fn give(kept: Kept) -> *mut Self {
+        Box::into_raw(Box::new(Self(kept)))
+    }
+
+    fn data(&self) -> *const c_void {
+        match &self.0 {
+            Kept::Held(value) => value.data(),
+            #[cfg(feature = "hybrid")]
+            Kept::Bytes(bytes) => bytes.as_ptr().cast(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match &self.0 {
+            Kept::Held(value) => value.len(),
+            #[cfg(feature = "hybrid")]
+            Kept::Bytes(bytes) => bytes.len(),
+        }
     }
 }
 
@@ -134,21 +162,21 @@ impl floe_value {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_value_data(value: *const floe_value) -> *const c_void {
     // SAFETY: the program passes null or a value that it has not released.
-    unsafe { value.as_ref() }.map_or(std::ptr::null(), |value| value.0.data())
+    unsafe { value.as_ref() }.map_or(std::ptr::null(), floe_value::data)
 }
 
 /// Returns the length of a value in bytes, or 0 for NULL. Threads: any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_value_len(value: *const floe_value) -> usize {
     // SAFETY: as in `floe_value_data`.
-    unsafe { value.as_ref() }.map_or(0, |value| value.0.len())
+    unsafe { value.as_ref() }.map_or(0, floe_value::len)
 }
 
 /// Releases a reference to a value, which must not be used afterwards. NULL does nothing. Threads:
 /// any, not only the one that got the reference. Allowed after the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_value_release(value: *mut floe_value) {
-    crate::error::guarded(|| {
+    crate::guarded(|| {
         if let Some(value) = NonNull::new(value) {
             // SAFETY: from `give`, and the program releases each once.
             drop(unsafe { Box::from_raw(value.as_ptr()) });
@@ -217,4 +245,42 @@ impl Listener {
         // SAFETY: the program gave the function, and key and value are there during the call.
         unsafe { (self.tell)(self.context, key, key_len, value.data(), value.len(), cause) };
     }
+}
+
+/// A key of several.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct floe_bytes {
+    /// The first byte; may be NULL if there is none.
+    pub data: *const c_void,
+    /// The number of bytes.
+    pub len: usize,
+}
+
+/// Returns the keys at a pointer from C, each of which is checked.
+///
+/// # Safety
+/// The pointer is null, or `count` keys can be read there during the call.
+pub(crate) unsafe fn keys_at<'a>(
+    keys: *const floe_bytes,
+    count: usize,
+) -> Result<&'a [floe_bytes], Failure> {
+    if keys.is_null() && count > 0 {
+        return Err(Failure::invalid(format!("keys is NULL, but there are {count}")));
+    }
+    if count > isize::MAX as usize / size_of::<floe_bytes>() {
+        return Err(Failure::invalid(format!("count is {count}: more keys than can be")));
+    }
+    if !keys.is_aligned() {
+        return Err(Failure::invalid("keys is not aligned as a floe_bytes is"));
+    }
+    let keys = match count {
+        0 => &[][..],
+        // SAFETY: not null, and so many keys can be read there.
+        count => unsafe { std::slice::from_raw_parts(keys, count) },
+    };
+    for (number, key) in keys.iter().enumerate() {
+        region(key.data, key.len, &format!("key {number}"))?;
+    }
+    Ok(keys)
 }

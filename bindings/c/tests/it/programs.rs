@@ -46,6 +46,17 @@ enum Checked {
 
 /// Compiles a program, runs it and returns what it prints.
 fn run(compiler: &str, source: &str, linked: &str, checked: Checked) -> String {
+    run_with(compiler, source, linked, checked, |_| ())
+}
+
+/// Compiles a program, and runs it with arguments. Returns what it prints.
+fn run_with(
+    compiler: &str,
+    source: &str,
+    linked: &str,
+    checked: Checked,
+    arguments: impl FnOnce(&mut Command),
+) -> String {
     let scratch = tempfile::tempdir().expect("a folder");
     let program = scratch.path().join("program");
     let mut command = Command::new(compiler);
@@ -70,8 +81,9 @@ fn run(compiler: &str, source: &str, linked: &str, checked: Checked) -> String {
         }
     }
     done(command.arg("-o").arg(&program));
-    let output = done(Command::new(&program).env("LD_LIBRARY_PATH", scratch.path()));
-    String::from_utf8(output.stdout).expect("text")
+    let mut run = Command::new(&program);
+    arguments(run.env("LD_LIBRARY_PATH", scratch.path()).env("TMPDIR", scratch.path()));
+    String::from_utf8(done(&mut run).stdout).expect("text")
 }
 
 #[test]
@@ -79,6 +91,12 @@ fn everything_works_from_c() {
     let source = "tests/programs/everything.c";
     assert_eq!(run("cc", source, "shared", Checked::Yes), "done\n");
     assert_eq!(run("cc", source, "static", Checked::No), "done\n");
+}
+
+#[test]
+fn the_cache_on_flash_works_from_c() {
+    let source = "tests/programs/hybrid.c";
+    assert_eq!(run("cc", source, "shared", Checked::Yes), "done\n");
 }
 
 #[test]
@@ -97,6 +115,19 @@ fn the_examples_print_what_they_say() {
         run("c++", "examples/quick.cpp", "shared", Checked::Yes),
         "read: value\nkept: from the disk\nhits: 1\n"
     );
+}
+
+#[test]
+fn the_example_of_flash_finds_what_it_inserted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("cache");
+    let say = || {
+        run_with("cc", "examples/hybrid.c", "static", Checked::No, |command| {
+            command.arg(&path);
+        })
+    };
+    assert_eq!(say(), "inserted: in memory\nkey: there\nnone: absent\n");
+    assert_eq!(say(), "found: value\nkey: there\nnone: absent\n");
 }
 
 #[test]
