@@ -24,8 +24,11 @@ impl Random {
 
 /// Returns `len` bytes whose values vary with position and seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Random(seed);
-    (0..len.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(len).collect()
+    let (mut random, mut bytes) = (Random(seed), vec![0; len]);
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&random.next().to_le_bytes()[..chunk.len()]);
+    }
+    bytes
 }
 
 /// A hasher that returns the last 64-bit number of the key unchanged. Panics for keys of any other
