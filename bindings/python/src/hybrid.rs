@@ -290,10 +290,9 @@ impl OpenCache {
         let mut keys = HashSet::new();
         let mut interrupt = None;
         let swept = py.detach(|| {
-            store.remove_if_while(
+            store.for_each_key_while(
                 |key| {
                     keys.insert(key.clone());
-                    false
                 },
                 |_, _| match Python::attach(|py| py.check_signals()) {
                     Ok(()) => ControlFlow::Continue(()),

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use floe_memory::Cause;
+
 use crate::admission::{Admission, GateOptions};
 use crate::budget::WriteBudget;
 use crate::codec::{Key, Value};
@@ -20,6 +22,7 @@ use crate::format::{
 };
 use crate::hybrid::{Hybrid, OpenDrive};
 use crate::insertion::Declined;
+use crate::left::Listener;
 use crate::log::SEGMENTS_IN_MEMORY;
 use crate::open_error::OpenError;
 use crate::recovery::{self, OpenFailure, OpenStore, StoreOptions, read_superblock};
@@ -46,6 +49,7 @@ pub struct Builder<K, V> {
     admission: Admission,
     write_budget: Option<WriteBudget>,
     on_declined: Option<OnDeclined<K>>,
+    listener: Option<Listener<K, V>>,
     pace: Pace,
     types: PhantomData<fn() -> (K, V)>,
 }
@@ -66,6 +70,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
             admission: Admission::default(),
             write_budget: None,
             on_declined: None,
+            listener: None,
             pace: Pace::Free,
             types: PhantomData,
         }
@@ -237,6 +242,42 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
         Self { on_declined: Some(Arc::new(listen)), ..self }
     }
 
+    /// Sets the listener, which is called with key, value and [`Cause`] for each object that leaves
+    /// the cache as a whole. An object that only goes from memory to flash, or whose copy in memory
+    /// is evicted, does not leave. The value is `None` if only flash had the object.
+    ///
+    /// The index knows keys by a part of their hash. So with a listener, the cache reads the keys
+    /// of the objects that flash evicts: nearly all bytes of each segment once more, in large
+    /// reads, before the log overwrites it.
+    ///
+    /// The listener is not called for objects that a [`clear`](Hybrid::clear) removes from flash,
+    /// that damage, an unreadable segment or a failed drive takes away, that the index loses to a
+    /// key of an equal tag, or that the cache has when it is closed. A removal of a key that the
+    /// cache does not have may be told as one that it has, as by [`contains`](Hybrid::contains).
+    ///
+    /// It runs in the call that made the object leave, or in the thread that writes to flash. It
+    /// must not use the cache.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("cache");
+    /// use floe_hybrid::{Cause, Hybrid};
+    ///
+    /// let (left, log) = std::sync::mpsc::channel();
+    /// let cache: Hybrid<String, Vec<u8>> = Hybrid::builder()
+    ///     .memory(8 << 20)
+    ///     .flash(path, 64 << 20)
+    ///     .listener(move |key: &String, _value, cause| left.send((key.clone(), cause)).unwrap())
+    ///     .open()?;
+    /// cache.insert("key".to_string(), vec![1]);
+    /// cache.remove("key");
+    /// assert_eq!(log.try_recv()?, ("key".to_string(), Cause::Removed));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn listener(self, listen: impl Fn(&K, Option<&V>, Cause) + Send + Sync + 'static) -> Self {
+        Self { listener: Some(Arc::new(listen)), ..self }
+    }
+
     /// Makes the cache reproducible, for comparisons with a simulation: equal calls of one thread
     /// have equal results in every process. Hashes have fixed seeds, and calls wait for the drive.
     #[doc(hidden)]
@@ -339,7 +380,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Builder<K, V> {
             refresh_ahead: self.refresh_ahead,
             compression: self.compression,
         };
-        Hybrid::assemble(drives, &settings, self.on_declined)
+        Hybrid::assemble(drives, &settings, (self.on_declined, self.listener))
     }
 }
 

@@ -69,7 +69,8 @@ impl Flows {
         key.encode_key(|key| hash_key(self.hash_seed, key))
     }
 
-    /// Accepts an object that memory has evicted.
+    /// Accepts an object that has left memory. Returns the cause if it has left the cache as a
+    /// whole, and `None` if flash has it or gets it.
     ///
     /// # Errors
     /// The reason why it is not written to flash.
@@ -78,35 +79,37 @@ impl Flows {
         key: &K,
         held: &Held<V>,
         cause: Cause,
-    ) -> Result<(), Declined> {
-        if !matches!(cause, Cause::Evicted | Cause::Rejected | Cause::Bypassed)
-            || held.on_flash && !self.outlived_its_copy(key, held, cause)
-        {
-            return Ok(());
+    ) -> Result<Option<Cause>, Declined> {
+        let flash_has_it = || {
+            let hash = self.hash(key);
+            held.on_flash && self.of(hash).store.index.peek(hash).is_some()
+        };
+        match cause {
+            Cause::Evicted if flash_has_it() => return Ok(None),
+            // Of one that came during a removal by a predicate, the sweep of flash may be over.
+            Cause::Evicted if held.on_flash && held.removals.is_none() => return Ok(Some(cause)),
+            Cause::Evicted => {}
+            // The value of a load that memory did not take may be outdated.
+            Cause::Rejected | Cause::Bypassed if held.on_flash => return Ok(None),
+            Cause::Rejected | Cause::Bypassed => {}
+            // Flash tells of its copy.
+            Cause::Expired if flash_has_it() => return Ok(None),
+            _ => return Ok(Some(cause)),
         }
         if held.lifetime.is_expired(seconds_now()) {
-            return Ok(());
+            return Ok(Some(Cause::Expired));
         }
         if held.placement != Placement::Both {
             let hash = self.hash(key);
             count(&self.of(hash).counters.by_options);
             answer(hash, Inserted::Declined(Declined::TooLargeForMemory));
-            return Ok(());
+            return Ok(Some(cause));
         }
         let uses = Some(held.uses.load(Ordering::Relaxed));
         let removals = held.removals.filter(|_| held.on_flash);
         let way = Way { since: CALL_BEGAN.get(), uses, removals };
-        self.send(key, &held.value, held.lifetime, way)
-    }
-
-    /// Returns whether flash has evicted the copy of an object that memory evicts. False for one
-    /// that came during a removal by a predicate, whose sweep of flash may be over.
-    fn outlived_its_copy<K: Key, V: Value>(&self, key: &K, held: &Held<V>, cause: Cause) -> bool {
-        // The value of a load that memory did not take may be outdated.
-        cause == Cause::Evicted && held.removals.is_some() && {
-            let hash = self.hash(key);
-            self.of(hash).store.index.peek(hash).is_none()
-        }
+        self.send(key, &held.value, held.lifetime, way)?;
+        Ok(None)
     }
 
     /// Sends an object to its drive, as [`Flow::send`] does.

@@ -225,8 +225,13 @@ impl Superblock {
         page[..4].copy_from_slice(&sum.to_le_bytes());
     }
 
+    /// Returns whether a page is the superblock of a cache, which may be damaged.
+    pub(crate) fn is_of_a_cache(page: &[u8]) -> bool {
+        page[8..16] == SUPERBLOCK_MAGIC[..]
+    }
+
     pub(crate) fn decode(page: &[u8]) -> Result<Self, BadSuperblock> {
-        if page[8..16] != SUPERBLOCK_MAGIC[..] {
+        if !Self::is_of_a_cache(page) {
             return Err(BadSuperblock::Foreign);
         }
         if u32_at(page, 0) != crc(&page[4..PAGE_BYTES]) {

@@ -19,14 +19,15 @@ use crate::flash::FlashSwitch;
 use crate::flow::{Departing, Flow, FlowCounters, Held, Settings, lock};
 use crate::format::Record;
 use crate::index::Place;
-use crate::insertion::Inserted;
+use crate::insertion::{Declined, Inserted};
+use crate::left::Listener;
 use crate::loads::Loads;
 use crate::log::Refused;
 use crate::open_error::OpenError;
 use crate::options::InsertOptions;
 use crate::read_times::ReadClock;
 use crate::recovery::{self, OpenStore, Opened};
-use crate::removal::{RemovedKeys, remove_keys};
+use crate::removal::{RemovedKeys, VisitedKeys, remove_keys, visit_keys};
 use crate::set::Shares;
 use crate::shared::{OnDeclined, Shared};
 use crate::stats::Stats;
@@ -98,7 +99,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
     pub(crate) fn assemble(
         open: Vec<OpenDrive>,
         settings: &Settings,
-        on_declined: Option<OnDeclined<K>>,
+        (on_declined, listener): (Option<OnDeclined<K>>, Option<Listener<K, V>>),
     ) -> Result<Self, OpenError> {
         let (mut flows, mut drives) = (Vec::new(), Vec::new());
         let shares = Shares::of(&open[0].open.superblock.current().set);
@@ -121,13 +122,23 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         }
         let flows = Arc::new(Flows::new(flows.into(), shares));
         begin(&flows, &drives)?;
-        let (listener, told) = (Arc::clone(&flows), on_declined.clone());
+        let (departs, told) = (Arc::clone(&flows), (on_declined.clone(), listener.clone()));
         let memory = Cache::builder()
             .weight_capacity(settings.memory_bytes)
             .weigher(|_: &K, held: &Held<V>| held.weight)
             .listener(move |key: &K, held: &Held<V>, cause| {
-                if let (Err(reason), Some(told)) = (listener.depart(key, held, cause), &told) {
+                let departed = departs.depart(key, held, cause);
+                if let (Err(reason), Some(told)) = (departed, &told.0) {
                     told(key, reason);
+                }
+                let left = match departed {
+                    // The change that superseded it tells of a copy on flash.
+                    Err(Declined::Superseded) if held.on_flash => None,
+                    Err(_) => Some(cause),
+                    Ok(left) => left,
+                };
+                if let (Some(cause), Some(listener)) = (left, &told.1) {
+                    listener(key, Some(&held.value), cause);
                 }
             })
             .hasher(match flows.all()[0].store.pace.is_reproducible() {
@@ -145,9 +156,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 time_to_live: settings.time_to_live,
                 refresh_ahead: settings.refresh_ahead,
                 on_declined,
+                listener,
             }),
         };
         cache.shared.account_for_index();
+        cache.shared.listen_to_flash();
         cache.shared.begin_reports();
         Ok(cache)
     }
@@ -504,8 +517,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         Q: Key + ?Sized,
     {
         let change = self.shared.begin_change(self.shared.hash(key));
-        self.shared.memory.remove(key);
-        drop(change);
+        self.shared.remove_changed(change, key);
     }
 
     /// Removes the object of a key, and waits until no restart can bring it back.
@@ -535,8 +547,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
                 Err(needed) => self.shared.store(hash).log.room(needed).await,
             }
         };
-        self.shared.memory.remove(key);
-        drop(change);
+        self.shared.remove_changed(change, key);
         let log = &self.shared.store(hash).log;
         match log.durable(log.end()).await {
             Ok(()) => Removed::Durable,
@@ -599,6 +610,51 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
         progress: impl FnMut(u64, u64) -> ControlFlow<()>,
     ) -> io::Result<RemovedKeys> {
         remove_keys(&self.shared, matches, progress)
+    }
+
+    /// Visits the keys of all objects, without counting a use or changing anything.
+    ///
+    /// A key whose object is in the cache throughout the call is visited at least once, and may be
+    /// visited again: in memory and on flash. Keys of expired objects may be visited, too. An
+    /// object that is inserted or removed meanwhile may be visited or not, and so may one that
+    /// flash appends again twice during the call.
+    ///
+    /// The index knows keys by a part of their hash, so the keys are read from flash, at the cost
+    /// of [`remove_if`](Self::remove_if). The call blocks its thread and holds no lock.
+    ///
+    /// # Errors
+    /// When the flash has failed or is closed.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("cache");
+    /// # use floe_hybrid::Hybrid;
+    /// let cache: Hybrid<String, Vec<u8>> =
+    ///     Hybrid::builder().memory(8 << 20).flash(path, 64 << 20).open()?;
+    /// cache.insert("key".to_string(), vec![1]);
+    /// let mut keys = std::collections::HashSet::new();
+    /// cache.for_each_key(|key| {
+    ///     keys.insert(key.clone());
+    /// })?;
+    /// assert_eq!(keys.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn for_each_key(&self, visit: impl FnMut(&K)) -> io::Result<VisitedKeys> {
+        self.for_each_key_while(visit, |_, _| ControlFlow::Continue(()))
+    }
+
+    /// Visits keys as [`for_each_key`](Self::for_each_key) does. `progress` gets the number of
+    /// segments of flash that have been read, and the number of all segments. If it returns
+    /// [`Break`](ControlFlow::Break), the call ends.
+    ///
+    /// # Errors
+    /// When the flash has failed or is closed.
+    pub fn for_each_key_while(
+        &self,
+        visit: impl FnMut(&K),
+        progress: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> io::Result<VisitedKeys> {
+        visit_keys(&self.shared, visit, progress)
     }
 
     /// Removes all objects, in a time that does not depend on their number.
@@ -683,8 +739,11 @@ impl<K: Key + Send + Sync + 'static, V: Value> Hybrid<K, V> {
 /// Runs the logs of the drives, and logs the removals that they lack.
 fn begin(flows: &Flows, drives: &[(Drive, Vec<u64>)]) -> Result<(), OpenError> {
     let begin = |flow: &Flow, drive: &Drive, unlogged: &[u64]| -> io::Result<()> {
-        if flow.store.pace != Pace::InLine {
-            *lock(&drive.writer) = Some(spawn_writer(&flow.store, &drive.reporter)?);
+        match flow.store.pace {
+            Pace::InLine => flow.store.load_index(),
+            Pace::Free | Pace::InStep => {
+                *lock(&drive.writer) = Some(spawn_writer(&flow.store, &drive.reporter)?);
+            }
         }
         match drive.opened {
             Opened::Recovered => recovery::log_removals(&flow.store, &drive.superblock, unlogged),

@@ -13,10 +13,15 @@
 //! of a shard are tables of equal size, and the tag tells the part. So no growth needs the hash,
 //! and at most an eighth of a large table is unused. A shard is locked while it grows. So large
 //! flash has many shards.
+//!
+//! An index that was saved may be in use before all of it has been read. A shard whose slots are
+//! missing is *pending*: its first user reads them.
 
+use std::fmt::Debug;
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::format::{LengthCode, UNIT_BYTES};
 
@@ -28,6 +33,8 @@ const MOST_MOVES: usize = 400;
 /// Number of buckets of a part, as an exponent of 2.
 const PART_BITS: u32 = 7;
 const PART_BUCKETS: usize = 1 << PART_BITS;
+/// Bytes of a part.
+pub(crate) const PART_BYTES: u64 = (PART_BUCKETS * size_of::<Bucket>()) as u64;
 /// Bytes of flash for each shard, if the number of objects is unknown.
 const SHARD_FLASH_BYTES: u64 = 128 << 20;
 /// Maximum number of uses that a slot can count.
@@ -52,6 +59,12 @@ struct Layout {
 }
 
 impl Layout {
+    /// Returns the layout for this many units of flash.
+    fn of(address_units: u64) -> Self {
+        assert!(address_units <= 1 << 40, "flash beyond 16 TiB");
+        Self { address_bits: (64 - address_units.leading_zeros()).clamp(24, 40) }
+    }
+
     fn tag_bits(self) -> u32 {
         56 - self.address_bits
     }
@@ -85,6 +98,31 @@ struct Shard {
     used: usize,
     /// State of the generator that picks slots to move.
     random: u64,
+    /// Number of parts whose slots are still to be read; 0 for none. There are no buckets then, and
+    /// `used` is known.
+    pending: u32,
+}
+
+/// The slots of pending shards.
+pub(crate) trait ShardSource: Debug + Send + Sync {
+    /// Reads the encoded slots of a shard. `None` if they are damaged: [`ShardSource::supply_all`]
+    /// finds another way.
+    fn read(&self, shard: usize) -> Option<Vec<u8>>;
+
+    /// Supplies all shards that are pending. Returns the number of reads that failed.
+    ///
+    /// # Errors
+    /// When there is no way to supply them.
+    fn supply_all(&self, index: &Index) -> io::Result<u64>;
+}
+
+/// Ends the loading of an index when it is dropped, by a panic, too.
+struct EndLoading<'a>(&'a Index);
+
+impl Drop for EndLoading<'_> {
+    fn drop(&mut self) {
+        self.0.end_loading();
+    }
 }
 
 /// The part of a key's hash that its shard uses.
@@ -97,15 +135,26 @@ struct Key {
 
 impl Shard {
     fn new(parts: usize) -> Self {
-        Self { buckets: vec![Bucket::default(); parts * PART_BUCKETS], used: 0, random: 1 }
+        let buckets = vec![Bucket::default(); parts * PART_BUCKETS];
+        Self { buckets, used: 0, random: 1, pending: 0 }
+    }
+
+    /// Creates a shard from its encoded slots, of whole parts.
+    fn decode(slots: &[u8]) -> Self {
+        let (words, _) = slots.as_chunks::<8>();
+        let (buckets, _) = words.as_chunks::<SLOTS>();
+        let bucket = |words: &[[u8; 8]; SLOTS]| Bucket(words.map(u64::from_le_bytes));
+        let buckets: Vec<Bucket> = buckets.iter().map(bucket).collect();
+        let used = buckets.iter().flat_map(|bucket| bucket.0).filter(|slot| *slot != 0).count();
+        Self { buckets, used, random: 1, pending: 0 }
     }
 
     fn parts(&self) -> usize {
-        self.buckets.len() / PART_BUCKETS
+        self.pending as usize + self.buckets.len() / PART_BUCKETS
     }
 
     fn bytes(&self) -> u64 {
-        (self.buckets.len() * size_of::<Bucket>()) as u64
+        self.parts() as u64 * PART_BYTES
     }
 
     fn is_full(&self) -> bool {
@@ -206,6 +255,12 @@ pub(crate) struct Index {
     shards: Box<[Mutex<Shard>]>,
     /// Bytes of all tables, a statistic.
     bytes: AtomicU64,
+    /// The slots of shards that are pending, or were.
+    source: Option<Arc<dyn ShardSource>>,
+    /// True while shards may be pending.
+    loading: Mutex<bool>,
+    /// Told of the end of `loading`.
+    loaded: Condvar,
 }
 
 /// The result of an insertion.
@@ -221,8 +276,6 @@ impl Index {
     /// Creates an index for `address_units` units of flash, with room for about `objects`. It grows
     /// when more are inserted.
     pub(crate) fn new(address_units: u64, objects: u64) -> Self {
-        let address_bits = (64 - address_units.leading_zeros()).clamp(24, 40);
-        assert!(address_units <= 1 << 40, "flash beyond 16 TiB");
         let buckets = objects * 100 / (FULL_PERCENT * SLOTS) as u64;
         let parts = buckets.div_ceil(PART_BUCKETS as u64).max(1);
         let shards = match objects {
@@ -231,7 +284,7 @@ impl Index {
         };
         let parts = (parts / shards).max(1) as usize;
         let shards = (0..shards).map(|_| Mutex::new(Shard::new(parts))).collect();
-        Self::of(Layout { address_bits }, shards)
+        Self::of(Layout::of(address_units), shards)
     }
 
     fn of(layout: Layout, mut shards: Box<[Mutex<Shard>]>) -> Self {
@@ -239,7 +292,75 @@ impl Index {
             shard.get_mut().unwrap_or_else(PoisonError::into_inner).bytes()
         };
         let bytes = AtomicU64::new(shards.iter_mut().map(bytes).sum());
-        Self { layout, shards, bytes }
+        let (loading, loaded) = (Mutex::new(false), Condvar::new());
+        Self { layout, shards, bytes, source: None, loading, loaded }
+    }
+
+    /// Creates an empty index with this many parts in each shard.
+    pub(crate) fn of_shape(address_units: u64, shape: &[u32]) -> Self {
+        let shards = shape.iter().map(|parts| Mutex::new(Shard::new(*parts as usize))).collect();
+        Self::of(Layout::of(address_units), shards)
+    }
+
+    /// Creates an index whose shards are pending. `shape` has the number of parts and that of used
+    /// slots of each shard. [`Index::load_rest`] must be called.
+    pub(crate) fn pending(
+        address_units: u64,
+        shape: &[(u32, u32)],
+        source: Arc<dyn ShardSource>,
+    ) -> Self {
+        let shard = |&(pending, used): &(u32, u32)| {
+            Mutex::new(Shard { buckets: Vec::new(), used: used as usize, random: 1, pending })
+        };
+        let shards = shape.iter().map(shard).collect();
+        let index = Self::of(Layout::of(address_units), shards);
+        Self { source: Some(source), loading: Mutex::new(true), ..index }
+    }
+
+    /// Reads all shards that are pending. Returns the number of reads that failed.
+    ///
+    /// # Errors
+    /// When shards are lost.
+    pub(crate) fn load_rest(&self) -> io::Result<u64> {
+        let is_loading = *self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(source) = self.source.as_ref().filter(|_| is_loading) else { return Ok(0) };
+        let _end = EndLoading(self);
+        source.supply_all(self)
+    }
+
+    /// Supplies the encoded slots of a shard, unless it has them.
+    pub(crate) fn supply(&self, shard: usize, slots: &[u8]) {
+        let mut shard = self.lock_as_it_is(shard);
+        if shard.pending > 0 {
+            *shard = Shard::decode(slots);
+        }
+    }
+
+    /// Supplies all shards that are pending from an index with the same number of shards.
+    pub(crate) fn supply_from(&self, other: Self) {
+        debug_assert_eq!(self.shards.len(), other.shards.len());
+        for (at, supplied) in other.shards.into_iter().enumerate() {
+            let mut shard = self.lock_as_it_is(at);
+            if shard.pending > 0 {
+                let before = shard.bytes();
+                *shard = supplied.into_inner().unwrap_or_else(PoisonError::into_inner);
+                let grown = shard.bytes().saturating_sub(before);
+                self.bytes.fetch_add(grown, Ordering::Relaxed); // a statistic
+            }
+        }
+    }
+
+    /// Ends the loading, and wakes those who wait for a shard. Shards that are still pending become
+    /// empty.
+    fn end_loading(&self) {
+        for at in 0..self.shards.len() {
+            let mut shard = self.lock_as_it_is(at);
+            if shard.pending > 0 {
+                *shard = Shard::new(shard.parts());
+            }
+        }
+        *self.loading.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.loaded.notify_all();
     }
 
     fn number_of_shard(&self, hash: u64) -> usize {
@@ -251,8 +372,34 @@ impl Index {
         Key { bucket: hash as usize % PART_BUCKETS, tag }
     }
 
-    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+    fn lock_as_it_is(&self, shard: usize) -> MutexGuard<'_, Shard> {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks a shard with its slots, which are read if it is pending.
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        let locked = self.lock_as_it_is(shard);
+        if locked.pending == 0 { locked } else { self.read_pending(shard, locked) }
+    }
+
+    /// Reads the slots of a locked shard, or waits until another thread has supplied them.
+    #[cold]
+    fn read_pending<'a>(
+        &'a self,
+        number: usize,
+        mut locked: MutexGuard<'a, Shard>,
+    ) -> MutexGuard<'a, Shard> {
+        if let Some(slots) = self.source.as_ref().and_then(|source| source.read(number)) {
+            *locked = Shard::decode(&slots);
+            return locked;
+        }
+        drop(locked);
+        let mut loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        while *loading {
+            loading = self.loaded.wait(loading).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(loading);
+        self.lock_as_it_is(number)
     }
 
     fn shard(&self, hash: u64) -> (MutexGuard<'_, Shard>, Key) {
@@ -374,8 +521,8 @@ impl Index {
 
     /// Frees memory of tables that are far from full.
     pub(crate) fn shrink(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        for at in 0..self.shards.len() {
+            let mut shard = self.lock(at);
             let (before, needed) = (shard.bytes(), shard.parts_needed());
             if needed + needed / 8 < shard.parts() {
                 shard.resize(self.layout, needed);
@@ -415,8 +562,8 @@ impl Index {
     /// Returns the number of keys removed.
     pub(crate) fn retain(&self, keeps: impl Fn(Place) -> bool) -> u64 {
         let mut removed = 0;
-        for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        for at in 0..self.shards.len() {
+            let mut shard = self.lock(at);
             let before = shard.used;
             let mut used = 0;
             for slot in shard.buckets.iter_mut().flat_map(|bucket| &mut bucket.0) {
@@ -431,10 +578,10 @@ impl Index {
         removed
     }
 
-    /// Removes all keys, one shard after the other.
+    /// Removes all keys, one shard after the other. The slots of pending shards are not read.
     pub(crate) fn clear(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        for at in 0..self.shards.len() {
+            let mut shard = self.lock_as_it_is(at);
             let parts = shard.parts();
             *shard = Shard::new(parts);
         }
@@ -442,8 +589,12 @@ impl Index {
 
     /// Returns the number of keys.
     pub(crate) fn len(&self) -> u64 {
-        let used = |shard: &Mutex<Shard>| shard.lock().unwrap_or_else(PoisonError::into_inner).used;
-        self.shards.iter().map(|shard| used(shard) as u64).sum()
+        self.used().into_iter().map(u64::from).sum()
+    }
+
+    /// Returns the number of used slots of each shard.
+    pub(crate) fn used(&self) -> Vec<u32> {
+        (0..self.shards.len()).map(|at| self.lock_as_it_is(at).used as u32).collect()
     }
 
     /// Returns the memory of the tables in bytes.
@@ -451,49 +602,37 @@ impl Index {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the shape of the tables, which [`Index::load`] needs to restore them.
+    /// Returns the number of parts of each shard.
     pub(crate) fn shape(&self) -> Vec<u32> {
-        let parts = |shard: &Mutex<Shard>| {
-            shard.lock().unwrap_or_else(PoisonError::into_inner).parts() as u32
-        };
-        self.shards.iter().map(parts).collect()
+        (0..self.shards.len()).map(|at| self.lock_as_it_is(at).parts() as u32).collect()
     }
 
-    /// Saves the tables: passes the slots of one part at a time to `write`.
+    /// Saves the tables: passes the encoded slots of one shard at a time to `write`.
     pub(crate) fn save<E>(&self, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        let mut bytes = Vec::with_capacity(PART_BUCKETS * size_of::<Bucket>());
-        for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            for part in shard.buckets.chunks(PART_BUCKETS) {
-                bytes.clear();
-                bytes.extend(part.iter().flat_map(|bucket| bucket.0).flat_map(u64::to_le_bytes));
-                write(&bytes)?;
-            }
+        let mut bytes = Vec::new();
+        for at in 0..self.shards.len() {
+            let shard = self.lock(at);
+            bytes.clear();
+            bytes.extend(
+                shard.buckets.iter().flat_map(|bucket| bucket.0).flat_map(u64::to_le_bytes),
+            );
+            write(&bytes)?;
         }
         Ok(())
     }
 
-    /// Restores an index of a saved shape. `read` fills in the slots of one part at a time.
+    /// Restores an index of a saved shape. `read` returns the encoded slots of one shard at a time.
     pub(crate) fn load<E>(
         address_units: u64,
         shape: &[u32],
-        mut read: impl FnMut(&mut [u8]) -> Result<(), E>,
+        mut read: impl FnMut(u64) -> Result<Vec<u8>, E>,
     ) -> Result<Self, E> {
-        let mut bytes = vec![0; PART_BUCKETS * size_of::<Bucket>()];
         let mut shards = Vec::with_capacity(shape.len());
         for &parts in shape {
-            let mut shard = Shard::new(parts as usize);
-            for part in shard.buckets.chunks_mut(PART_BUCKETS) {
-                read(&mut bytes)?;
-                let (words, _) = bytes.as_chunks::<8>();
-                for (slot, word) in part.iter_mut().flat_map(|bucket| &mut bucket.0).zip(words) {
-                    *slot = u64::from_le_bytes(*word);
-                    shard.used += usize::from(*slot != 0);
-                }
-            }
-            shards.push(Mutex::new(shard));
+            let slots = read(u64::from(parts) * PART_BYTES)?;
+            shards.push(Mutex::new(Shard::decode(&slots)));
         }
-        Ok(Self::of(Self::new(address_units, 0).layout, shards.into()))
+        Ok(Self::of(Layout::of(address_units), shards.into()))
     }
 }
 
@@ -647,10 +786,9 @@ mod tests {
             let _ = index.save(|bytes| { saved.extend_from_slice(bytes); Ok::<_, Infallible>(()) });
             let mut rest = &saved[..];
             let loaded = Index::load(1 << 38, &shape, |bytes| {
-                let (these, others) = rest.split_at(bytes.len());
-                bytes.copy_from_slice(these);
+                let (these, others) = rest.split_at(bytes as usize);
                 rest = others;
-                Ok::<_, Infallible>(())
+                Ok::<_, Infallible>(these.to_vec())
             });
             let Ok(loaded) = loaded;
             prop_assert_eq!(loaded.len(), model.len() as u64);

@@ -4,7 +4,9 @@
 //! report is what that open will find.
 
 use std::fmt;
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::flash::{FileFlash, Flash};
@@ -219,6 +221,27 @@ fn superblock(flash: &FileFlash, path: &Path, in_use: bool) -> Result<Superblock
         true => Err(OpenFailure::Short { expected, actual }.at(path)),
         false => Ok(block),
     }
+}
+
+/// Returns the files in a folder that hold a cache, or a drive of one, by name. Other files are
+/// left out, and so are those in folders below.
+///
+/// # Errors
+/// When the folder or a file in it cannot be read.
+pub fn caches_in(folder: impl AsRef<Path>) -> io::Result<Vec<PathBuf>> {
+    let mut caches = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_file() {
+            let mut start = Vec::new();
+            File::open(&path)?.take(2 * PAGE_BYTES as u64).read_to_end(&mut start)?;
+            if start.chunks_exact(PAGE_BYTES).any(Superblock::is_of_a_cache) {
+                caches.push(path);
+            }
+        }
+    }
+    caches.sort();
+    Ok(caches)
 }
 
 /// Returns facts about a cache. Of a cache that is in use, only those of its superblock. Otherwise

@@ -10,10 +10,12 @@ mod figures;
 mod flash;
 mod flow;
 mod format;
+mod heads;
 mod hybrid;
 mod index;
 mod insertion;
 mod inspect;
+mod left;
 mod loads;
 mod log;
 mod miniature;
@@ -38,18 +40,9 @@ mod sparse;
 mod stats;
 mod store;
 mod sweep;
+#[cfg(test)]
+mod tests;
 mod warm;
-
-#[cfg(test)]
-mod large_tests;
-#[cfg(test)]
-mod removal_tests;
-#[cfg(test)]
-mod reopen_tests;
-#[cfg(test)]
-mod simulated;
-#[cfg(test)]
-mod store_tests;
 
 pub use admission::{Admission, AdmissionError};
 pub use budget::{WriteBudget, WriteBudgetError};
@@ -58,18 +51,19 @@ pub use codec::{Key, Value};
 pub use compression::Compression;
 pub use figures::{Figure, FigureType, figures, prometheus};
 pub use flash::OpenError as FileError;
+pub use floe_memory::Cause;
 pub use flow::OnFull;
 pub use hybrid::{Hybrid, Removed};
 pub use insertion::{Declined, Inserted};
 pub use inspect::{
-    ContentInfo, Contents, Damage, DamageKind, DriveInfo, Info, check, info, saved_stats,
+    ContentInfo, Contents, Damage, DamageKind, DriveInfo, Info, caches_in, check, info, saved_stats,
 };
 pub use loads::Loads;
 pub use open_error::OpenError;
 pub use options::InsertOptions;
 pub use read_times::ReadTimes;
 pub use recovery::Opened;
-pub use removal::RemovedKeys;
+pub use removal::{RemovedKeys, VisitedKeys};
 pub use reopen::Reopened;
 pub use saved_stats::SavedStats;
 #[cfg(feature = "serde")]

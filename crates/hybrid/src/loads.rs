@@ -230,6 +230,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Loads<'_, K, V> {
             *lock(to_flash) = Some(value.clone());
             return Err(End::ToFlash(value));
         }
+        shared.tell_replaced(&begun, &key);
         *lock(change) = Some(begun);
         let held = shared.hold(&key, value, &options);
         // A value that memory declines, since its key changed meanwhile, must not go to flash.

@@ -177,19 +177,19 @@ impl<T> Stripes<T> {
         self.stripes.iter().map(|it| it.lock().unwrap_or_else(PoisonError::into_inner)).collect()
     }
 
-    /// Begins a change of a key in memory. `forget` runs under the stripe's lock and removes the
-    /// key from flash. If it fails, no change is recorded.
+    /// Begins a change of a key in memory. `forget` runs under the stripe's lock, removes the key
+    /// from flash, and returns whether it was there. If it fails, no change is recorded.
     pub(crate) fn begin_change<E>(
         &self,
         hash: u64,
-        forget: impl FnOnce() -> Result<(), E>,
-    ) -> Result<(Change<'_, T>, Option<T>), E> {
+        forget: impl FnOnce() -> Result<bool, E>,
+    ) -> Result<Change<'_, T>, E> {
         let mut stripe = self.of(hash);
-        forget()?;
-        let departing = stripe.take_departing(hash);
+        let was_on_flash = forget()?;
+        let was_departing = stripe.take_departing(hash).is_some();
         let began = self.note(&mut stripe, hash) + 1;
         stripe.changing.push(hash);
-        Ok((Change { stripes: self, hash, began }, departing))
+        Ok(Change { stripes: self, hash, began, had: was_on_flash || was_departing })
     }
 
     /// Records a change of a key. Returns its time.
@@ -218,12 +218,18 @@ pub(crate) struct Change<'a, T> {
     stripes: &'a Stripes<T>,
     hash: u64,
     began: u64,
+    had: bool,
 }
 
 impl<T> Change<'_, T> {
     /// Returns the hash of the key.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
+    }
+
+    /// Returns whether an object of the key was on flash, or on its way there.
+    pub(crate) fn had(&self) -> bool {
+        self.had
     }
 
     /// Returns the first time after the start of the change.
@@ -250,7 +256,7 @@ mod tests {
     type Text = &'static str;
 
     fn begin(stripes: &Stripes<Text>, hash: u64) -> Change<'_, Text> {
-        let Ok((change, _)) = stripes.begin_change(hash, || Ok::<_, Infallible>(()));
+        let Ok(change) = stripes.begin_change(hash, || Ok::<_, Infallible>(false));
         change
     }
 

@@ -1,6 +1,7 @@
 //! Opening and closing a store: superblocks, the saved index, and recovery after a crash.
 //!
-//! A store that was closed in order has saved its index behind the log's end, and reads it again.
+//! A store that was closed in order has saved its index behind the log's end, and reads it again
+//! while it serves.
 //! After a crash the index is built from the footers of the segments, and from the records of those
 //! that were not closed, in the order of the log. The oldest segments are left out then: they may
 //! have been evicted before the crash, and the log need not hold the removals of what they had. So
@@ -14,12 +15,17 @@ use std::sync::{Mutex, PoisonError};
 use crate::flash::Flash;
 use crate::format::{
     BadSuperblock, DriveSet, FooterEntry, Geometry, NOTE_BYTES, NOTES_START, Note, PAGE_BYTES,
-    SEGMENTS_START, SegmentId, Superblock, TRAILER_BYTES, Trailer, UNIT_BYTES, VERSION, crc,
+    SEGMENTS_START, SegmentId, Superblock, TRAILER_BYTES, Trailer, UNIT_BYTES, VERSION,
 };
 use crate::index::{Index, Place};
-use crate::log::{EMPTY_AHEAD, Evict, Log, Refused, SEGMENTS_IN_MEMORY};
+use crate::left::Left;
+use crate::log::{EMPTY_AHEAD, Log, Refused, SEGMENTS_IN_MEMORY};
 use crate::order::{Clock, Stripes};
-use crate::store::{Evictor, Pace, Store, StoreCounters, read_entries};
+use crate::store::{Pace, Store, StoreCounters, read_entries};
+
+pub(crate) use saved_index::save;
+
+mod saved_index;
 
 /// Number of threads that read footers after a crash.
 const READERS: usize = 8;
@@ -27,8 +33,6 @@ const READERS: usize = 8;
 const GROUP_ENTRIES: u64 = 500_000;
 /// Maximum number of segments whose entries are read before they are applied.
 const MOST_GROUPED: usize = 1024;
-/// Size in bytes of reads and writes of the saved index.
-const SAVE_BYTES: usize = 1 << 20;
 
 /// The reason why a store could not be opened.
 #[derive(Debug)]
@@ -225,7 +229,11 @@ pub(crate) fn open<T>(
         return Err(OpenFailure::Short { expected, actual });
     }
     let Survey { index, next, next_note, known, unlogged, damaged, opened } = match found {
-        Some(_) => survey(&*flash, &block, options.expected_objects)?,
+        // The writer reads the rest of the index before it writes.
+        Some(_) => match saved_index::begin_load(&flash, &block) {
+            Some((index, known)) => Survey::clean(&block, index, known),
+            None => survey(&*flash, &block, options.expected_objects)?,
+        },
         None => Survey {
             index: Index::new(units(geometry), options.expected_objects),
             next: 1,
@@ -256,6 +264,7 @@ pub(crate) fn open<T>(
         gate: None,
         pace: options.pace,
         large: AtomicU64::new(0),
+        left: Left::default(),
     };
     store.counters.failed_reads.store(damaged, Ordering::Relaxed); // a statistic
     Ok(OpenStore { store, superblock, opened, unlogged })
@@ -278,20 +287,24 @@ pub(crate) struct Survey {
     pub(crate) opened: Opened,
 }
 
+impl Survey {
+    /// Creates the result for a cache that was closed, of its saved index and its valid segments.
+    fn clean(block: &Superblock, index: Index, mut known: Vec<(u64, u64)>) -> Self {
+        known.sort_unstable();
+        let (unlogged, opened) = (Vec::new(), Opened::Clean);
+        Self { index, next: block.saved_at, next_note: 0, known, unlogged, damaged: 0, opened }
+    }
+}
+
 /// Reads the saved index, or builds the index from the segments and the removal notes.
 pub(crate) fn survey(
     flash: &dyn Flash,
     block: &Superblock,
     expected_objects: u64,
 ) -> Result<Survey, OpenFailure> {
-    let (geometry, next) = (block.geometry, block.saved_at);
-    if block.clean
-        && next > 0
-        && let Some((index, mut known)) = load_index(flash, block, units(geometry))?
-    {
-        known.sort_unstable();
-        let (unlogged, opened) = (Vec::new(), Opened::Clean);
-        return Ok(Survey { index, next, next_note: 0, known, unlogged, damaged: 0, opened });
+    let geometry = block.geometry;
+    if let Some((index, known)) = saved_index::load(flash, block) {
+        return Ok(Survey::clean(block, index, known));
     }
     let (found, newest) = find_segments(flash, block, 0)?;
     let records = records_in(geometry, &found);
@@ -504,211 +517,4 @@ fn in_parallel<R: Send>(
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     results.sort_by_key(|(at, _)| *at);
     results.into_iter().map(|(_, result)| result).collect()
-}
-
-/// A saved index being written: lengths, the segments in the places, the shape, and the slots.
-struct SaveWriter<'a> {
-    flash: &'a dyn Flash,
-    geometry: Geometry,
-    /// Number of the segment at which it begins.
-    at: u64,
-    offset: u64,
-    chunk: Vec<u8>,
-    sum: u32,
-    buffer: crate::flash::Buffer,
-}
-
-impl SaveWriter<'_> {
-    fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut bytes = bytes;
-        while !bytes.is_empty() {
-            let (these, rest) = bytes.split_at(bytes.len().min(SAVE_BYTES - self.chunk.len()));
-            self.chunk.extend_from_slice(these);
-            bytes = rest;
-            if self.chunk.len() == SAVE_BYTES {
-                self.flush()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the pushed bytes, rounded up to a page.
-    fn flush(&mut self) -> io::Result<()> {
-        if self.chunk.is_empty() {
-            return Ok(());
-        }
-        self.sum = self.sum.rotate_left(1) ^ crc(&self.chunk);
-        self.chunk.resize(self.chunk.len().next_multiple_of(PAGE_BYTES), 0);
-        let mut rest = &self.chunk[..];
-        while !rest.is_empty() {
-            let (number, offset) = (
-                self.at + self.offset / self.geometry.segment_bytes,
-                self.offset % self.geometry.segment_bytes,
-            );
-            let room = (self.geometry.segment_bytes - offset) as usize;
-            let (these, others) = rest.split_at(rest.len().min(room));
-            self.buffer[..these.len()].copy_from_slice(these);
-            let start = self.geometry.segment_start(number) + offset;
-            self.flash.write(&self.buffer[..these.len()], start)?;
-            self.offset += these.len() as u64;
-            rest = others;
-        }
-        self.chunk.clear();
-        Ok(())
-    }
-}
-
-/// Saves the index behind the log's end and marks the cache as clean. The log has ended.
-pub(crate) fn save<T>(store: &Arc<Store<T>>, writer: &SuperblockWriter) -> io::Result<()> {
-    let geometry = store.log.geometry;
-    let next = store.log.end() / geometry.segment_bytes + 1;
-    let head_bytes = 24 + geometry.segments * 16 + store.index.shape().len() as u64 * 4;
-    let bytes = head_bytes + store.index.memory_bytes();
-    let needed = bytes.div_ceil(geometry.segment_bytes);
-    if needed * 2 > geometry.segments {
-        return Ok(()); // a cache of very small objects: its footers are read instead
-    }
-    // The places for the index give up what they hold. A later crash must not find it either, since
-    // the log does not have the removals of what is not in the index.
-    let flash = &*store.log.flash;
-    let mut evictor = Evictor { store: Arc::clone(store), reporter: Default::default() };
-    let mut zeros = flash.buffers().take(PAGE_BYTES);
-    zeros.fill(0);
-    for number in next..next + needed {
-        evictor.evict(number)?;
-        store.log.empty_place(number);
-        let start = geometry.segment_start(number);
-        flash.write(&zeros, start)?;
-        flash.write(&zeros, start + geometry.segment_bytes - PAGE_BYTES as u64)?;
-        store.log.counters.count_beside(2 * PAGE_BYTES as u64);
-    }
-    let buffer = flash.buffers().take(SAVE_BYTES);
-    let chunk = Vec::with_capacity(SAVE_BYTES);
-    let mut saver = SaveWriter { flash, geometry, at: next, offset: 0, chunk, sum: 0, buffer };
-    let shape = store.index.shape();
-    let mut head = Vec::new();
-    head.extend_from_slice(&(shape.len() as u64).to_le_bytes());
-    for place in 0..geometry.segments {
-        let id = store.log.segment_in(place);
-        head.extend_from_slice(&id.number.to_le_bytes());
-        head.extend_from_slice(&id.session.to_le_bytes());
-    }
-    head.extend(shape.iter().flat_map(|parts| parts.to_le_bytes()));
-    saver.push(&head)?;
-    store.index.save(|part| saver.push(part))?;
-    let length = saver.offset + saver.chunk.len() as u64;
-    saver.flush()?;
-    store.log.counters.count_beside(length.next_multiple_of(PAGE_BYTES as u64));
-    let sum = saver.sum;
-    flash.sync()?;
-    writer.write(flash, |block| {
-        block.clean = true;
-        block.saved_at = next;
-        block.saved_bytes = length;
-        block.saved_crc = u64::from(sum);
-    })
-}
-
-/// Reads the index that was saved when the cache was closed. Returns `None` if it is damaged.
-#[expect(clippy::type_complexity, reason = "two results of one step")]
-fn load_index(
-    flash: &dyn Flash,
-    block: &Superblock,
-    units: u64,
-) -> Result<Option<(Index, Vec<(u64, u64)>)>, OpenFailure> {
-    let geometry = block.geometry;
-    let chunks = block.saved_bytes.div_ceil(SAVE_BYTES as u64) as usize;
-    let sums = Mutex::new(vec![0u32; chunks]);
-    let read_chunk = |at: usize| -> io::Result<crate::flash::Buffer> {
-        let begin = at as u64 * SAVE_BYTES as u64;
-        let len = (block.saved_bytes - begin).min(SAVE_BYTES as u64) as usize;
-        let mut chunk = flash.buffers().take(len.next_multiple_of(PAGE_BYTES));
-        let mut done = 0;
-        while done < chunk.len() {
-            let offset = (begin + done as u64) % geometry.segment_bytes;
-            let number = block.saved_at + (begin + done as u64) / geometry.segment_bytes;
-            let until = chunk.len().min(done + (geometry.segment_bytes - offset) as usize);
-            flash.read(&mut chunk[done..until], geometry.segment_start(number) + offset)?;
-            done = until;
-        }
-        chunk.resize(len);
-        sums.lock().unwrap_or_else(PoisonError::into_inner)[at] = crc(&chunk);
-        Ok(chunk)
-    };
-    // A part of the chunks at a time is in memory.
-    let mut loaded =
-        LoadReader { chunks: Vec::new(), at: 0, offset: 0, read: &read_chunk, count: chunks };
-    let mut number = || -> io::Result<u64> {
-        let mut bytes = [0; 8];
-        loaded.fill(&mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
-    };
-    let shards = number()?;
-    let mut known = Vec::new();
-    for _ in 0..geometry.segments {
-        let (segment, session) = (number()?, number()?);
-        if segment > 0 {
-            known.push((segment, session));
-        }
-    }
-    if shards == 0 || shards > 1 << 20 {
-        return Ok(None);
-    }
-    let mut shape = Vec::new();
-    let mut slots = 0u64;
-    for _ in 0..shards {
-        let mut bytes = [0; 4];
-        loaded.fill(&mut bytes)?;
-        shape.push(u32::from_le_bytes(bytes));
-        slots += u64::from(u32::from_le_bytes(bytes));
-    }
-    if slots > block.saved_bytes {
-        return Ok(None);
-    }
-    let index = match Index::load(units, &shape, |part| loaded.fill(part)) {
-        Ok(index) => index,
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let sum = sums.into_iter().fold(0u32, |sum, chunk| sum.rotate_left(1) ^ chunk);
-    Ok((u64::from(sum) == block.saved_crc).then_some((index, known)))
-}
-
-/// Reads the saved index in order, several chunks side by side.
-struct LoadReader<'a, F> {
-    chunks: Vec<crate::flash::Buffer>,
-    /// Chunks that have been read.
-    at: usize,
-    /// Offset of the next byte in `chunks`.
-    offset: usize,
-    read: &'a F,
-    count: usize,
-}
-
-impl<F: Fn(usize) -> io::Result<crate::flash::Buffer> + Sync> LoadReader<'_, F> {
-    fn fill(&mut self, into: &mut [u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < into.len() {
-            if let Some(chunk) = self.chunks.first() {
-                let len = (chunk.len() - self.offset).min(into.len() - done);
-                into[done..done + len].copy_from_slice(&chunk[self.offset..self.offset + len]);
-                self.offset += len;
-                done += len;
-                if self.offset == chunk.len() {
-                    self.chunks.remove(0);
-                    self.offset = 0;
-                }
-                continue;
-            }
-            let more = (self.count - self.at).min(READERS);
-            if more == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let (first, read) = (self.at, self.read);
-            self.chunks = in_parallel(more, |at| read(first + at))?;
-            self.at += more;
-        }
-        Ok(())
-    }
 }

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use floe_memory::Cache;
 use floe_memory::policy::QdClock;
+use floe_memory::{Cache, Cause};
 use foldhash::quality::SeedableRandomState;
 
 use crate::admission::Gate;
@@ -23,6 +23,7 @@ use crate::format::{
 };
 use crate::index::Place;
 use crate::insertion::{Declined, Inserted};
+use crate::left::Listener;
 use crate::log::Refused;
 use crate::options::{InsertOptions, Placement};
 use crate::order::Change;
@@ -64,6 +65,7 @@ pub(crate) struct Shared<K: Key + Send + Sync + 'static, V: Value> {
     pub(crate) time_to_live: Option<Duration>,
     pub(crate) refresh_ahead: Option<Duration>,
     pub(crate) on_declined: Option<OnDeclined<K>>,
+    pub(crate) listener: Option<Listener<K, V>>,
 }
 
 impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
@@ -135,12 +137,39 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         let flow = self.flows.of(hash);
         let store = &flow.store;
         let begun = store.stripes.begin_change(hash, || match store.forget(hash) {
-            // A failed flash is not read any more.
-            Ok(_) | Err(Refused::Ended) => Ok(()),
+            Ok(was_there) => Ok(was_there),
+            Err(Refused::Ended) => Ok(true), // a failed flash is not read any more
             Err(Refused::Full) => Err(RECORD_HEADER_BYTES * 2),
         });
         flow.after_append(); // of a removal
-        begun.map(|(change, _)| change)
+        begun
+    }
+
+    /// Removes the object of a key from memory. The start of the change removed it from flash.
+    pub(crate) fn remove_changed<Q>(&self, change: Change<'_, Departing>, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Key + ?Sized,
+    {
+        let was_in_memory = self.memory.remove(key).is_some();
+        let listener = self.listener.as_ref().filter(|_| change.had() && !was_in_memory);
+        drop(change);
+        if let Some(listener) = listener
+            && let Some(key) = key.encode_key(K::decode_key)
+        {
+            listener(&key, None, Cause::Removed);
+        }
+    }
+
+    /// Tells the listener of an object that the start of a change removed from flash, if it is to
+    /// be replaced. Memory tells of its own.
+    pub(crate) fn tell_replaced(&self, change: &Change<'_, Departing>, key: &K) {
+        if let Some(listener) = &self.listener
+            && change.had()
+            && !self.memory.contains_key(key)
+        {
+            listener(key, None, Cause::Replaced);
+        }
     }
 
     /// Inserts an object whose older one was removed from flash by the start of the change.
@@ -151,11 +180,13 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         value: V,
         options: &InsertOptions,
     ) -> Inserted {
+        self.tell_replaced(&change, &key);
         let (held, memory_options) = self.hold(&key, value, options);
         if let Some(declined) = self.declined(change.hash(), &key, &held) {
             self.memory.remove(&key);
             self.flows.of(change.hash()).counters.decline(declined);
             self.tell(&key, declined);
+            self.tell_rejected(&key, &held.value);
             return Inserted::Declined(declined);
         }
         CALL_BEGAN.set(change.began());
@@ -166,6 +197,7 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
             let way = Way { since: change.began(), uses: Some(0), removals: None };
             if let Err(reason) = self.flows.send(&key, &held.value, held.lifetime, way) {
                 self.tell(&key, reason);
+                self.tell_rejected(&key, &held.value);
             }
         } else {
             self.memory.insert_with(key, held, memory_options);
@@ -452,6 +484,33 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
         }
     }
 
+    fn tell_rejected(&self, key: &K, value: &V) {
+        if let Some(listener) = &self.listener {
+            listener(key, Some(value), Cause::Rejected);
+        }
+    }
+
+    /// Lets the stores tell the listener of objects that leave flash.
+    pub(crate) fn listen_to_flash(&self) {
+        let Some(listener) = &self.listener else { return };
+        for flow in self.flows.all() {
+            let (memory, flows) = (self.memory.clone(), Arc::downgrade(&self.flows));
+            let listener = Arc::clone(listener);
+            flow.store.left.set(Arc::new(move |key: &[u8], cause| {
+                let (Some(flows), Some(key)) = (flows.upgrade(), K::decode_key(key)) else {
+                    return;
+                };
+                let hash = flows.hash(&key);
+                let is_elsewhere = memory.contains_key(&key)
+                    || flows.of(hash).store.index.peek(hash).is_some()
+                    || flows.stripes().of(hash).departing(hash).is_some();
+                if !is_elsewhere {
+                    listener(&key, None, cause);
+                }
+            }));
+        }
+    }
+
     pub(crate) fn close(&self) -> io::Result<()> {
         // One call closes all drives: another one finds no writer.
         let take = |drive: &Drive| lock(&drive.writer).take();
@@ -514,6 +573,8 @@ impl<K: Key + Send + Sync + 'static, V: Value> Shared<K, V> {
 impl<K: Key + Send + Sync + 'static, V: Value> Drop for Shared<K, V> {
     fn drop(&mut self) {
         let _ = self.close(); // `Hybrid::close` tells of errors
+        // The listener has a handle of memory, whose listener has the stores.
+        self.flows.all().iter().for_each(|flow| flow.store.left.end());
     }
 }
 

@@ -7,6 +7,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use crate::admission::Admission;
+use crate::budget::WriteBudget;
 use crate::codec::Value;
 use crate::flash::FlashSwitch;
 use crate::hybrid::Hybrid;
@@ -56,12 +58,36 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Creates a cache with these limits in bytes, as [`Builder`](crate::Builder) has them.
+    /// Creates a cache with these limits in bytes, as [`Builder`](crate::Builder) has them, and the
+    /// default admission.
     ///
     /// # Errors
     /// When a limit is too small or too large.
     pub fn new(memory: u64, flash: u64) -> Result<Self, OpenError> {
-        let builder = Hybrid::builder().memory(memory).flash("the flash", flash).in_line();
+        Self::with_admission(memory, flash, Admission::default(), None)
+    }
+
+    /// Creates a cache with an admission and a write budget, which need the times of
+    /// [`advance_to`](Self::advance_to).
+    ///
+    /// # Errors
+    /// When a limit is too small or too large, or the admission needs the latencies of a drive.
+    pub fn with_admission(
+        memory: u64,
+        flash: u64,
+        admission: Admission,
+        budget: Option<WriteBudget>,
+    ) -> Result<Self, OpenError> {
+        if admission == Admission::Obp {
+            return Err(OpenError::Setting(
+                "obp measures the latencies of a drive, which a simulation does not have".into(),
+            ));
+        }
+        let mut builder = Hybrid::builder().memory(memory).flash("the flash", flash).in_line();
+        builder = builder.admission(admission);
+        if let Some(budget) = budget {
+            builder = builder.write_budget(budget);
+        }
         let cache = builder.open_on(|_, size| {
             let flash = SparseFlash::new(size.unwrap_or(0));
             Ok(FlashSwitch::simulated(Arc::new(flash)))

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use bytes::Bytes;
+use floe_memory::Cause;
 use twox_hash::XxHash3_64;
 
 use crate::admission::{Gate, Offer};
@@ -17,7 +18,9 @@ use crate::format::{
     RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentId, TRAILER_BYTES, Trailer, UNIT_BYTES,
     crc, footer_bytes, seconds_now,
 };
+use crate::heads::visit_heads;
 use crate::index::{Index, Inserted, Place};
+use crate::left::{Left, evicted_or_expired};
 use crate::log::{Evict, Log, Refused};
 use crate::order::Stripes;
 use crate::price::TimedRead;
@@ -118,6 +121,8 @@ pub(crate) struct Store<T> {
     pub(crate) pace: Pace,
     /// Number of large objects appended, for the identities of their parts.
     pub(crate) large: AtomicU64,
+    /// The listener of objects that leave flash.
+    pub(crate) left: Left,
 }
 
 /// The result of searching a buffer for a key's record.
@@ -148,6 +153,16 @@ impl<T> Store<T> {
             return Found::Expired;
         }
         Found::Value(read(&record))
+    }
+
+    /// Reads the rest of a saved index. The log must not be written before: its next segments
+    /// overwrite it.
+    pub(crate) fn load_index(&self) {
+        match self.index.load_rest() {
+            Ok(failed) => drop(self.counters.failed_reads.fetch_add(failed, Ordering::Relaxed)),
+            // The log would lack the removals of the objects that are lost.
+            Err(error) => self.log.fail(&error),
+        }
     }
 
     /// Appends an object and points the index to it. The caller holds the key's stripe.
@@ -247,7 +262,7 @@ impl<T> Store<T> {
         }
         let (buffer, skip, salt) =
             self.read_pages(place).inspect_err(|_| count(&self.counters.failed_reads))?;
-        Ok(self.judge(hash, place, Self::examine(&buffer[skip..], salt, key, read)))
+        Ok(self.judge(hash, place, key, Self::examine(&buffer[skip..], salt, key, read)))
     }
 
     /// Appends a part of a large object, and points the index to it.
@@ -372,7 +387,7 @@ impl<T> Store<T> {
         read: impl Fn(&Record<'_>) -> R,
     ) -> Option<Option<R>> {
         let examine = |bytes: &[u8], salt| Self::examine(bytes, salt, key, &read);
-        Some(self.judge(hash, place, self.log.read_resident(place, examine)?))
+        Some(self.judge(hash, place, key, self.log.read_resident(place, examine)?))
     }
 
     /// Begins a lookup: returns the range of the file to read, and the state for
@@ -411,7 +426,7 @@ impl<T> Store<T> {
         let buffer = buffer.inspect_err(|_| count(&self.counters.failed_reads))?;
         self.end_timing(timed);
         let found = Self::examine(&buffer[skip..], salt, (kind, &key), |record| record.header);
-        let Some(header) = self.judge(hash, place, found) else { return Ok(None) };
+        let Some(header) = self.judge(hash, place, (kind, &key), found) else { return Ok(None) };
         let start = skip + header.head_bytes() + key.len();
         let value = Bytes::from_owner(buffer).slice(start..start + header.value_bytes);
         Ok(Some((header, value)))
@@ -438,7 +453,7 @@ impl<T> Store<T> {
     ) -> Option<R> {
         let PendingRead { hash, place, kind, key, skip, salt, .. } = pending;
         let found = Self::examine(&bytes[*skip..], *salt, (*kind, key), read);
-        self.judge(*hash, *place, found)
+        self.judge(*hash, *place, (*kind, key), found)
     }
 
     /// Begins to measure the latency of a read, if the admission uses it.
@@ -469,10 +484,21 @@ impl<T> Store<T> {
         })
     }
 
-    fn judge<R>(&self, hash: u64, place: Place, found: Found<R>) -> Option<R> {
+    fn judge<R>(
+        &self,
+        hash: u64,
+        place: Place,
+        (kind, key): (RecordKind, &[u8]),
+        found: Found<R>,
+    ) -> Option<R> {
         match found {
             Found::Value(value) => return Some(value),
-            Found::Expired => drop(self.index.remove_at(hash, place.address)),
+            Found::Expired => {
+                let was_there = self.index.remove_at(hash, place.address).is_some();
+                if was_there && kind == RecordKind::Object {
+                    self.left.tell(key, Cause::Expired);
+                }
+            }
             Found::Mistaken => count(&self.counters.mistaken),
             Found::Damaged => {
                 // Not damaged if the segment was evicted since the lookup.
@@ -543,7 +569,7 @@ struct Kept {
     uses: u8,
 }
 
-/// Starts the thread that writes the log.
+/// Starts the thread that writes the log, after it has read the rest of a saved index.
 pub(crate) fn spawn_writer<T: Send + 'static>(
     store: &Arc<Store<T>>,
     reporter: &Reporter,
@@ -551,7 +577,10 @@ pub(crate) fn spawn_writer<T: Send + 'static>(
     let mut evictor = Evictor { store: Arc::clone(store), reporter: Arc::clone(reporter) };
     let store = Arc::clone(store);
     std::thread::Builder::new().name("floe-hybrid".to_owned()).spawn(move || {
-        let run = AssertUnwindSafe(|| store.log.run(&mut evictor));
+        let run = AssertUnwindSafe(|| {
+            store.load_index();
+            store.log.run(&mut evictor);
+        });
         if std::panic::catch_unwind(run).is_err() {
             store.log.fail(&io::Error::other("the writer thread has panicked"));
         }
@@ -574,7 +603,7 @@ impl<T> Evict for Evictor<T> {
             store.forget_place(place);
             return Ok(());
         };
-        let mut kept = Vec::new();
+        let (mut kept, mut evicted) = (Vec::new(), Vec::new());
         let mut budget = (store.keep_share * geometry.segment_bytes as f64) as usize;
         for entry in entries.into_iter().filter(|entry| entry.kind.is_indexed()) {
             let address = geometry.address(place, entry.offset);
@@ -592,17 +621,38 @@ impl<T> Evict for Evictor<T> {
                     if let Some(gate) = &store.gate {
                         gate.evicted(entry.hash);
                     }
+                    evicted.push(entry);
                 }
                 _ => {} // replaced or removed
             }
         }
-        keep(store, place, id, &kept)
+        keep(store, place, id, &kept)?;
+        if store.left.is_listening() {
+            tell_evicted(store, id, &evicted);
+        }
+        Ok(())
     }
 
     fn report(&mut self) {
         if let Some(report) = self.reporter.get() {
             report(false);
         }
+    }
+}
+
+/// Reads the keys of the evicted objects of a segment, and tells the listener of them.
+fn tell_evicted<T>(store: &Store<T>, id: SegmentId, entries: &[FooterEntry]) {
+    let is_object = |entry: &FooterEntry| entry.kind == RecordKind::Object;
+    let entries: Vec<FooterEntry> = entries.iter().copied().filter(is_object).collect();
+    let now = seconds_now();
+    let read = visit_heads(&*store.log.flash, store.log.geometry, id, &entries, |entry, head| {
+        // The hash is a checksum of the key.
+        if hash_key(store.hash_seed, head.key) == entry.hash {
+            store.left.tell(head.key, head.cause_at(now));
+        }
+    });
+    if read.is_err() {
+        count(&store.counters.failed_reads);
     }
 }
 
@@ -636,10 +686,15 @@ fn keep<T>(store: &Store<T>, place: u64, id: SegmentId, kept: &[Kept]) -> io::Re
             let record = read
                 .is_ok()
                 .then(|| Record::decode(&buffer[kept.entry.offset - from..], id.salt()));
-            if !record.flatten().is_some_and(|record| keep_record(store, kept, &record))
+            let record = record.flatten();
+            if !record.as_ref().is_some_and(|record| keep_record(store, kept, record))
                 && store.index.remove_at(kept.entry.hash, kept.address).is_some()
             {
                 count(&store.counters.dropped_used);
+                if let Some(record) = record.filter(|it| it.header.kind == RecordKind::Object) {
+                    let is_expired = record.header.lifetime.is_expired(seconds_now());
+                    store.left.tell(record.key, evicted_or_expired(is_expired));
+                }
             }
         }
     }

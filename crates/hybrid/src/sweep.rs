@@ -5,22 +5,27 @@
 //!
 //! A record may move during the sweep: when its segment is evicted, it is appended again. Until the
 //! place is overwritten, the old copy is there and is visited. If the log overwrites a place before
-//! the sweep has reached it, the sweep continues to the log's new end, and no record is kept from
-//! then on. So every record that was on flash at the start is visited or evicted.
+//! the sweep has reached it, the sweep continues to the log's new end. A sweep for a removal lets
+//! no record be kept from then on, so every record that was on flash at the start is visited or
+//! evicted. A sweep that only reads changes nothing: it continues once for each place that was
+//! overwritten, up to the number of all places.
 
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use crate::format::{FooterEntry, PAGE_BYTES, RecordKind, SegmentId, key_range};
+use crate::format::{FooterEntry, RecordKind};
+use crate::heads::visit_heads;
 use crate::store::{Store, count, hash_key, read_entries};
 
-/// Bytes read at a time.
-const READ_BYTES: usize = 1 << 20;
-/// Gap between two heads up to which they are read together, in bytes.
-const READ_GAP: usize = 32 << 10;
-/// Bytes read of a large record. A longer key is read on its own.
-const HEAD_BYTES: usize = 1024;
+/// The purpose of a sweep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The keys are removed: none may be missed.
+    Removal,
+    /// The keys are read.
+    Read,
+}
 
 /// The result of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,28 +40,34 @@ pub(crate) struct Swept {
 /// segments visited and the number of all segments, and may end the sweep.
 pub(crate) fn sweep<T>(
     store: &Store<T>,
+    purpose: Purpose,
     mut visit: impl FnMut(u64, &[u8]),
     mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Swept {
     let mut swept = Swept::default();
     let mut segments = store.log.segments();
+    let most = segments.len() + store.log.geometry.segments as usize;
     let mut unmoving = None;
     let mut at = 0;
     while let Some(&number) = segments.get(at) {
         at += 1;
         match visit_segment(store, number, &mut visit) {
             Ok(true) => {}
-            Ok(false) if unmoving.is_none() => {
-                unmoving = Some(Unmoving::begin(store));
+            Ok(false) if unmoving.is_none() && segments.len() < most => {
+                if purpose == Purpose::Removal {
+                    unmoving = Some(Unmoving::begin(store));
+                }
                 let last = *segments.last().expect("there is this one");
                 segments.extend(store.log.segments().into_iter().filter(|later| *later > last));
             }
             Ok(false) => {} // evicted, and nothing of it was kept
             Err(_) => {
-                // What it holds is a miss from now on.
                 count(&store.counters.failed_reads);
                 swept.unreadable_segments += 1;
-                store.forget_place(number % store.log.geometry.segments);
+                if purpose == Purpose::Removal {
+                    // What it holds is a miss from now on.
+                    store.forget_place(number % store.log.geometry.segments);
+                }
             }
         }
         if progress(at as u64, segments.len() as u64).is_break() {
@@ -111,56 +122,12 @@ fn visit_segment<T>(
         entry.kind == RecordKind::Object && store.index.peek(entry.hash).is_some()
     };
     let entries: Vec<FooterEntry> = entries.into_iter().filter(is_wanted).collect();
-    let mut rest = &entries[..];
-    while !rest.is_empty() {
-        rest = visit_run(store, id, rest, visit)?;
-    }
+    visit_heads(&*store.log.flash, geometry, id, &entries, |entry, head| {
+        // The hash is a checksum of the key.
+        if hash_key(store.hash_seed, head.key) == entry.hash {
+            visit(entry.hash, head.key);
+        }
+    })?;
     // The pages were intact if they are not another segment's by now.
     Ok(store.log.segment_in(place) == id)
-}
-
-/// Reads the heads of the first records, as far as they are near to each other, and visits their
-/// keys. Returns the other records.
-fn visit_run<'a, T>(
-    store: &Store<T>,
-    id: SegmentId,
-    entries: &'a [FooterEntry],
-    visit: &mut impl FnMut(u64, &[u8]),
-) -> io::Result<&'a [FooterEntry]> {
-    let geometry = store.log.geometry;
-    let end = |entry: &FooterEntry| entry.offset + entry.length.bytes().min(HEAD_BYTES);
-    let from = entries[0].offset / PAGE_BYTES * PAGE_BYTES;
-    let mut until = end(&entries[0]);
-    let near = entries.iter().take_while(|entry| {
-        let joins = entry.offset <= until + READ_GAP && end(entry) <= from + READ_BYTES;
-        until = if joins { until.max(end(entry)) } else { until };
-        joins
-    });
-    let (these, others) = entries.split_at(near.count());
-    let read = |from: usize, until: usize| {
-        let until = until.next_multiple_of(PAGE_BYTES).min(geometry.segment_bytes as usize);
-        let mut buffer = store.log.flash.buffers().take(until - from);
-        let start = geometry.segment_start(id.number) + from as u64;
-        store.log.flash.read(&mut buffer, start).map(|()| buffer)
-    };
-    let buffer = read(from, until)?;
-    for entry in these {
-        let range = key_range(&buffer[entry.offset - from..]);
-        let (begin, end) = (entry.offset + range.start, entry.offset + range.end);
-        let long;
-        let key = if end - from <= buffer.len() {
-            &buffer[begin - from..end - from]
-        } else if end <= geometry.segment_bytes as usize {
-            let first = begin / PAGE_BYTES * PAGE_BYTES;
-            long = read(first, end)?;
-            &long[begin - first..end - first]
-        } else {
-            continue; // damaged: no lookup finds the record either
-        };
-        // The hash is a checksum of the key.
-        if hash_key(store.hash_seed, key) == entry.hash {
-            visit(entry.hash, key);
-        }
-    }
-    Ok(others)
 }

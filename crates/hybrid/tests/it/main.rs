@@ -8,6 +8,7 @@ mod drives;
 mod inspection;
 mod kills;
 mod large;
+mod listeners;
 mod loads;
 mod options;
 mod reopening;

@@ -1,7 +1,7 @@
 //! The simulation of the cache against the running cache, request by request.
 
 use floe_hybrid::simulation::{Part, Simulation};
-use floe_hybrid::{Hybrid, Stats};
+use floe_hybrid::{Admission, Hybrid, Stats};
 use floe_testkit::traces_folder;
 use floe_trace::{Op, OpenOptions, Request, Trace};
 
@@ -15,10 +15,11 @@ struct Running {
 }
 
 impl Running {
-    fn new() -> Self {
+    fn new(admission: Admission) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let builder = Hybrid::builder().memory(MEMORY).flash(folder.path().join("cache"), FLASH);
-        Self { cache: builder.reproducible().open().unwrap(), _folder: folder }
+        let cache = builder.admission(admission).reproducible().open().unwrap();
+        Self { cache, _folder: folder }
     }
 
     fn get(&self, key: u64) -> Option<(Part, u64)> {
@@ -30,7 +31,7 @@ impl Running {
 }
 
 /// Returns the figures that must agree.
-fn figures(stats: &Stats) -> [u64; 14] {
+fn figures(stats: &Stats) -> [u64; 15] {
     let flash = &stats.flash;
     [
         stats.memory.insertions,
@@ -47,13 +48,19 @@ fn figures(stats: &Stats) -> [u64; 14] {
         flash.appended_bytes,
         flash.kept_bytes,
         flash.written_bytes,
+        flash.declined_unpopular,
     ]
 }
 
 /// Compares both caches over requests: a miss is inserted, a write replaces the object. Returns the
 /// numbers of hits in memory, of hits on flash, of misses, and of objects that flash evicted.
 fn compare(requests: impl Iterator<Item = Request>) -> [u64; 4] {
-    let (running, simulation) = (Running::new(), Simulation::new(MEMORY, FLASH).unwrap());
+    compare_with(Admission::Everything, requests)
+}
+
+fn compare_with(admission: Admission, requests: impl Iterator<Item = Request>) -> [u64; 4] {
+    let running = Running::new(admission);
+    let simulation = Simulation::with_admission(MEMORY, FLASH, admission, None).unwrap();
     let mut counts = [0; 4];
     for (at, request) in requests.enumerate() {
         let Request { key, bytes, .. } = request;
@@ -103,6 +110,14 @@ fn zipf_hits_where_the_running_cache_does() {
     let requests = generated("zipf:keys=30000,theta=0.8,requests=60000,read=0.9");
     let [memory, flash, misses, evicted] = compare(requests);
     assert!(memory > 5000 && flash > 5000 && misses > 5000 && evicted > 5000);
+}
+
+#[test]
+fn an_admission_admits_what_that_of_the_running_cache_does() {
+    let requests = generated("zipf:keys=30000,theta=0.8,requests=60000,read=0.9");
+    let [memory, flash, misses, _] = compare_with(Admission::TinyLfu, requests);
+    assert!(memory > 5000 && flash > 3000 && misses > 5000, "{memory} {flash} {misses}");
+    assert!(Simulation::with_admission(MEMORY, FLASH, Admission::Obp, None).is_err());
 }
 
 #[test]

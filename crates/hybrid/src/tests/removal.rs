@@ -19,8 +19,8 @@ use crate::format::DriveSet;
 use crate::hybrid::{Hybrid, OpenDrive};
 use crate::options::InsertOptions;
 use crate::recovery::{self, StoreOptions};
-use crate::simulated::SimulatedFlash;
 use crate::store::Pace;
+use crate::tests::simulated::SimulatedFlash;
 
 fn open(flash_bytes: usize, memory_bytes: u64, seed: u64) -> Hybrid<u64, Vec<u8>> {
     let options = StoreOptions {
@@ -42,7 +42,7 @@ fn open(flash_bytes: usize, memory_bytes: u64, seed: u64) -> Hybrid<u64, Vec<u8>
         compression: Compression::default(),
     };
     let drive = OpenDrive { open, gate: GateOptions::default(), switch };
-    Hybrid::assemble(vec![drive], &settings, None).unwrap()
+    Hybrid::assemble(vec![drive], &settings, (None, None)).unwrap()
 }
 
 /// Ends the threads of a test when it is dropped, by a panic, too.
@@ -68,9 +68,10 @@ fn round(cache: &Hybrid<u64, Vec<u8>>, seed: u64, doomed: u64) {
     let others = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let _end = EndOnDrop(&ends);
+        let mut threads = Vec::new();
         for thread in 0..2 {
             let (ends, others) = (&ends, &others);
-            scope.spawn(move || {
+            threads.push(scope.spawn(move || {
                 let mut random = SmallRng::seed_from_u64(seed ^ (thread + 1) << 32);
                 while !ends.load(Ordering::Relaxed) {
                     let key = random.random_range(0..KEYS);
@@ -83,9 +84,11 @@ fn round(cache: &Hybrid<u64, Vec<u8>>, seed: u64, doomed: u64) {
                         others.fetch_add(1, Ordering::Relaxed);
                     }
                 }
-            });
+            }));
         }
         while writers > 0 && others.load(Ordering::Relaxed) < 100 {
+            let has_panicked = threads.iter().any(|thread| thread.is_finished());
+            assert!(!has_panicked, "seed {seed}: a thread ended early");
             std::thread::yield_now();
         }
         // With a pause at each segment, the log overtakes the sweep.

@@ -11,8 +11,8 @@ use crate::flash::{Flash, FlashSwitch};
 use crate::hybrid::Hybrid;
 use crate::insertion::{Declined, Inserted};
 use crate::options::InsertOptions;
-use crate::simulated::SimulatedFlash;
-use crate::store_tests::value_of;
+use crate::tests::simulated::SimulatedFlash;
+use crate::tests::store::value_of;
 
 type Cache = Hybrid<u64, Vec<u8>>;
 

@@ -14,25 +14,33 @@ use crate::format::{DriveSet, NOTES, Record, RecordHeader, RecordKind};
 use crate::log::Refused;
 use crate::recovery::{self, OpenStore, Opened, StoreOptions, SuperblockWriter};
 use crate::reopen::{self, Reopened};
-use crate::simulated::SimulatedFlash;
 use crate::store::{Pace, Store, hash_key, spawn_writer};
-use crate::sweep::sweep;
+use crate::sweep::{Purpose, sweep};
+use crate::tests::simulated::SimulatedFlash;
 
 pub(crate) struct Rig {
     pub(crate) flash: Arc<SimulatedFlash>,
     switch: Arc<FlashSwitch>,
     pub(crate) store: Arc<Store<()>>,
     writer: SuperblockWriter,
-    opened: Opened,
+    pub(crate) opened: Opened,
+    unlogged: Vec<u64>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Rig {
     pub(crate) fn open(flash: SimulatedFlash) -> Self {
+        let mut rig = Self::open_without_writer(flash, 0);
+        rig.start_writer();
+        rig
+    }
+
+    /// Opens the store. Nothing is written to the log before [`Rig::start_writer`].
+    pub(crate) fn open_without_writer(flash: SimulatedFlash, expected_objects: u64) -> Self {
         let flash = Arc::new(flash);
         let switch = Arc::new(FlashSwitch::simulated(flash.clone()));
         let options = StoreOptions {
-            expected_objects: 0,
+            expected_objects,
             max_segment_bytes: 64 << 10,
             keep_share: 0.5,
             random: (77, 99),
@@ -41,12 +49,14 @@ impl Rig {
         };
         let open = recovery::open(Arc::clone(&switch) as Arc<dyn Flash>, &options).unwrap();
         let OpenStore { store, superblock: writer, opened, unlogged } = open;
-        let store = Arc::new(store);
-        let thread = spawn_writer(&store, &Default::default()).unwrap();
-        if opened == Opened::Recovered {
-            recovery::log_removals(&store, &writer, &unlogged).unwrap();
+        Self { flash, switch, store: Arc::new(store), writer, opened, unlogged, thread: None }
+    }
+
+    pub(crate) fn start_writer(&mut self) {
+        self.thread = Some(spawn_writer(&self.store, &Default::default()).unwrap());
+        if self.opened == Opened::Recovered {
+            recovery::log_removals(&self.store, &self.writer, &self.unlogged).unwrap();
         }
-        Self { flash, switch, store, writer, opened, thread: Some(thread) }
     }
 
     /// Opens the flash again, as the cache does, after it has failed.
@@ -111,7 +121,7 @@ impl Rig {
                 alive &= self.remove(key);
             }
         };
-        let swept = sweep(&self.store, visit, |_, _| ControlFlow::Continue(()));
+        let swept = sweep(&self.store, Purpose::Removal, visit, |_, _| ControlFlow::Continue(()));
         alive && swept.unreadable_segments == 0 && self.store.log.check_open().is_ok()
     }
 
@@ -126,7 +136,7 @@ impl Rig {
         self.store.log.sync_until(self.store.log.end()).is_ok()
     }
 
-    fn close(mut self) -> SimulatedFlash {
+    pub(crate) fn close(mut self) -> SimulatedFlash {
         self.store.log.end_soon();
         self.thread.take().unwrap().join().unwrap();
         recovery::save(&self.store, &self.writer).unwrap();
@@ -223,57 +233,6 @@ fn damage_and_unreadable_sectors_are_misses_and_counted() {
         assert!(rig.insert(key, &value_of(key, 0, 500)));
     }
     assert_eq!(rig.get(8999), Some(value_of(8999, 0, 500)));
-}
-
-#[test]
-fn a_sweep_visits_long_keys_and_large_objects_and_ends_when_told() {
-    let rig = Rig::open(SimulatedFlash::new(4 << 20, 1));
-    let mut random = SmallRng::seed_from_u64(5);
-    let mut keys = Vec::new();
-    for at in 0..150u32 {
-        let mut key = vec![at as u8; random.random_range(4..3_000)];
-        key[..4].copy_from_slice(&at.to_le_bytes());
-        let most = random.random_range(1..50_000);
-        let value = vec![7; random.random_range(0..most)];
-        let hash = hash_key(rig.store.hash_seed, &key);
-        let header = RecordHeader::new(RecordKind::Object, &key, &value);
-        let encoded = header.encode(&key, &value);
-        while rig.store.append_object(hash, &header, &encoded, &key, &value).is_err() {
-            rig.store.log.wait_for_room(header.log_bytes());
-        }
-        keys.push(key);
-    }
-    assert!(rig.sync());
-    keys.retain(|key| rig.store.index.peek(hash_key(rig.store.hash_seed, key)).is_some());
-    assert!(keys.len() > 50);
-    let mut visited = Vec::new();
-    let swept =
-        sweep(&rig.store, |_, key| visited.push(key.to_vec()), |_, _| ControlFlow::Continue(()));
-    visited.sort_unstable();
-    keys.sort_unstable();
-    assert!(visited == keys, "{} of {} keys visited", visited.len(), keys.len());
-    assert_eq!((swept.unreadable_segments, swept.cancelled), (0, false));
-    let mut steps = Vec::new();
-    let swept = sweep(
-        &rig.store,
-        |_, _| {},
-        |done, of| {
-            steps.push((done, of));
-            if done == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        },
-    );
-    let segments = rig.store.log.segments().len() as u64;
-    assert_eq!((swept.cancelled, steps), (true, (1..=3).map(|done| (done, segments)).collect()));
-    // The segment of the first key cannot be read: its objects are misses.
-    let place = rig.store.log.segments()[0] % rig.store.log.geometry.segments;
-    let size = rig.store.log.geometry.segment_bytes as usize;
-    rig.flash.spoil((64 << 10) + place as usize * size, size);
-    visited.clear();
-    let swept =
-        sweep(&rig.store, |_, key| visited.push(key.to_vec()), |_, _| ControlFlow::Continue(()));
-    assert_eq!(swept.unreadable_segments, 1);
-    assert!(visited.len() < keys.len());
-    assert_eq!(rig.store.index.len(), visited.len() as u64);
 }
 
 /// Damages a segment, of which the place and the bytes are given.

@@ -7,8 +7,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::reopen::Reopened;
-use crate::simulated::SimulatedFlash;
-use crate::store_tests::{Rig, value_of};
+use crate::tests::simulated::SimulatedFlash;
+use crate::tests::store::{Rig, value_of};
 
 const KEYS: u64 = 60;
 

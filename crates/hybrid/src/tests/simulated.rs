@@ -25,6 +25,8 @@ struct State {
     random: SmallRng,
     /// Sectors that cannot be read.
     bad: Vec<usize>,
+    /// Bytes read so far.
+    read_bytes: u64,
 }
 
 /// A drive in memory.
@@ -49,6 +51,7 @@ impl SimulatedFlash {
             left: None,
             random,
             bad: Vec::new(),
+            read_bytes: 0,
         };
         Self { state: Mutex::new(state), buffers: Buffers::new(1 << 20) }
     }
@@ -72,6 +75,11 @@ impl SimulatedFlash {
         let state = &mut *self.state();
         state.now[bit / 8] ^= 1 << (bit % 8);
         state.durable[bit / 8] ^= 1 << (bit % 8);
+    }
+
+    /// Returns the bytes read so far.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.state().read_bytes
     }
 
     /// Returns the content after the end of the process: all that it had written.
@@ -120,7 +128,8 @@ impl Flash for SimulatedFlash {
     }
 
     fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
-        let state = self.state();
+        let mut state = self.state();
+        state.read_bytes += into.len() as u64;
         let (from, until) = (offset as usize, offset as usize + into.len());
         if until > state.now.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
