@@ -1,6 +1,6 @@
-//! RocksDB with Floe's block cache (`bindings/rocksdb`): interface, options, a database, the
-//! benchmark, and RocksDB's own programs. With Debian's RocksDB, and with a newer one that
-//! `scripts/rocksdb` fetches.
+//! RocksDB with Floe's block cache (`bindings/rocksdb`): interface, options, a database, a second
+//! tier on flash, the benchmark, and RocksDB's own programs. With Debian's RocksDB, and with a
+//! newer one that `scripts/rocksdb` fetches.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -71,19 +71,23 @@ fn compile(rocksdb: &Rocksdb, source: &str, more: &[&str], built: &Path) {
     );
 }
 
-/// Compiles a program of `bindings/rocksdb` with the compiler's checks.
-fn program(rocksdb: &Rocksdb, source: &str, scratch: &Path) -> PathBuf {
+/// Compiles a program of `bindings/rocksdb` with the compiler's checks, and optimized as told.
+fn program(rocksdb: &Rocksdb, source: &str, optimized: &str, scratch: &Path) -> PathBuf {
     let built = scratch.join("program");
-    let checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", optimized];
     compile(rocksdb, source, &checks, &built);
     built
 }
 
-/// Compiles a program with each RocksDB that is there, and has it say that it is done.
+/// Compiles a program with a RocksDB, and has it say that it is done.
 fn runs_with(rocksdb: Option<Rocksdb>, source: &str) {
+    runs_optimized(rocksdb, source, "-O1");
+}
+
+fn runs_optimized(rocksdb: Option<Rocksdb>, source: &str, optimized: &str) {
     let Some(rocksdb) = rocksdb else { return };
     let scratch = tempfile::tempdir().expect("a folder");
-    let program = program(&rocksdb, source, scratch.path());
+    let program = program(&rocksdb, source, optimized, scratch.path());
     let folder = scratch.path().join("data");
     assert_eq!(done(Command::new(program).arg(folder)).stdout, b"done\n");
 }
@@ -116,6 +120,17 @@ fn a_database_finds_what_it_wrote_through_the_block_cache() {
 #[test]
 fn a_database_of_the_newest_rocksdb_finds_what_it_wrote() {
     runs_with(newest(), "tests/database.cc");
+}
+
+/// Compiled without optimization, which takes half the time.
+#[test]
+fn a_database_finds_its_blocks_on_flash_after_a_restart() {
+    runs_optimized(installed(), "tests/secondary.cc", "-O0");
+}
+
+#[test]
+fn a_database_of_the_newest_rocksdb_finds_its_blocks_on_flash() {
+    runs_optimized(newest(), "tests/secondary.cc", "-O0");
 }
 
 #[test]
@@ -171,7 +186,7 @@ fn the_benchmark_draws_and_checks_what_it_should() {
 fn the_benchmark_reads_what_it_wrote_through_every_cache() {
     let Some(rocksdb) = installed() else { return };
     let scratch = tempfile::tempdir().expect("a folder");
-    let program = program(&rocksdb, "bench/ycsb.cc", scratch.path());
+    let program = program(&rocksdb, "bench/ycsb.cc", "-O1", scratch.path());
     let folder = scratch.path().join("data");
     let ycsb = |records: &str, more: &[&str]| {
         let mut command = Command::new(&program);
