@@ -63,6 +63,9 @@ struct ParameterLine {
     default: f64,
     min: f64,
     max: f64,
+    /// Names that stand for the values from `min` to `max`.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    names: &'static [&'static str],
 }
 
 pub(crate) fn policies(arguments: &PoliciesArguments) -> Result<(), CliError> {
@@ -94,6 +97,7 @@ fn of(info: &PolicyInfo) -> Line {
         default: parameter.default,
         min: parameter.min,
         max: parameter.max,
+        names: parameter.names,
     });
     Line {
         policy: None,
@@ -111,9 +115,9 @@ fn list<'a>(infos: impl Iterator<Item = &'a PolicyInfo>) -> String {
     for info in infos {
         text += &wrapped(info.name, info.idea, INDENT);
         for parameter in info.parameters {
-            let (name, default, about) = (parameter.name, parameter.default, parameter.about);
-            let range = format!("(from {} to {})", parameter.min, parameter.max);
-            text += &wrapped("", &format!("  :{name}={default} {about} {range}"), INDENT + 4);
+            let (name, about, values) = (parameter.name, parameter.about, parameter.values());
+            let default = parameter.written(parameter.default);
+            text += &wrapped("", &format!("  :{name}={default} {about} ({values})"), INDENT + 4);
         }
     }
     text

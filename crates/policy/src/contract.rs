@@ -384,7 +384,8 @@ impl PolicyInfo {
     }
 }
 
-/// A numeric parameter of a policy.
+/// A parameter of a policy: a number, or one of a few names, each of which stands for its place
+/// among them.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {
     /// Name of the parameter.
@@ -397,6 +398,8 @@ pub struct Parameter {
     pub max: f64,
     /// True if only whole numbers are allowed.
     pub whole: bool,
+    /// Names of the values 0, 1, …; empty for a number.
+    pub names: &'static [&'static str],
     /// Meaning of the parameter, in a few words.
     pub about: &'static str,
 }
@@ -404,7 +407,7 @@ pub struct Parameter {
 impl Parameter {
     /// Creates a parameter whose value is between 0 and 1.
     pub const fn share(name: &'static str, default: f64, about: &'static str) -> Self {
-        Self { name, default, min: 0.0, max: 1.0, whole: false, about }
+        Self { name, default, min: 0.0, max: 1.0, whole: false, names: &[], about }
     }
 
     /// Creates a parameter whose value is a whole number.
@@ -415,11 +418,38 @@ impl Parameter {
         about: &'static str,
     ) -> Self {
         let (min, max) = (*range.start() as f64, *range.end() as f64);
-        Self { name, default: default as f64, min, max, whole: true, about }
+        Self { name, default: default as f64, min, max, whole: true, names: &[], about }
+    }
+
+    /// Creates a parameter whose value is one of `names`, the first by default.
+    pub const fn choice(
+        name: &'static str,
+        names: &'static [&'static str],
+        about: &'static str,
+    ) -> Self {
+        let max = (names.len() - 1) as f64;
+        Self { name, default: 0.0, min: 0.0, max, whole: true, names, about }
+    }
+
+    /// Returns a value as it is written after the parameter's name.
+    pub fn written(&self, value: f64) -> String {
+        self.names.get(value as usize).map_or_else(|| value.to_string(), ToString::to_string)
+    }
+
+    /// Returns the allowed values, as in `from 0 to 1` or `small or main`.
+    pub fn values(&self) -> String {
+        if self.names.is_empty() {
+            format!("from {} to {}", self.min, self.max)
+        } else {
+            self.names.join(" or ")
+        }
     }
 
     /// Parses a value. Whole numbers may have a unit of bytes, such as `1GiB`.
     pub(crate) fn number(&self, text: &str) -> Option<f64> {
+        if !self.names.is_empty() {
+            return self.names.iter().position(|&name| name == text).map(|at| at as f64);
+        }
         const UNITS: [(&str, u64); 4] =
             [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
         let number = |unit: &str| text.strip_suffix(unit).or_else(|| text.strip_suffix(&unit[..1]));
@@ -438,7 +468,11 @@ impl Parameter {
 
 impl fmt::Display for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}..={})", self.name, self.min, self.max)
+        if self.names.is_empty() {
+            write!(f, "{} ({}..={})", self.name, self.min, self.max)
+        } else {
+            write!(f, "{} ({})", self.name, self.values())
+        }
     }
 }
 

@@ -38,6 +38,9 @@ pub struct QuickDemotion<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> {
     ghosts: GhostTable,
     /// Tag of the key in each slot, for the ghost that it may become.
     tags: Vec<Tag>,
+    /// True if new entries enter the main queue once the small one has its share, until the first
+    /// eviction.
+    overflows: bool,
     /// True if there was no eviction since the order was empty. The free room does not show that:
     /// where orders share a capacity, one may stay below its part.
     filling: bool,
@@ -56,18 +59,28 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> QuickDemotion<HITS_TO_STAY,
             ghost_limit: 0,
             ghosts: GhostTable::default(),
             tags: Vec::new(),
-            filling: MAIN_FIRST,
+            overflows: false,
+            filling: true,
         }
     }
 
-    /// Returns whether the order is filling and its main queue has room beyond the share of the
-    /// small one.
+    /// Returns the empty order with `overflows` set: until the first eviction, entries that do not
+    /// fit into the small queue's share enter the main queue.
+    pub(crate) fn overflowing(self, overflows: bool) -> Self {
+        Self { overflows, ..self }
+    }
+
+    /// Returns whether the order is filling and a new entry belongs into the main queue.
     #[inline(always)] // with each insertion
     fn fills_main(&mut self, weight: u32) -> bool {
         self.filling |= self.queues.is_empty();
-        self.filling
-            && self.queues.size(MAIN) + u64::from(weight) + self.small_target
-                <= self.queues.capacity()
+        if MAIN_FIRST {
+            self.filling
+                && self.queues.size(MAIN) + u64::from(weight) + self.small_target
+                    <= self.queues.capacity()
+        } else {
+            self.filling && self.overflows && self.queues.size(SMALL) >= self.small_target
+        }
     }
 
     /// Promotes or reinserts oldest entries with hits until the oldest entry of a queue is a
@@ -126,7 +139,7 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed
         let tag = Tag::of(access.hash);
         let was_ghost = self.ghosts.take(tag, self.ghost_limit);
         self.tags[slot.index()] = tag;
-        let to_main = MAIN_FIRST && self.fills_main(access.weight) || was_ghost;
+        let to_main = self.fills_main(access.weight) || was_ghost;
         self.hits.set(slot, 0);
         self.queues.set_weight(slot, access.weight);
         self.queues.push_head(if to_main { MAIN } else { SMALL }, slot);
@@ -134,9 +147,7 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed
 
     #[inline(always)]
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
-        if MAIN_FIRST {
-            self.filling = false;
-        }
+        self.filling = false;
         let (queue, oldest) = self.advance()?;
         debug_assert!(
             queue == SMALL

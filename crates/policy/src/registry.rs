@@ -61,6 +61,8 @@ macro_rules! with_policies {
             lirs::Lirs,
             quick_demotion::Qdlp,
             quick_demotion::QdClock,
+            clock2q_plus::Clock2QPlus,
+            car::Car,
             w_tinylfu::WTinyLfu,
             lru_k::LruK,
             sampled::Sampled,
@@ -307,12 +309,16 @@ impl Choice {
             match parameter.number(value) {
                 Some(number) if parameter.allows(number) => choice.parameters.set(name, number),
                 _ => {
-                    let number = if parameter.whole { "a whole number" } else { "a number" };
+                    let number = match parameter {
+                        Parameter { names: [_, ..], .. } => "",
+                        Parameter { whole: true, .. } => "a whole number ",
+                        _ => "a number ",
+                    };
                     return Err(ChoiceError::BadValue {
                         kind,
                         chosen: info.name,
                         name: parameter.name,
-                        expected: format!("{number} from {} to {}", parameter.min, parameter.max),
+                        expected: format!("{number}{}", parameter.values()),
                         value: value.to_owned(),
                     });
                 }
@@ -339,13 +345,12 @@ pub(crate) fn help_of<'a>(infos: impl Iterator<Item = &'a PolicyInfo>) -> String
         text += &format!("{:<12} {}\n", info.name, info.idea);
         for parameter in info.parameters {
             text += &format!(
-                "{:<12}   :{}={} {} (from {} to {})\n",
+                "{:<12}   :{}={} {} ({})\n",
                 "",
                 parameter.name,
-                parameter.default,
+                parameter.written(parameter.default),
                 parameter.about,
-                parameter.min,
-                parameter.max
+                parameter.values()
             );
         }
     }
@@ -354,9 +359,15 @@ pub(crate) fn help_of<'a>(infos: impl Iterator<Item = &'a PolicyInfo>) -> String
 
 /// Returns the table cell that lists the parameters of a policy or admission.
 pub(crate) fn parameters_cell(info: &PolicyInfo) -> String {
-    let cells = info.parameters.iter();
-    let cells = cells
-        .map(|parameter| format!("`{}={}` {}", parameter.name, parameter.default, parameter.about));
+    let cells = info.parameters.iter().map(|parameter| {
+        let others = if parameter.names.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", parameter.values())
+        };
+        let default = parameter.written(parameter.default);
+        format!("`{}={default}` {}{others}", parameter.name, parameter.about)
+    });
     cells.collect::<Vec<_>>().join("; ")
 }
 

@@ -177,6 +177,7 @@ impl RegisteredAdmission for Fussy {
             min: 0.0,
             max: 64.0,
             whole: false,
+            names: &[],
             about: "most blocks counted, per entry of the cache",
         },
         Parameter::count(

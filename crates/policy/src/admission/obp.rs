@@ -115,6 +115,7 @@ impl RegisteredAdmission for Obp {
             min: 0.0,
             max: 1000.0,
             whole: false,
+            names: &[],
             about: "cost of writing a byte, in bytes read; 0 for 1, or more where a write is \
                     measured to take longer",
         },

@@ -138,6 +138,7 @@ impl RegisteredAdmission for SecondAccess {
         min: 0.001,
         max: 16.0,
         whole: false,
+        names: &[],
         about: "keys remembered per entry of the cache",
     }]);
 

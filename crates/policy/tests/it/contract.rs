@@ -274,7 +274,7 @@ impl Check for SaysWhoLeaves {
 }
 
 /// Policies that name a victim before it leaves.
-const SAY_WHO_LEAVES: [&str; 12] = [
+const SAY_WHO_LEAVES: [&str; 14] = [
     "fifo",
     "lru",
     "relaxed-lru",
@@ -287,6 +287,8 @@ const SAY_WHO_LEAVES: [&str; 12] = [
     "lfu",
     "qdlp",
     "qd-clock",
+    "clock2q-plus",
+    "car",
 ];
 
 #[test]
@@ -551,7 +553,8 @@ fn what_was_hit_ranks_before_what_was_not_where_hits_only_leave_marks() {
     struct HitsFirst;
     impl Check for HitsFirst {
         fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
-            if !["clock", "sieve", "s3-fifo", "qdlp", "qd-clock"].contains(&make().info().name) {
+            let marking = ["clock", "sieve", "s3-fifo", "qdlp", "qd-clock", "clock2q-plus", "car"];
+            if !marking.contains(&make().info().name) {
                 return;
             }
             let mut order = make();

@@ -8,6 +8,7 @@ mod fussy;
 mod fussy_tuned;
 mod known_answers;
 mod models;
+mod more_models;
 mod registry;
 mod sarc;
 mod shedding;

@@ -8,16 +8,16 @@ use floe_policy::registry::{Choice, Visitor};
 use floe_policy::{Access, Policy, Slot, mix, with};
 use proptest::prelude::*;
 
-type Key = u64;
+pub(crate) type Key = u64;
 
 /// A policy that knows keys and a fixed number of entries of weight 1.
-trait Model {
+pub(crate) trait Model {
     /// Whether the key was cached; it is afterwards.
     fn request(&mut self, key: Key, next_use: u64) -> bool;
 }
 
 /// Takes a key out of a queue and says whether it was there.
-fn take(queue: &mut VecDeque<Key>, key: Key) -> bool {
+pub(crate) fn take(queue: &mut VecDeque<Key>, key: Key) -> bool {
     let at = queue.iter().position(|&known| known == key);
     at.is_some_and(|at| queue.remove(at).is_some())
 }
@@ -296,6 +296,7 @@ struct S3FifoModel {
     hits_to_stay: u8,
     hits_max: u8,
     main_first: bool,
+    overflows: bool,
     filling: bool,
     small: VecDeque<Key>,
     main: VecDeque<Key>,
@@ -351,6 +352,9 @@ impl Model for S3FifoModel {
                 && self.filling
                 && self.main.len() < self.size - self.small_size =>
             {
+                self.main.push_back(key);
+            }
+            None if self.overflows && self.filling && self.small.len() >= self.small_size => {
                 self.main.push_back(key);
             }
             None => self.small.push_back(key),
@@ -652,13 +656,13 @@ impl Visitor for Agrees<'_> {
     }
 }
 
-fn agrees(policy: &str, size: usize, keys: &[Key], model: impl Model + 'static) {
+pub(crate) fn agrees(policy: &str, size: usize, keys: &[Key], model: impl Model + 'static) {
     let choice: Choice = policy.parse().expect("the policy is registered");
     with(&choice, Agrees { size, slots: size, keys, model: Box::new(model) });
 }
 
 /// Requests for few keys, popular ones among them.
-fn keys() -> impl Strategy<Value = Vec<Key>> {
+pub(crate) fn keys() -> impl Strategy<Value = Vec<Key>> {
     proptest::collection::vec(prop_oneof![0..6u64, 0..24u64, 0..60u64], 0..400)
 }
 
@@ -732,12 +736,13 @@ proptest! {
     fn s3_fifo_qdlp_and_qd_clock_are_algorithm_1_of_the_paper(keys in keys(), size in 1..=16usize) {
         // With so few ghosts, no bucket of the ghost table overflows.
         let names = [
-            ("s3-fifo:small=0.5", 2, 3, false),
-            ("qdlp:small=0.5", 1, 3, false),
-            ("qd-clock:small=0.5:ghosts=0.5", 1, 7, true),
-            ("qd-clock:small=0.5:ghosts=0.5:bits=2", 1, 3, true),
+            ("s3-fifo:small=0.5", 2, 3, false, false),
+            ("s3-fifo:small=0.5:fill=main", 2, 3, false, true),
+            ("qdlp:small=0.5", 1, 3, false, false),
+            ("qd-clock:small=0.5:ghosts=0.5", 1, 7, true, false),
+            ("qd-clock:small=0.5:ghosts=0.5:bits=2", 1, 3, true, false),
         ];
-        for (name, hits_to_stay, hits_max, main_first) in names {
+        for (name, hits_to_stay, hits_max, main_first, overflows) in names {
             let model = S3FifoModel {
                 size,
                 small_size: size / 2,
@@ -745,6 +750,7 @@ proptest! {
                 hits_to_stay,
                 hits_max,
                 main_first,
+                overflows,
                 filling: true,
                 small: VecDeque::new(),
                 main: VecDeque::new(),

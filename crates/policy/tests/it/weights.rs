@@ -28,6 +28,8 @@ const WEIGHING: &[&str] = &[
     "w-tinylfu",
     "lhd",
     "cacheus",
+    "clock2q-plus",
+    "car",
 ];
 
 fn weight(number: u64) -> u32 {

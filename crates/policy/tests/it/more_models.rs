@@ -1,0 +1,163 @@
+//! CAR and Clock2Q+ against models of themselves, as those in [`models`](crate::models).
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use crate::models::{Key, Model, agrees, keys, take};
+
+/// A page in a clock, with its bit.
+type Page = (Key, bool);
+
+/// Sets the bit of a page and says whether it was there.
+fn reference(clock: &mut VecDeque<Page>, key: Key) -> bool {
+    let page = clock.iter_mut().find(|page| page.0 == key);
+    page.is_some_and(|page| {
+        page.1 = true;
+        true
+    })
+}
+
+/// Figure 2 of the paper.
+#[derive(Default)]
+struct CarModel {
+    c: usize,
+    p: f64,
+    t1: VecDeque<Page>,
+    t2: VecDeque<Page>,
+    b1: VecDeque<Key>,
+    b2: VecDeque<Key>,
+}
+
+impl CarModel {
+    fn replace(&mut self) {
+        loop {
+            if self.t1.len() as f64 >= self.p.max(1.0) {
+                match self.t1.pop_front().expect("T1 is not empty") {
+                    (key, false) => return self.b1.push_back(key),
+                    (key, true) => self.t2.push_back((key, false)),
+                }
+            } else {
+                match self.t2.pop_front().expect("the cache is full") {
+                    (key, false) => return self.b2.push_back(key),
+                    (key, true) => self.t2.push_back((key, false)),
+                }
+            }
+        }
+    }
+}
+
+impl Model for CarModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        if reference(&mut self.t1, key) || reference(&mut self.t2, key) {
+            return true;
+        }
+        let known = self.b1.contains(&key) || self.b2.contains(&key);
+        if self.t1.len() + self.t2.len() == self.c {
+            self.replace();
+            let all = self.t1.len() + self.t2.len() + self.b1.len() + self.b2.len();
+            if !known && self.t1.len() + self.b1.len() == self.c {
+                self.b1.pop_front();
+            } else if !known && all == 2 * self.c {
+                self.b2.pop_front();
+            }
+        }
+        let (b1, b2) = (self.b1.len() as f64, self.b2.len() as f64);
+        if take(&mut self.b1, key) {
+            self.p = (self.p + (b2 / b1).max(1.0)).min(self.c as f64);
+            self.t2.push_back((key, false));
+        } else if take(&mut self.b2, key) {
+            self.p = (self.p - (b1 / b2).max(1.0)).max(0.0);
+            self.t2.push_back((key, false));
+        } else {
+            self.t1.push_back((key, false));
+        }
+        false
+    }
+}
+
+/// The window is an age here: the entries that came to the small FIFO since.
+struct Clock2QPlusModel {
+    size: usize,
+    small_size: usize,
+    window: f64,
+    ghosts_most: usize,
+    filling: bool,
+    admitted: u64,
+    /// Key, bit and number of the admission.
+    small: VecDeque<(Key, bool, u64)>,
+    main: VecDeque<Page>,
+    ghosts: VecDeque<Key>,
+}
+
+impl Clock2QPlusModel {
+    fn evict(&mut self) {
+        if self.small.len() >= self.small_size || self.main.is_empty() {
+            while let Some((key, hit, _)) = self.small.pop_front() {
+                if !hit {
+                    self.ghosts.push_back(key);
+                    if self.ghosts.len() > self.ghosts_most {
+                        self.ghosts.pop_front();
+                    }
+                    return;
+                }
+                self.main.push_back((key, false));
+            }
+        }
+        while let Some((key, true)) = self.main.pop_front() {
+            self.main.push_back((key, false));
+        }
+    }
+}
+
+impl Model for Clock2QPlusModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        if let Some(entry) = self.small.iter_mut().find(|entry| entry.0 == key) {
+            entry.1 |= (self.admitted - entry.2) as f64 >= self.window;
+            return true;
+        }
+        if reference(&mut self.main, key) {
+            return true;
+        }
+        if self.small.len() + self.main.len() == self.size {
+            self.evict();
+            self.filling = false;
+        }
+        self.filling |= self.small.is_empty() && self.main.is_empty();
+        let known = take(&mut self.ghosts, key);
+        if known || self.filling && self.small.len() >= self.small_size {
+            self.main.push_back((key, false));
+        } else {
+            self.admitted += 1;
+            self.small.push_back((key, false, self.admitted));
+        }
+        false
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn car_is_figure_2_of_its_paper(keys in keys(), size in 1..16usize) {
+        agrees("car", size, &keys, CarModel { c: size, ..CarModel::default() });
+    }
+
+    #[test]
+    fn clock2q_plus_ignores_hits_by_age(keys in keys(), size in 1..=16usize, window in 0..=4u8) {
+        let small_size = size / 2;
+        let window = f64::from(window) / 4.0;
+        let model = Clock2QPlusModel {
+            size,
+            small_size,
+            window: small_size as f64 * window,
+            ghosts_most: size * 3 / 4,
+            filling: true,
+            admitted: 0,
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            ghosts: VecDeque::new(),
+        };
+        agrees(&format!("clock2q-plus:small=0.5:ghosts=0.75:window={window}"), size, &keys, model);
+    }
+}
