@@ -122,22 +122,22 @@ const CLOSE: &[Answers] = &[
 /// place among the last departures, as in section 4.2 of the paper; there others are remembered
 /// for longer.
 const FILLED_MAIN: &[Answers] = &[
-    ("OLTP", 1000, &[("s3-fifo:fill=main", 0.591448)]),
-    ("OLTP", 5000, &[("s3-fifo:fill=main", 0.442513)]),
-    ("OLTP", 15000, &[("s3-fifo:fill=main", 0.340183)]),
-    ("P3", 10000, &[("s3-fifo:fill=main", 0.948065)]),
-    ("P3", 50000, &[("s3-fifo:fill=main", 0.764504)]),
-    ("P3", 200000, &[("s3-fifo:fill=main", 0.394182)]),
+    ("OLTP", 1000, &[("s3-fifo:fill=main", 0.591_448)]),
+    ("OLTP", 5000, &[("s3-fifo:fill=main", 0.442_513)]),
+    ("OLTP", 15000, &[("s3-fifo:fill=main", 0.340_183)]),
+    ("P3", 10000, &[("s3-fifo:fill=main", 0.948_065)]),
+    ("P3", 50000, &[("s3-fifo:fill=main", 0.764_504)]),
+    ("P3", 200000, &[("s3-fifo:fill=main", 0.394_182)]),
 ];
 
 /// Clock2Q+ by its authors' code in libCacheSim, within 0.0001.
 const CLOCK2Q_PLUS: &[Answers] = &[
-    ("OLTP", 1000, &[("clock2q-plus", 0.598159)]),
-    ("OLTP", 5000, &[("clock2q-plus", 0.450409)]),
-    ("OLTP", 15000, &[("clock2q-plus", 0.339934)]),
-    ("P3", 10000, &[("clock2q-plus", 0.948302)]),
-    ("P3", 50000, &[("clock2q-plus", 0.771228)]),
-    ("P3", 200000, &[("clock2q-plus", 0.392667)]),
+    ("OLTP", 1000, &[("clock2q-plus", 0.598_159)]),
+    ("OLTP", 5000, &[("clock2q-plus", 0.450_409)]),
+    ("OLTP", 15000, &[("clock2q-plus", 0.339_934)]),
+    ("P3", 10000, &[("clock2q-plus", 0.948_302)]),
+    ("P3", 50000, &[("clock2q-plus", 0.771_228)]),
+    ("P3", 200000, &[("clock2q-plus", 0.392_667)]),
 ];
 
 struct MissRatio<'a> {
