@@ -25,14 +25,22 @@
 //   7         objects come with a function that deletes them
 //   8.1       objects come with helpers, which tell more of them; objects by themselves
 //   8.7       insertions may bring the compressed form, too, which this cache does not keep
+//   9         second tiers as they are now; the interface changed with most versions before
 //   9.7       ApplyToHandle, and caches that are made by name: see floe_rocksdb_uri.hpp
 #define FLOE_ROCKSDB_VERSION (ROCKSDB_MAJOR * 100 + ROCKSDB_MINOR)
 #if FLOE_ROCKSDB_VERSION < 700 || FLOE_ROCKSDB_VERSION == 800
 #error "floe_rocksdb.hpp is for RocksDB 7, and for 8.1 and later"
 #endif
 #define FLOE_ROCKSDB_HAS_HELPERS (FLOE_ROCKSDB_VERSION >= 801)
+#define FLOE_ROCKSDB_HAS_TIERS (FLOE_ROCKSDB_VERSION >= 900)
 #if FLOE_ROCKSDB_HAS_HELPERS
 #include <rocksdb/advanced_cache.h>
+#endif
+#if FLOE_ROCKSDB_HAS_TIERS
+#include <vector>
+
+#include <rocksdb/secondary_cache.h>
+#include <rocksdb/statistics.h>
 #endif
 #if FLOE_ROCKSDB_VERSION >= 807
 #define FLOE_ROCKSDB_COMPRESSED \
@@ -70,6 +78,10 @@ struct FloeCacheOptions {
       ::rocksdb::kDefaultCacheMetadataChargePolicy;
   /// Allocates RocksDB's blocks.
   std::shared_ptr<::rocksdb::MemoryAllocator> memory_allocator;
+#if FLOE_ROCKSDB_HAS_TIERS
+  /// A second tier below this cache, such as NewFloeSecondaryCache makes: for RocksDB 9 and later.
+  std::shared_ptr<::rocksdb::SecondaryCache> secondary_cache;
+#endif
 };
 
 /// A block cache on Floe: see NewFloeCache.
@@ -82,7 +94,11 @@ class FloeCache final : public ::rocksdb::Cache {
         entry_bytes_(options.metadata_charge_policy == ::rocksdb::kFullChargeCacheMetadata
                          ? floe_host_entry_bytes()
                          : 0),
-        policy_(options.policy) {}
+#if FLOE_ROCKSDB_HAS_TIERS
+        tier_(options.secondary_cache),
+#endif
+        policy_(options.policy) {
+  }
 
   ~FloeCache() override {
     if (host_ != nullptr) floe_host_free(host_);
@@ -125,12 +141,60 @@ class FloeCache final : public ::rocksdb::Cache {
                : ::rocksdb::Status::InvalidArgument("FloeCache", floe_error_message());
   }
 
-#if FLOE_ROCKSDB_HAS_HELPERS
+#if FLOE_ROCKSDB_HAS_TIERS
+  Handle* Lookup(const ::rocksdb::Slice& key, const CacheItemHelper* about = nullptr,
+                 CreateContext* context = nullptr, Priority priority = Priority::LOW,
+                 ::rocksdb::Statistics* statistics = nullptr) override {
+    Handle* const found = Find(key);
+    if (found != nullptr || !HasTierFor(about)) return found;
+    bool kept = false;
+    const auto below = tier_->Lookup(key, about, context, /*wait=*/true,
+                                     /*advise_erase=*/true, statistics, kept);
+    return below != nullptr ? Promote(key, about, *below, kept, priority, statistics) : nullptr;
+  }
+
+  /// The lookups of a MultiGet, whose reads of the tier are under way together.
+  void StartAsyncLookup(AsyncLookupHandle& lookup) override {
+    lookup.result_handle = Find(lookup.key);
+    if (lookup.result_handle != nullptr || !HasTierFor(lookup.helper)) return;
+    lookup.kept_in_sec_cache = false;
+    lookup.pending_handle =
+        tier_
+            ->Lookup(lookup.key, lookup.helper, lookup.create_context, /*wait=*/false,
+                     /*advise_erase=*/true, lookup.stats, lookup.kept_in_sec_cache)
+            .release();
+    if (lookup.pending_handle != nullptr) lookup.pending_cache = tier_.get();
+  }
+
+  void WaitAll(AsyncLookupHandle* lookups, size_t count) override {
+    std::vector<::rocksdb::SecondaryCacheResultHandle*> pending;
+    const auto is_ours = [&](const AsyncLookupHandle& lookup) {
+      return lookup.pending_cache != nullptr && lookup.pending_cache == tier_.get();
+    };
+    for (size_t at = 0; at < count; at++) {
+      if (is_ours(lookups[at])) pending.push_back(lookups[at].pending_handle);
+    }
+    if (pending.empty()) return;
+    tier_->WaitAll(pending);
+    for (size_t at = 0; at < count; at++) {
+      AsyncLookupHandle& lookup = lookups[at];
+      if (!is_ours(lookup)) continue;
+      const std::unique_ptr<::rocksdb::SecondaryCacheResultHandle> below(lookup.pending_handle);
+      lookup.pending_handle = nullptr;
+      lookup.pending_cache = nullptr;
+      lookup.result_handle = Promote(lookup.key, lookup.helper, *below, lookup.kept_in_sec_cache,
+                                     lookup.priority, lookup.stats);
+    }
+  }
+#elif FLOE_ROCKSDB_HAS_HELPERS
   Handle* Lookup(const ::rocksdb::Slice& key, const CacheItemHelper* = nullptr,
                  CreateContext* = nullptr, Priority = Priority::LOW,
                  ::rocksdb::Statistics* = nullptr) override {
     return Find(key);
   }
+#endif
+
+#if FLOE_ROCKSDB_HAS_HELPERS
 
   Handle* CreateStandalone(const ::rocksdb::Slice& key, void* object, const CacheItemHelper* about,
                            size_t charge, bool allow_uncharged) override {
@@ -194,6 +258,9 @@ class FloeCache final : public ::rocksdb::Cache {
   void Erase(const ::rocksdb::Slice& key) override {
     floe_host_erase(host_, key.data(), key.size());
     floe_host_reclaim(host_);
+#if FLOE_ROCKSDB_HAS_TIERS
+    if (tier_ != nullptr) tier_->Erase(key);  // where the block may just have gone
+#endif
   }
 
   uint64_t NewId() override { return last_id_.fetch_add(1, std::memory_order_relaxed) + 1; }
@@ -273,40 +340,86 @@ class FloeCache final : public ::rocksdb::Cache {
   }
 
 #if FLOE_ROCKSDB_HAS_HELPERS
-  /// What an object's end needs where the cache has an allocator. RocksDB has a few dozen helpers,
-  /// so that a list serves; its members stay as long as the cache.
+#if FLOE_ROCKSDB_HAS_TIERS
+  bool HasTierFor(About about) const {
+    return tier_ != nullptr && about != nullptr && about->create_cb != nullptr;
+  }
+
+  /// Brings the object of a lookup in the tier to this cache.
+  Handle* Promote(const ::rocksdb::Slice& key, About about,
+                  ::rocksdb::SecondaryCacheResultHandle& below, bool kept, Priority priority,
+                  ::rocksdb::Statistics* statistics) {
+    void* const object = below.Value();
+    if (object == nullptr) return nullptr;
+    if (statistics != nullptr) statistics->recordTick(::rocksdb::SECONDARY_CACHE_HITS);
+    // What the tier keeps is not offered to it again.
+    About const own = kept ? about->without_secondary_compat : about;
+    Handle* handle = nullptr;
+    if (!Insert(key, object, own, below.Size(), &handle, priority).ok()) {
+      handle = CreateStandalone(key, object, own, below.Size(), /*allow_uncharged=*/true);
+    }
+    return handle;
+  }
+
+  bool HasTier() const { return tier_ != nullptr; }
+  ::rocksdb::SecondaryCache* Tier() const { return tier_.get(); }
+#else
+  bool HasTier() const { return false; }
+#endif
+
+  /// What an object's end needs where the cache has an allocator or a tier. RocksDB has a few dozen
+  /// helpers, so that a list serves; its members stay as long as the cache.
   struct Owned {
     About about;
     ::rocksdb::MemoryAllocator* allocator;
+#if FLOE_ROCKSDB_HAS_TIERS
+    ::rocksdb::SecondaryCache* tier;
+#endif
     std::unique_ptr<Owned> rest;
   };
 
+  bool NeedsOwned() const { return memory_allocator() != nullptr || HasTier(); }
+
   floe_host_free_fn FreeOf(About about) const {
     if (about == nullptr || about->del_cb == nullptr) return nullptr;
-    return memory_allocator() != nullptr ? FreeOwned : FreePlain;
+    return NeedsOwned() ? FreeOwned : FreePlain;
   }
 
   void* ContextOf(About about) {
-    if (memory_allocator() == nullptr) return const_cast<CacheItemHelper*>(about);
+    if (!NeedsOwned()) return const_cast<CacheItemHelper*>(about);
     const std::lock_guard<std::mutex> guard(owned_mutex_);
     for (Owned* each = owned_.get(); each != nullptr; each = each->rest.get()) {
       if (each->about == about) return each;
     }
+#if FLOE_ROCKSDB_HAS_TIERS
+    owned_.reset(new Owned{about, memory_allocator(), Tier(), std::move(owned_)});
+#else
     owned_.reset(new Owned{about, memory_allocator(), std::move(owned_)});
+#endif
     return owned_.get();
   }
 
   About AboutOf(void* context) const {
-    return memory_allocator() == nullptr ? static_cast<About>(context)
-                                         : static_cast<Owned*>(context)->about;
+    return NeedsOwned() ? static_cast<Owned*>(context)->about : static_cast<About>(context);
   }
 
   static void FreePlain(const void*, size_t, void* object, void* context) {
     static_cast<About>(context)->del_cb(object, nullptr);
   }
 
-  static void FreeOwned(const void*, size_t, void* object, void* context) {
+  static void FreeOwned(const void* key, size_t key_len, void* object, void* context) {
     const Owned* const owned = static_cast<Owned*>(context);
+#if FLOE_ROCKSDB_HAS_TIERS
+    // Whatever has left the cache: evicted, or freed with the cache.
+    if (owned->tier != nullptr && object != nullptr && owned->about->IsSecondaryCacheCompatible()) {
+      owned->tier
+          ->Insert(::rocksdb::Slice(static_cast<const char*>(key), key_len), object, owned->about,
+                   /*force_insert=*/false)
+          .PermitUncheckedError();
+    }
+#else
+    (void)key, (void)key_len;
+#endif
     owned->about->del_cb(object, owned->allocator);
   }
 
@@ -325,6 +438,9 @@ class FloeCache final : public ::rocksdb::Cache {
   floe_host* host_;
   const size_t object_offset_;
   const size_t entry_bytes_;  // as far as they are charged
+#if FLOE_ROCKSDB_HAS_TIERS
+  const std::shared_ptr<::rocksdb::SecondaryCache> tier_;
+#endif
   const std::string policy_;
   std::atomic<uint64_t> last_id_{0};
 };
