@@ -1,9 +1,9 @@
-//! Faults in the code of the paper's authors (FrozenHot, EuroSys '23), and must not here: each
-//! fault a test.
+//! Faults that the code of the paper's authors has (FrozenHot, EuroSys '23), and that this one must
+//! not have: a test for each.
 //!
-//! Those of the controller, that noise ended most frozen phases and each failure cost 16 s, are
-//! replayed with its histories in `src/tests/histories.rs`; that learning did not end near a hit
-//! ratio of 1, in `adaptive.rs`, too.
+//! Two faults of the controller, that noise ended most frozen phases and that each failure cost
+//! 16 s, are replayed in `crates/freeze/src/tests/histories.rs`. That learning did not end near a
+//! hit ratio of 1 is tested there and in `adaptive.rs`.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
