@@ -370,17 +370,21 @@ fn log_settings(config: &ServerConfig, used: &[u64]) {
     }
 }
 
-/// Opens a device, and logs a message if opening an image takes long.
+/// Opens a device, and logs a message if opening an image or a bucket takes long.
 fn opened(device: &Spec, role: Role) -> Result<floe_device::Source, OpenError> {
     const LONG: Duration = Duration::from_secs(2);
-    if !device.is_image() {
+    if !device.is_image() && !device.is_bucket() {
         return device.prepare(role);
     }
     std::thread::scope(|scope| {
         let (done, ended) = std::sync::mpsc::channel::<()>();
         let tell = move || {
             if ended.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
-                tracing::info!(%device, "opening; the lock of a killed server lasts up to 30 s");
+                let seconds = if device.is_bucket() { 45 } else { 30 };
+                tracing::info!(
+                    %device,
+                    "opening; the lock of a killed server lasts up to {seconds} s"
+                );
             }
         };
         // Without a thread nothing is told.

@@ -52,6 +52,8 @@ pub enum FactKind {
     Export = 22,
     /// A mirror, by the id in the headers of its halves.
     Mirror = 23,
+    /// A volume in a bucket, by the id in its description.
+    Bucket = 24,
 }
 
 /// Kinds of fact that only files have, in the order of [`GROUPS`].
@@ -65,8 +67,9 @@ const OF_FILES: [FactKind; 5] = [
 
 /// Groups of kinds. In each group, the first kind that both identities have decides; all groups
 /// must agree.
-const GROUPS: [&[FactKind]; 10] = [
+const GROUPS: [&[FactKind]; 11] = [
     &[FactKind::Mirror],
+    &[FactKind::Bucket],
     &[FactKind::Image],
     &[FactKind::Export],
     &[FactKind::Mapping],
@@ -93,6 +96,7 @@ impl fmt::Display for FactKind {
             Self::Image => "image id",
             Self::Export => "server and export",
             Self::Mirror => "mirror",
+            Self::Bucket => "id of the volume in its bucket",
         })
     }
 }

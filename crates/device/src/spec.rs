@@ -1,6 +1,6 @@
 //! Device specifications in text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB`,
 //! `stripe:/dev/sdb+/dev/sdc` (or of images or exports), `mirror:/dev/sdb+nbd://HOST/EXPORT`,
-//! `rbd:POOL/IMAGE` or `nbd://HOST:PORT/EXPORT`.
+//! `rbd:POOL/IMAGE`, `s3://BUCKET/PREFIX,size=1TiB` or `nbd://HOST:PORT/EXPORT`.
 //!
 //! `medium=` imitates a kind of storage ([`Medium`](crate::Medium)); with `interference=off` its
 //! reads are not slowed by writes. `iops=N` and `bandwidth=SIZE` limit its operations and bytes per
@@ -229,7 +229,7 @@ impl Spec {
         self.device.paths()
     }
 
-    /// Returns whether Ceph images or NBD exports are part of the device, which lie in no folder.
+    /// Returns whether images, buckets or exports are part of the device, which lie in no folder.
     pub fn is_remote(&self) -> bool {
         self.device.is_remote()
     }
@@ -283,6 +283,11 @@ impl Spec {
     /// Returns whether the device is a Ceph image.
     pub fn is_image(&self) -> bool {
         self.image().is_some()
+    }
+
+    /// Returns whether the device is a volume in a bucket.
+    pub fn is_bucket(&self) -> bool {
+        self.device.kind() == "s3"
     }
 
     /// Returns the name of the Ceph image, if the device is one.

@@ -160,6 +160,13 @@ fn mount(line: &str, is_2: bool) -> Option<(&str, &str)> {
     has_memory.then_some((top.trim_end_matches('/'), at))
 }
 
+/// Draws a random id.
+pub(crate) fn random_id() -> io::Result<[u8; 16]> {
+    let mut id = [0; 16];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut id)?;
+    Ok(id)
+}
+
 #[cfg(test)]
 mod private_tests {
     use super::*;

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 pub use allocations::thread_time;
 #[cfg(feature = "devices")]
 pub use faults::Intercepted;
-pub use programs::Ceph;
 #[cfg(feature = "certificates")]
 pub use programs::certificates;
+pub use programs::{BucketServer, Ceph};
 pub use programs::{is_installed, run, skipped, traces_folder};
 
 pub use random::{Identity, Random, pattern};

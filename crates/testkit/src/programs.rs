@@ -2,6 +2,7 @@
 
 use std::env::{split_paths, var_os};
 use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -199,6 +200,101 @@ impl Drop for Ceph {
         drop(self.script.stdin.take()); // its input ends
         let _ = self.script.wait();
         let _ = self.folder.parent().map(std::fs::remove_dir);
+    }
+}
+
+/// The name of the bucket.
+const BUCKET: &str = "bucket";
+
+/// The identity of the only user, and the secret key.
+const USER: [&str; 2] = ["floe", "secret-of-floe"];
+
+/// A server of one bucket. It ends when this is dropped.
+#[derive(Debug)]
+pub struct BucketServer {
+    child: Child,
+    folder: PathBuf,
+    port: u16,
+}
+
+impl BucketServer {
+    /// Starts a server with an empty bucket below `folder`. Prints that the test is skipped, and
+    /// returns `None`, where versitygw is missing.
+    ///
+    /// # Panics
+    /// When the server does not start.
+    #[track_caller]
+    pub fn start(folder: &Path) -> Option<BucketServer> {
+        let paths = var_os("PATH").unwrap_or_default();
+        let home = PathBuf::from(var_os("HOME").unwrap_or_default());
+        let mut folders = split_paths(&paths).chain([home.join("go/bin")]);
+        let Some(program) = folders
+            .find_map(|folder| Some(folder.join("versitygw")).filter(|program| program.is_file()))
+        else {
+            let how = "go install github.com/versity/versitygw/cmd/versitygw@latest";
+            skipped(&format!("versitygw is missing: {how}"));
+            return None;
+        };
+        std::fs::create_dir_all(folder.join(BUCKET)).expect("a folder");
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let port = free.expect("there is a free port").port();
+        let mut command = Command::new("setpriv"); // it ends with the test that began it
+        let command = command.args(["--pdeathsig", "KILL"]).arg(&program);
+        let command = command.args(["--port", &format!("127.0.0.1:{port}"), "--quiet"]);
+        let command = command.args(["--access", USER[0], "--secret", USER[1], "posix"]).arg(folder);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().expect("it starts");
+        wait_until("the S3 server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Some(BucketServer { child, folder: folder.to_owned(), port })
+    }
+
+    /// Returns the specification of a volume in the bucket, without a size.
+    pub fn spec(&self, volume: &str) -> String {
+        format!("s3://{BUCKET}/{volume},endpoint=http://127.0.0.1:{}", self.port)
+    }
+
+    /// Returns the environment with the credentials.
+    pub fn environment(&self) -> [(&'static str, &'static str); 2] {
+        [("AWS_ACCESS_KEY_ID", USER[0]), ("AWS_SECRET_ACCESS_KEY", USER[1])]
+    }
+
+    /// Stops the server (SIGSTOP): requests wait.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn pause(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("it is there");
+    }
+
+    /// Continues the server after [`BucketServer::pause`].
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn go_on(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).expect("it is there");
+    }
+
+    /// Returns the content of a volume of `bytes` bytes, by its objects.
+    ///
+    /// # Panics
+    /// When an object cannot be read.
+    pub fn content(&self, volume: &str, object_bytes: usize, bytes: usize) -> Vec<u8> {
+        let mut content = vec![0; bytes];
+        let folder = self.folder.join(BUCKET).join(volume).join("data");
+        for (number, part) in content.chunks_mut(object_bytes).enumerate() {
+            match std::fs::read(folder.join(format!("{number:016x}"))) {
+                Ok(object) => part.copy_from_slice(&object),
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
+            }
+        }
+        content
+    }
+}
+
+impl Drop for BucketServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
     }
 }
 

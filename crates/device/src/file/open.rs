@@ -131,6 +131,9 @@ pub enum OpenError {
     /// A Ceph image could not be opened.
     #[error(transparent)]
     Rbd(#[from] crate::rbd::RbdError),
+    /// A volume in a bucket could not be opened.
+    #[error(transparent)]
+    S3(#[from] crate::s3::S3Error),
     /// An NBD export could not be opened.
     #[error(transparent)]
     Nbd(#[from] crate::nbd::NbdError),

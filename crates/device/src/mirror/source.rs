@@ -13,6 +13,7 @@ use super::threads::Running;
 use super::witness::{Generation, Witness};
 use crate::buffer::SECTOR_BYTES;
 use crate::device::Halves;
+use crate::system::random_id;
 
 /// An open mirror, from which each thread opens a device. Clones share it.
 #[derive(Debug, Clone)]
@@ -162,12 +163,6 @@ impl MirrorSource {
     pub(crate) fn status(&self) -> MirrorStatus {
         self.0.shared.status()
     }
-}
-
-fn random_id() -> io::Result<[u8; 16]> {
-    let mut id = [0; 16];
-    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut id)?;
-    Ok(id)
 }
 
 /// Creates a mirror: writes the headers of all halves, informs the witness, and writes the headers

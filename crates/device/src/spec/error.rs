@@ -9,8 +9,8 @@ pub enum SpecError {
     /// The text begins with neither a known kind of device nor a path.
     #[error(
         "unknown kind of device in {0:?}; there are file:PATH, memory:SIZE, stripe:PATH+PATH, \
-         mirror:HALF+HALF, rbd:POOL/IMAGE, nbd://HOST:PORT/EXPORT, and paths that begin with / \
-         or ./"
+         mirror:HALF+HALF, rbd:POOL/IMAGE, s3://BUCKET/PREFIX, nbd://HOST:PORT/EXPORT, and paths \
+         that begin with / or ./"
     )]
     Kind(String),
     /// `file:` has no path.
@@ -40,6 +40,15 @@ pub enum SpecError {
     /// `rbd:` lacks a pool or an image.
     #[error("{0:?} names no image; write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE@SNAPSHOT")]
     Image(String),
+    /// `s3:` lacks a bucket or a prefix.
+    #[error("{0:?} names no volume; write s3://BUCKET/PREFIX, and size=SIZE for a new volume")]
+    Bucket(String),
+    /// The size of a bucket's objects is out of bounds.
+    #[error("objects of {1} bytes in {0:?} are not 64KiB to 64MiB; write object=1MiB")]
+    ObjectSize(String, u64),
+    /// The endpoint of a bucket is not a URL.
+    #[error("endpoint {1:?} in {0:?} is not a URL; write endpoint=https://HOST:PORT")]
+    Endpoint(String, String),
     /// The text is not an NBD URI, or is one that this program does not support.
     #[error("{0:?}: {1}; write nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")]
     Export(String, String),

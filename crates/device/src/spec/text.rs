@@ -12,6 +12,7 @@ use crate::memory::MemorySpec;
 use crate::mirror::MirrorSpec;
 use crate::nbd::{NbdName, is_export};
 use crate::rbd::RbdName;
+use crate::s3::S3Name;
 use crate::source::Imitation;
 use crate::stripe::StripeSpec;
 
@@ -20,12 +21,13 @@ use crate::stripe::StripeSpec;
 type Parse = fn(&str, &str) -> Result<Box<dyn DeviceSpec>, SpecError>;
 
 /// The kinds of device and their parsers, by the word before the colon.
-const DEVICES: [(&str, Parse); 6] = [
+const DEVICES: [(&str, Parse); 7] = [
     ("file", FileSpec::parse),
     ("memory", MemorySpec::parse),
     ("mirror", MirrorSpec::parse),
     ("stripe", StripeSpec::parse),
     ("rbd", RbdName::parse_spec),
+    ("s3", S3Name::parse_spec),
     ("nbd", NbdName::parse_spec), // or the word before `://`
 ];
 

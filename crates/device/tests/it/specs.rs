@@ -40,6 +40,30 @@ fn an_image_has_a_user_a_configuration_and_a_timeout() {
 }
 
 #[test]
+fn a_bucket_has_sizes_an_endpoint_and_a_region() {
+    let text = "s3://bucket/team/vm,size=1TiB,object=256KiB,endpoint=http://h:7070,region=eu,\
+                timeout=30s";
+    let spec: Spec = text.parse().unwrap();
+    assert_eq!(spec.to_string(), text);
+    assert_eq!(
+        (spec.size_bytes(), spec.is_remote(), spec.is_bucket()),
+        (Some(1 << 40), true, true)
+    );
+    assert!(Spec::begins(text) && spec.overlaps(&text.parse().unwrap()));
+    let other: Spec = "s3://bucket/team/vm,endpoint=http://other".parse().unwrap();
+    assert!(!spec.overlaps(&other));
+    assert!(refused("s3:bucket/vm").contains("write s3://BUCKET/PREFIX"));
+    assert!(refused("s3://bucket").contains("write s3://BUCKET/PREFIX"));
+    assert!(refused("s3://b/v,object=4KiB").contains("objects of 4096 bytes in"));
+    assert!(refused("s3://b/v,object=100000").contains("positive multiple of 4096"));
+    assert!(refused("s3://b/v,endpoint=host:80").contains("write endpoint=https://HOST:PORT"));
+    assert!(refused("s3://b/v,id=x").contains("there are size=SIZE, object=SIZE"));
+    let spec: Spec = "s3://bucket/vm".parse().unwrap();
+    let cache = spec.prepare(Role::Cache { size: 1 << 20 }).unwrap_err().to_string();
+    assert!(cache.starts_with("s3://bucket/vm cannot be a cache"), "{cache}");
+}
+
+#[test]
 fn an_export_has_a_uri_and_a_timeout() {
     for text in [
         "nbd://10.0.0.1/vm1",

@@ -183,7 +183,8 @@ texts! {
     String: "NAME" "" "", |it| it;
     PathBuf: "FILE" "" "", |it| it.display();
     Spec: "SPEC" "" "[file:]PATH[,size=SIZE], memory:SIZE, stripe:PATH+PATH[,chunk=SIZE]\
-        [,size=SIZE], mirror:HALF+HALF, rbd:POOL/IMAGE or nbd://HOST/EXPORT", |it| it;
+        [,size=SIZE], mirror:HALF+HALF, rbd:POOL/IMAGE, s3://BUCKET/PREFIX\
+        [,size=SIZE] or nbd://HOST/EXPORT", |it| it;
     Bytes: "SIZE" "bytes" "", |it| it;
     Percent: "SHARE" "percent" "", |it| it;
     Interval: "DURATION" "time" "", |it| it;

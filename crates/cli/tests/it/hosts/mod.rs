@@ -1,4 +1,5 @@
-//! Tests that need guests with a kernel of their own, a Ceph cluster, or minutes of killed servers.
+//! Tests that need guests with a kernel of their own, a Ceph cluster, an S3 server, or minutes of
+//! killed servers.
 //!
 //! `make test-hosts` runs them, `make test` leaves them out.
 
@@ -10,3 +11,4 @@ pub(crate) mod kills;
 mod pair;
 mod rbd;
 mod rbd_commands;
+mod s3;
