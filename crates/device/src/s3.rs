@@ -44,7 +44,7 @@ use crate::spec::{size_of_present, write_timeout};
 pub use name::{S3Error, S3Name};
 
 /// The smallest and the largest object in bytes.
-const OBJECT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
+const OBJECT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=16 << 20;
 
 impl S3Name {
     pub(crate) fn parse_spec(spec: &str, text: &str) -> Result<Box<dyn DeviceSpec>, SpecError> {

@@ -310,5 +310,7 @@ fn found(got: &GetResult) -> Result<Found, Error> {
 
 fn tag(tag: Option<String>) -> Result<Version, Error> {
     let missing = || Error::NotSupported { source: "the store gives objects no ETag".into() };
-    Ok(Version::Tag(tag.ok_or_else(missing)?.into()))
+    // Some stores quote it in some answers only, or call it weak.
+    let tag = tag.ok_or_else(missing)?;
+    Ok(Version::Tag(format!("\"{}\"", tag.trim_start_matches("W/").trim_matches('"')).into()))
 }

@@ -62,7 +62,7 @@ impl Lease {
                     break;
                 }
                 if found.version != first {
-                    return Err(S3Error::Locked { volume: name.to_string(), owner: owner.clone() });
+                    return Err(S3Error::Locked { volume: name.to_string(), owner: short(&owner) });
                 }
             }
         }
@@ -74,12 +74,12 @@ impl Lease {
                 Ok(Lease { at, session: session.to_owned(), term, held })
             }
             Err(PutError::Failed(failure)) => Err(failed(failure)),
-            Err(PutError::Conflict(found)) => {
+            Err(PutError::Conflict(_)) => {
                 let owner = match bucket.get(&at, None).await {
                     Ok(found) => holder(&found),
                     Err(_) => None,
                 };
-                let owner = owner.or(found.stamp).unwrap_or_else(|| "which has just come".into());
+                let owner = owner.map(|it| short(&it)).unwrap_or_else(|| "just begun".to_owned());
                 Err(S3Error::Locked { volume: name.to_string(), owner })
             }
         }
@@ -143,7 +143,7 @@ impl Lease {
                     return None;
                 }
                 let owner = bucket.get(&self.at, None).await.ok().as_ref().and_then(holder);
-                Some(owner.unwrap_or_else(|| "unknown".to_owned()))
+                Some(owner.map(|it| short(&it)).unwrap_or_else(|| "unknown".to_owned()))
             }
         }
     }
@@ -154,6 +154,11 @@ fn holder(found: &Found) -> Option<String> {
     let text = String::from_utf8_lossy(&found.bytes);
     let first = text.lines().next().filter(|line| !line.is_empty() && *line != FREE)?;
     Some(first.to_owned())
+}
+
+/// Returns the host and process of a holder, for messages.
+fn short(owner: &str) -> String {
+    owner.split(" of ").next().unwrap_or(owner).to_owned()
 }
 
 /// The process that holds a lease, by names that no other process on the machine has at the time.

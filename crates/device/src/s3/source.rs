@@ -178,10 +178,12 @@ fn run(
             running.spawn(perform(Arc::clone(&engine), job));
             while running.try_join_next().is_some() {}
         }
-        let _ = timeout(PATIENCE, running.join_all()).await;
+        let all_ended = async { while running.join_next().await.is_some() {} };
+        let is_quiet = timeout(PATIENCE, all_ended).await.is_ok();
         keeper.abort();
         let _ = keeper.await; // no renewal after the release
-        if let Some(lease) = &engine.lease {
+        // A put that is under way keeps the lease, which then ends with its term.
+        if let Some(lease) = engine.lease.as_ref().filter(|_| is_quiet) {
             engine.bucket.shorten_timeout(PATIENCE);
             lease.release(&engine.bucket).await;
         }

@@ -44,7 +44,7 @@ pub enum SpecError {
     #[error("{0:?} names no volume; write s3://BUCKET/PREFIX, and size=SIZE for a new volume")]
     Bucket(String),
     /// The size of a bucket's objects is out of bounds.
-    #[error("objects of {1} bytes in {0:?} are not 64KiB to 64MiB; write object=1MiB")]
+    #[error("objects of {1} bytes in {0:?} are not 64KiB to 16MiB; write object=1MiB")]
     ObjectSize(String, u64),
     /// The endpoint of a bucket is not a URL.
     #[error("endpoint {1:?} in {0:?} is not a URL; write endpoint=https://HOST:PORT")]

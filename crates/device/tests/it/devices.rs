@@ -185,7 +185,7 @@ fn every_device_refuses_ranges_outside_it_in_words() {
                 "{error}"
             );
         }
-        assert_eq!(crate::common::read(&ring, &pool, &mut device, 0, 0).unwrap(), []);
+        assert!(crate::common::read(&ring, &pool, &mut device, 0, 0).unwrap().is_empty());
     }
 }
 

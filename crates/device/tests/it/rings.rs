@@ -29,7 +29,7 @@ fn each_owner_takes_its_own_completions() {
     assert_eq!(ring.wait(None).unwrap(), 3);
     assert_eq!(tokens(&ring, right), [(1 << 48) - 1]);
     assert_eq!(tokens(&ring, left), [1, 3]);
-    assert_eq!(tokens(&ring, left), []);
+    assert!(tokens(&ring, left).is_empty());
 }
 
 #[test]
