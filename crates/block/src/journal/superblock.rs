@@ -601,7 +601,7 @@ mod samples_tests {
                 }
             }
         }
-        assert_eq!(sampled_sectors(0), []);
+        assert!(sampled_sectors(0).is_empty());
     }
 
     #[test]
