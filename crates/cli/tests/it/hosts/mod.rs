@@ -11,4 +11,3 @@ pub(crate) mod kills;
 mod pair;
 mod rbd;
 mod rbd_commands;
-mod s3;
