@@ -1,7 +1,8 @@
 //! A bucket of an object store (S3) as a device.
 //!
 //! The volume is cut into objects of equal size below a prefix; an object that does not exist is
-//! zeros. A small object describes the volume, another names the server that writes to it (`lease`).
+//! zeros. A small object describes the volume, another names the server that writes to it
+//! (`lease`).
 //!
 //! One thread runs all requests of a volume (`engine`). A write ends when its object has been put:
 //! nothing that was acknowledged is in memory only, and a flush has nothing to do. Writes of parts
