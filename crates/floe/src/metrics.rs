@@ -49,10 +49,10 @@ pub fn record(stats: &Stats, cache: &str) {
 }
 
 /// Exports statistics of a hybrid cache to the installed recorder, with the label `cache`: the
-/// metrics in [`hybrid::figures`](crate::hybrid::figures), with the labels there, and the gauge
-/// `floe_hybrid_write_amplification`. The histogram of read times is only in
-/// [`hybrid::prometheus`](crate::hybrid::prometheus): a recorder counts the samples of histograms
-/// itself. Without a recorder it does nothing.
+/// metrics in [`hybrid::figures`](crate::hybrid::figures), with the labels there, those by drive of
+/// a cache on several, with the label `drive`, and the gauge `floe_hybrid_write_amplification`. The
+/// histogram of read times is only in [`hybrid::prometheus`](crate::hybrid::prometheus): a recorder
+/// counts the samples of histograms itself. Without a recorder it does nothing.
 #[cfg(feature = "hybrid")]
 pub fn record_hybrid(stats: &crate::hybrid::Stats, cache: &str) {
     use crate::hybrid::{FigureType, figures};
@@ -65,6 +65,20 @@ pub fn record_hybrid(stats: &crate::hybrid::Stats, cache: &str) {
         match figure.kind {
             FigureType::Counter => counter!(figure.metric, labels).absolute(value),
             FigureType::Gauge => gauge!(figure.metric, labels).set(value as f64),
+        }
+    }
+    for (drive, stats) in stats.by_drive() {
+        for figure in figures() {
+            let Some(metric) = figure.drive_metric() else { continue };
+            let mut labels = vec![Label::new("cache", cache.to_owned())];
+            labels.push(Label::new("drive", drive.clone()));
+            let fixed = figure.labels.iter();
+            labels.extend(fixed.map(|(name, of)| Label::from_static_parts(name, of)));
+            let value = (figure.value)(&stats);
+            match figure.kind {
+                FigureType::Counter => counter!(metric, labels).absolute(value),
+                FigureType::Gauge => gauge!(metric, labels).set(value as f64),
+            }
         }
     }
     if let Some(amplification) = stats.flash.write_amplification() {

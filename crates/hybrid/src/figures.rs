@@ -44,6 +44,19 @@ pub struct Figure {
     pub value: fn(&Stats) -> u64,
 }
 
+impl Figure {
+    /// Returns the name of the metric of a single drive, for a cache on several: that of the
+    /// figure with `drive_` in it. `None` if the figure is not one of a drive.
+    pub fn drive_metric(&self) -> Option<String> {
+        let is_of_a_drive = !self.name.starts_with("memory_") && self.name != "drives";
+        let rest = self.metric.strip_prefix(PREFIX).filter(|_| is_of_a_drive)?;
+        Some(format!("{PREFIX}drive_{rest}"))
+    }
+}
+
+/// The start of the names of metrics.
+const PREFIX: &str = "floe_hybrid_";
+
 macro_rules! figures {
     ($($kind:ident $metric:literal { $($label:ident: $of:literal),* } $name:literal, $help:literal,
         $value:expr;)*) => {
@@ -187,7 +200,8 @@ impl Stats {
 }
 
 /// Returns the statistics of caches in Prometheus' text format, version 0.0.4. The name of each
-/// cache is the label `cache` of its metrics.
+/// cache is the label `cache` of its metrics. A cache on several drives has the metrics of
+/// [`Figure::drive_metric`], too, with the path of the drive as the label `drive`.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -208,22 +222,23 @@ pub fn prometheus(caches: &[(&str, &Stats)]) -> String {
         begin(&mut text, first.metric, help, first.kind.name());
         for (cache, stats) in caches {
             for figure in family {
-                let labels = labels(cache, figure.labels);
+                let labels = labels(&[("cache", *cache)], figure.labels);
                 let value = (figure.value)(stats);
                 let _ = writeln!(text, "{}{{{labels}}} {value}", figure.metric); // cannot fail
             }
         }
     }
+    drive_families(&mut text, caches);
     let (name, help) = AMPLIFICATION;
     begin(&mut text, name, help, "gauge");
     for (cache, stats) in caches {
         let value = stats.flash.write_amplification().unwrap_or(0.0);
-        let _ = writeln!(text, "{name}{{{}}} {value}", labels(cache, &[]));
+        let _ = writeln!(text, "{name}{{{}}} {value}", labels(&[("cache", *cache)], &[]));
     }
     let (name, help) = READ_TIMES;
     begin(&mut text, name, help, "histogram");
     for (cache, stats) in caches {
-        let (times, cache) = (&stats.flash.read_times, labels(cache, &[]));
+        let (times, cache) = (&stats.flash.read_times, labels(&[("cache", *cache)], &[]));
         let mut below = 0;
         for (bound_us, count) in times.buckets() {
             below += count;
@@ -236,15 +251,42 @@ pub fn prometheus(caches: &[(&str, &Stats)]) -> String {
     text
 }
 
+/// Writes the metrics of the drives of caches on several.
+fn drive_families(text: &mut String, caches: &[(&str, &Stats)]) {
+    let drives = |(cache, stats): &(&str, &Stats)| {
+        let of = |(path, stats)| (cache.to_string(), path, stats);
+        stats.by_drive().into_iter().map(of).collect::<Vec<_>>()
+    };
+    let drives: Vec<(String, String, Stats)> = caches.iter().flat_map(drives).collect();
+    if drives.is_empty() {
+        return;
+    }
+    for family in FIGURES.chunk_by(|one, next| one.metric == next.metric) {
+        let figures: Vec<_> =
+            family.iter().filter_map(|it| Some((it, it.drive_metric()?))).collect();
+        let Some((first, metric)) = figures.first() else { continue };
+        let help = format!("By drive: {}", first.help);
+        let help = if figures.len() == 1 { &help } else { family_help(first.metric) };
+        begin(text, metric, help, first.kind.name());
+        for (cache, path, stats) in &drives {
+            for (figure, metric) in &figures {
+                let labels = labels(&[("cache", cache), ("drive", path)], figure.labels);
+                let value = (figure.value)(stats);
+                let _ = writeln!(text, "{metric}{{{labels}}} {value}"); // cannot fail
+            }
+        }
+    }
+}
+
 fn begin(text: &mut String, name: &str, help: &str, kind: &str) {
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
 /// Returns the labels of a sample, without braces.
-fn labels(cache: &str, labels: &[(&str, &str)]) -> String {
-    let escaped = cache.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let rest = labels.iter().map(|(name, value)| format!(",{name}=\"{value}\""));
-    format!("cache=\"{escaped}\"{}", rest.collect::<String>())
+fn labels(names: &[(&str, &str)], labels: &[(&str, &str)]) -> String {
+    let escaped = |of: &str| of.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let label = |(name, value): &(&str, &str)| format!("{name}=\"{}\"", escaped(value));
+    names.iter().chain(labels).map(label).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the meaning of a metric with several figures.

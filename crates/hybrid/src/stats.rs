@@ -48,6 +48,18 @@ impl Stats {
         }
         Self { memory, flash, drives }
     }
+
+    /// Returns the statistics of each drive of several, as if the cache had it alone, by the
+    /// drive's path. Those of memory are those of the cache. Empty for a cache on one drive.
+    pub fn by_drive(&self) -> Vec<(String, Self)> {
+        let of = |drive: &DriveStats| {
+            let (memory, flash) = (self.memory.clone(), drive.flash.clone());
+            let drives = vec![drive.clone()];
+            (drive.path.display().to_string(), Self { memory, flash, drives })
+        };
+        let several = if self.drives.len() > 1 { &self.drives[..] } else { &[] };
+        several.iter().map(of).collect()
+    }
 }
 
 /// Statistics of the part on flash.

@@ -57,7 +57,8 @@ pub enum OpenError {
     },
     /// A file exists with another size than requested, or a block device is too small.
     #[error(
-        "{path} has {actual} bytes, not the {wanted} asked for; without a size it is used as it is",
+        "{path} has {actual} bytes, not the {wanted} asked for; a cache keeps the size that it was \
+         created with: give that size, or remove the file to begin anew",
         path = path.display()
     )]
     WrongSize {

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
-use floe_hybrid::{Hybrid, OpenError, Opened, Removed, Reopened, info, saved_stats};
+use floe_hybrid::{Hybrid, OpenError, Opened, Removed, Reopened, info, prometheus, saved_stats};
 
 use crate::{block_on, value};
 
@@ -171,4 +171,36 @@ fn a_dead_drive_ends_only_its_part_and_can_be_replaced() {
     let cache = try_open(&[x, y, z]).unwrap();
     assert_eq!(cache.opened(), Opened::Recovered);
     assert!(found(&cache) > KEYS * 2 / 3);
+}
+
+#[test]
+fn metrics_by_drive_add_up_to_those_of_the_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cache, paths) = filled(folder.path());
+    found(&cache);
+    let stats = cache.stats();
+    let text = prometheus(&[("pages", &stats)]);
+    let value = |sample: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        Some(line?.parse().unwrap())
+    };
+    let path = |at: usize| paths[at].display();
+    let on_flash = ",place=\"flash\"";
+    let metrics = ["reads_total", "written_bytes_total", "objects", "hits_total"];
+    for (metric, place) in metrics.into_iter().zip(["", "", on_flash, on_flash]) {
+        let all = value(&format!("floe_hybrid_{metric}{{cache=\"pages\"{place}}}")).unwrap();
+        let of_drive = |at: usize| {
+            let drive = format!("cache=\"pages\",drive=\"{}\"{place}", path(at));
+            value(&format!("floe_hybrid_drive_{metric}{{{drive}}}")).unwrap()
+        };
+        assert!(all > 0 && (0..3).all(|at| of_drive(at) > 0), "{metric}");
+        assert_eq!((0..3).map(of_drive).sum::<u64>(), all, "{metric}");
+    }
+    assert!(!text.contains("drive_memory") && !text.contains("drive_drives"));
+    let alone = Hybrid::<u64, Vec<u8>>::builder()
+        .memory(2 << 20)
+        .flash(folder.path().join("alone"), DRIVE)
+        .open()
+        .unwrap();
+    assert!(!prometheus(&[("pages", &alone.stats())]).contains("drive="));
 }
