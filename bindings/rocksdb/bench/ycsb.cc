@@ -36,7 +36,9 @@ constexpr const char* kHelp =
   --workloads a,b,…    core workloads (a,b,c,d,e,f)
   --caches NAME,…      floe, floe-lru, floe-lru-freezing, lru, hyper-clock, hyper-clock-auto
                        with RocksDB 8.7 and later (all), floe://OPTION=VALUE;…; ratios are to
-                       the first of these
+                       the first of these. With a second tier: lru+compressed, which is RocksDB's
+                       in memory, and on flash lru+everything, lru+popularity, lru+obp
+  --tier N             size of second tiers in percent of the data (30)
   --percents N,…       capacities of the block cache in percent of the data (10,30,60,110)
   --threads N,…        threads (1,2,4,8)
   --records N          records (10000000)
@@ -116,6 +118,7 @@ Options OptionsOf(int count, char** arguments) {
     else if (name == "--value-bytes") all.settings.value_bytes = number(kLeastValueBytes);
     else if (name == "--operations") all.settings.operations = number(1);
     else if (name == "--seed") all.settings.seed = number(0);
+    else if (name == "--tier") all.settings.tier = number(1);
     else if (name == "--uncache") all.settings.uncache = number(0);
     else if (name == "--rounds") all.rounds = static_cast<int>(number(1));
     else if (name == "--first-round") all.first_round = static_cast<int>(number(0));
@@ -175,11 +178,14 @@ std::string InProcess(const std::function<std::string()>& work) {
 }
 
 /// Ends the program if a cache cannot be made. Caches may start threads, so a child makes them.
-void CheckCaches(const std::vector<std::string>& names) {
+void CheckCaches(const std::vector<std::string>& names, const std::string& folder) {
   if (names.empty()) Fail("--caches names none");
+  std::filesystem::create_directories(folder);
   const std::string missing = InProcess([&] {
     for (const std::string& name : names) {
-      if (NewCache(name, 1 << 20) == nullptr) return name;
+      const Tier tier{folder + "/tier", 64 << 20};
+      std::remove(tier.path.c_str());
+      if (NewCache(name, 1 << 20, tier) == nullptr) return name;
     }
     return std::string();
   });
@@ -243,7 +249,7 @@ int main(int count, char** arguments) {
     PrintTable(Read(options.table));
     return 0;
   }
-  CheckCaches(options.caches);
+  CheckCaches(options.caches, options.settings.folder);
   LoadOnce(options.settings);
   std::vector<Line> lines;
   for (int round = options.first_round; round < options.first_round + options.rounds; round++) {

@@ -16,6 +16,7 @@
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/checkpoint.h>
 
+#include "floe_rocksdb_secondary.hpp"
 #include "floe_rocksdb_uri.hpp"
 #include "record.hpp"
 
@@ -37,14 +38,44 @@ constexpr const char* kCaches[] = {
 #endif
 };
 
+/// The second tier of caches such as "lru+obp".
+struct Tier {
+  /// Its file, which must not be there yet.
+  std::string path;
+  uint64_t bytes;
+};
+
+/// Makes the second tier of a name: RocksDB's in memory is "compressed", and Floe's on flash has the
+/// name of its admission. Null if there is none of it.
+inline std::shared_ptr<rocksdb::SecondaryCache> NewTier(const std::string& name, const Tier& tier) {
+  if (name == "compressed") {
+    rocksdb::CompressedSecondaryCacheOptions options;
+    options.capacity = tier.bytes;
+    return rocksdb::NewCompressedSecondaryCache(options);
+  }
+  floe::rocksdb::FloeSecondaryCacheOptions options;
+  options.admission = name;
+  std::string error;
+  auto made = floe::rocksdb::NewFloeSecondaryCache(tier.path, tier.bytes, options, &error);
+  if (made == nullptr) std::fprintf(stderr, "ycsb: %s\n", error.c_str());
+  return made;
+}
+
 /// Makes the block cache of a name, or of a text such as "floe://policy=sieve"; null if there is
-/// none of it.
-inline std::shared_ptr<rocksdb::Cache> NewCache(const std::string& name, size_t capacity) {
+/// none of it. "lru+NAME" is RocksDB's LRUCache above the second tier of a name.
+inline std::shared_ptr<rocksdb::Cache> NewCache(const std::string& name, size_t capacity,
+                                                const Tier& tier) {
 #if FLOE_ROCKSDB_VERSION >= 807
   if (name == "hyper-clock-auto") {
     return rocksdb::HyperClockCacheOptions(capacity, 0).MakeSharedCache();
   }
 #endif
+  if (name.compare(0, 4, "lru+") == 0) {
+    rocksdb::LRUCacheOptions options;
+    options.capacity = capacity;
+    options.secondary_cache = NewTier(name.substr(4), tier);
+    return options.secondary_cache != nullptr ? rocksdb::NewLRUCache(options) : nullptr;
+  }
   if (name == "lru") return rocksdb::NewLRUCache(capacity);
   if (name == "hyper-clock") {
     return rocksdb::HyperClockCacheOptions(capacity, kBlockBytes).MakeSharedCache();

@@ -83,7 +83,7 @@ inline Interval IntervalOf(std::vector<double> values) {
 }
 
 /// Prints a row for each cell: medians over its rounds, and the ratios to the first of the caches,
-/// in the order of `kCaches`, in the same round.
+/// in the order of `kCaches` and then of the lines, in the same round.
 inline void PrintTable(const std::vector<Line>& lines) {
   using Place = std::tuple<char, int, size_t>;
   std::map<Place, std::map<int, std::map<std::string, Measured>>> rounds;
@@ -95,6 +95,10 @@ inline void PrintTable(const std::vector<Line>& lines) {
   for (const char* cache : kCaches) {
     const auto is_it = [&](const Line& line) { return line.cell.cache == cache; };
     if (std::any_of(lines.begin(), lines.end(), is_it)) caches.push_back(cache);
+  }
+  for (const Line& line : lines) {  // and those of other names
+    const std::string& cache = line.cell.cache;
+    if (std::find(caches.begin(), caches.end(), cache) == caches.end()) caches.push_back(cache);
   }
   if (caches.empty()) return;
   std::printf("%-8s %5s %7s  %-18s %6s %7s %7s %7s %8s %9s %9s %7s  %-18s %-18s\n", "workload",

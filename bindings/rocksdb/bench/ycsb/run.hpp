@@ -36,6 +36,8 @@ struct Settings {
   /// Leaves the page cache between RocksDB and its files.
   bool buffered = false;
   uint64_t uncache = 0;
+  /// The size of second tiers, in percent of the database's files.
+  uint64_t tier = 30;
 };
 
 struct Cell {
@@ -240,7 +242,9 @@ inline Measured Run(const Settings& settings, const Cell& cell, const std::strin
   const Workload& workload = *WorkloadOf(cell.workload);
   const auto statistics = rocksdb::CreateDBStatistics();
   statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
-  const auto cache = NewCache(cell.cache, bytes * static_cast<size_t>(cell.percent) / 100);
+  const Tier tier{settings.folder + "/tier", bytes * settings.tier / 100};
+  std::remove(tier.path.c_str());
+  const auto cache = NewCache(cell.cache, bytes * static_cast<size_t>(cell.percent) / 100, tier);
   const auto db = Open(folder, !settings.buffered, cache, statistics, settings.uncache);
   const uint64_t wanted = settings.operations / (workload.scans > 0 ? kOperationsAScan : 1);
   const uint64_t each = std::max<uint64_t>(wanted / cell.threads, 1);
