@@ -67,6 +67,7 @@ mod lhd;
 mod lirs;
 mod lru;
 mod lru_k;
+mod mq;
 mod quick_demotion;
 mod s3_fifo;
 mod sampled;
