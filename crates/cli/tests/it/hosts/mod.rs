@@ -11,3 +11,4 @@ pub(crate) mod kills;
 mod pair;
 mod rbd;
 mod rbd_commands;
+mod s3;
