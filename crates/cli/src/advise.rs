@@ -14,6 +14,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::error::{CliError, OrFail};
 use crate::output;
+use crate::simulate::WriteArguments;
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use floe_server::config::Bytes;
 
@@ -60,6 +61,8 @@ pub(crate) struct Arguments {
     /// Size of every object of a trace of keys without sizes, with --objects
     #[arg(long, value_name = "SIZE", requires = "objects")]
     object_size: Option<Bytes>,
+    #[command(flatten)]
+    writes: WriteArguments,
     /// Write modes to choose from
     #[arg(long, value_name = "MODE", value_delimiter = ',', default_value = "through,around,back",
           value_parser = write_mode)]
@@ -137,7 +140,10 @@ impl FromStr for CacheMedium {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     match (&arguments.backing, &arguments.cache) {
-        (Some(backing), Some(cache)) => advise_blocks(arguments, backing, cache),
+        (Some(backing), Some(cache)) => {
+            arguments.writes.need("--objects")?;
+            advise_blocks(arguments, backing, cache)
+        }
         _ => objects::run(arguments),
     }
 }

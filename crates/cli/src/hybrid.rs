@@ -28,6 +28,7 @@ const INFO_EXAMPLES: &str = "\
 Examples:
   floe hybrid info /mnt/nvme/cache
   floe hybrid info /dev/nvme0n1 --json | jq .objects
+  floe hybrid info /mnt/nvme
 
 The command reads what the next open will read, and needs the memory of the index for it. While a
 process uses the cache it shows only what the superblock has. It writes nothing.";
@@ -51,7 +52,7 @@ changed. They count from the time it opened the cache.";
 #[derive(Debug, Args)]
 #[command(after_help = INFO_EXAMPLES)]
 pub(crate) struct InfoArguments {
-    /// The file or block device, as Builder::flash takes it
+    /// The file or block device, as Builder::flash takes it, or a folder of such files
     #[arg(value_name = "PATH")]
     path: PathBuf,
     /// One JSON object instead of text
@@ -62,7 +63,7 @@ pub(crate) struct InfoArguments {
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArguments {
-    /// The file or block device, as Builder::flash takes it
+    /// The file or block device, as Builder::flash takes it, or a folder of such files
     #[arg(value_name = "PATH")]
     path: PathBuf,
     /// One JSON object instead of text
@@ -73,7 +74,7 @@ pub(crate) struct CheckArguments {
 #[derive(Debug, Args)]
 #[command(after_help = STATS_EXAMPLES)]
 pub(crate) struct StatsArguments {
-    /// The file or block device, as Builder::flash takes it
+    /// The file or block device, as Builder::flash takes it, or a folder of such files
     #[arg(value_name = "PATH")]
     path: PathBuf,
     /// One JSON object instead of a table
@@ -83,9 +84,77 @@ pub(crate) struct StatsArguments {
 
 pub(crate) fn run(command: &HybridCommand) -> Result<(), CliError> {
     match command {
-        HybridCommand::Info(InfoArguments { path, json }) => info(path, *json),
-        HybridCommand::Check(CheckArguments { path, json }) => check(path, *json),
-        HybridCommand::Stats(StatsArguments { path, json }) => stats(path, *json),
+        HybridCommand::Info(InfoArguments { path, json }) => each_cache(path, *json, info),
+        HybridCommand::Check(CheckArguments { path, json }) => each_cache(path, *json, check),
+        HybridCommand::Stats(StatsArguments { path, json }) => each_cache(path, *json, stats),
+    }
+}
+
+/// The output for a cache.
+struct CacheOutput<'a> {
+    json: bool,
+    /// The name of the file, if others follow or precede.
+    file: Option<&'a Path>,
+}
+
+/// The JSON output for a cache, with its path if it is in a folder.
+#[derive(Debug, Serialize)]
+struct JsonOutput<'a, T> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(flatten)]
+    result: &'a T,
+}
+
+impl CacheOutput<'_> {
+    /// Prints the JSON, or what `text` prints.
+    fn print<T: Serialize>(&self, result: &T, text: impl FnOnce()) -> Result<(), CliError> {
+        let path = self.file.map(|path| path.display().to_string());
+        if self.json {
+            return output::json_line(&JsonOutput { path, result }).or_failure();
+        }
+        if let Some(path) = path {
+            output::say!("{path}:");
+        }
+        text();
+        if self.file.is_some() {
+            output::say!();
+        }
+        Ok(())
+    }
+}
+
+/// Runs a command for the cache at a path, or for each cache in a folder.
+///
+/// # Errors
+/// The error, or the number of caches with an error and the first of them.
+fn each_cache(
+    path: &Path,
+    json: bool,
+    command: impl Fn(&Path, &CacheOutput<'_>) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    if !path.is_dir() {
+        return command(path, &CacheOutput { json, file: None });
+    }
+    let in_folder = |error| CliError::usage(format!("{}: {error}", path.display()));
+    let caches = floe_hybrid::caches_in(path).map_err(in_folder)?;
+    if caches.is_empty() {
+        return Err(CliError::usage(format!("{} has no hybrid cache in it", path.display())));
+    }
+    let run = |file: &PathBuf| command(file, &CacheOutput { json, file: Some(file) }).err();
+    let errors: Vec<CliError> = caches.iter().filter_map(run).collect();
+    match &errors[..] {
+        [] => Ok(()),
+        [first, others @ ..] => {
+            let more = match others.len() {
+                0 => String::new(),
+                more => format!("; {more} more of {} caches have errors", caches.len()),
+            };
+            // Damage counts as damage though another cache is in use.
+            let is_failure = errors.iter().any(|error| error.code() == 1);
+            let line = format!("{}{more}", first.line());
+            Err(if is_failure { CliError::failure(line) } else { CliError::usage(line) })
+        }
     }
 }
 
@@ -151,17 +220,13 @@ fn state(in_use: bool, closed: bool) -> &'static str {
     }
 }
 
-fn info(path: &Path, json: bool) -> Result<(), CliError> {
+fn info(path: &Path, output: &CacheOutput<'_>) -> Result<(), CliError> {
     let info = floe_hybrid::info(path).map_err(refused)?;
     // A cache of very small objects is closed without a saved index; its statistics say so.
     let stats = floe_hybrid::saved_stats(path).map_err(refused)?;
     let closed = stats.is_some_and(|it| it.closed && it.session == it.latest_session);
     let result = InfoResult::of(&info, info.clean || closed);
-    if json {
-        return output::json_line(&result).or_failure();
-    }
-    result.print();
-    Ok(())
+    output.print(&result, || result.print())
 }
 
 impl InfoResult {
@@ -293,7 +358,7 @@ impl CheckResult {
     }
 }
 
-fn check(path: &Path, json: bool) -> Result<(), CliError> {
+fn check(path: &Path, output: &CacheOutput<'_>) -> Result<(), CliError> {
     let (begun, mut bar) = (Instant::now(), None);
     let contents = floe_hybrid::check(path, |read, all| {
         if bar.is_none() && begun.elapsed() >= PATIENCE {
@@ -303,11 +368,7 @@ fn check(path: &Path, json: bool) -> Result<(), CliError> {
     });
     bar.into_iter().for_each(|bar| bar.finish_and_clear());
     let contents = contents.map_err(refused)?;
-    if json {
-        output::json_line(&CheckResult::of(&contents)).or_failure()?;
-    } else {
-        print_check(&contents);
-    }
+    output.print(&CheckResult::of(&contents), || print_check(&contents))?;
     match contents.damaged_places {
         0 => Ok(()),
         places => Err(CliError::failure(format!(
@@ -346,7 +407,7 @@ fn print_check(contents: &Contents) {
     }
 }
 
-fn stats(path: &Path, json: bool) -> Result<(), CliError> {
+fn stats(path: &Path, output: &CacheOutput<'_>) -> Result<(), CliError> {
     let Some(stats) = floe_hybrid::saved_stats(path).map_err(refused)? else {
         return Err(CliError::failure(format!(
             "{}: no statistics are recorded: the file has no room for them behind its last \
@@ -354,11 +415,7 @@ fn stats(path: &Path, json: bool) -> Result<(), CliError> {
             path.display()
         )));
     };
-    if json {
-        return output::json_line(&json_of(&stats)).or_failure();
-    }
-    print_stats(&stats);
-    Ok(())
+    output.print(&json_of(&stats), || print_stats(&stats))
 }
 
 /// Returns written bytes for each byte appended.

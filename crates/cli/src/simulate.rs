@@ -21,7 +21,7 @@ use floe_server::config::Bytes;
 
 pub(crate) use floe_lab::simulate::on_all_cores;
 
-pub(crate) use hybrid::{Objects, print as print_hybrids};
+pub(crate) use hybrid::{Objects, WriteArguments, print as print_hybrids};
 pub(crate) use objects::read_stream;
 
 mod hybrid;
@@ -47,7 +47,9 @@ Examples:
   floe simulate disk.vscsi --blocks 4KiB --policy lru,s3-fifo,arc --size 1%,10%
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json
   floe simulate objects.csv --memory 1GiB --flash 20GiB,100GiB,500GiB
-  floe simulate zipf:keys=1000000 --object-size 4KiB --memory 5% --flash 20%,50%";
+  floe simulate zipf:keys=1000000 --object-size 4KiB --memory 5% --flash 20%,50%
+  floe simulate objects.csv --memory 1GiB --flash 100GiB --admission popularity \
+                        --write-budget '1 DWPD'";
 
 #[derive(Debug, Args)]
 #[command(after_help = format!("{LISTS}\n\n{EXAMPLES}"))]
@@ -75,6 +77,8 @@ pub(crate) struct Arguments {
     /// Size of every object of a trace of keys without sizes, with --flash
     #[arg(long, value_name = "SIZE", requires = "flash")]
     object_size: Option<Bytes>,
+    #[command(flatten)]
+    writes: WriteArguments,
     /// Cache sizes: objects (1000), bytes (64KiB) or shares of what the trace touches (10%); a,b,c
     /// or from..=to:step
     #[arg(long, value_name = "LIST", required_unless_present = "flash")]
@@ -170,10 +174,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.report.is_some() || arguments.png.is_some() {
         one_trace(arguments, "a report")?;
     }
-    match (&arguments.flash, &arguments.memory) {
-        (Some(flash), Some(memory)) => hybrid::run(arguments, memory, flash),
-        _ if arguments.blocks.is_empty() => objects::run(arguments),
-        _ => run_blocks(arguments),
+    if let (Some(flash), Some(memory)) = (&arguments.flash, &arguments.memory) {
+        return hybrid::run(arguments, memory, flash);
+    }
+    arguments.writes.need("--flash")?;
+    match arguments.blocks.is_empty() {
+        true => objects::run(arguments),
+        false => run_blocks(arguments),
     }
 }
 

@@ -15,7 +15,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let warmup = requests * u64::from(arguments.warmup) / 100;
     objects.stream.count_from(warmup as usize, None);
     let footprint_bytes = objects.stream.footprint;
-    let results = objects.simulate(trace, &sizes_for(footprint_bytes))?;
+    let results =
+        objects.simulate(trace, &sizes_for(footprint_bytes), arguments.writes.settings())?;
     let advice = advise_objects(trace, footprint_bytes, results);
     let advice = advice.ok_or_else(|| CliError::failure(format!("{trace}: nothing was tried")))?;
     output::write_report(arguments.report.as_deref(), None, |command| {

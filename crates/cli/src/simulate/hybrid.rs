@@ -1,7 +1,9 @@
 //! `floe simulate --memory --flash`: the cache of objects in memory and on flash.
 
+use clap::Args;
+use floe_hybrid::{Admission, AdmissionError, WriteBudget};
 use floe_lab::report::hybrid_report;
-use floe_lab::simulate::hybrid::{HybridResult, Limits, simulate};
+use floe_lab::simulate::hybrid::{HybridResult, Limits, Writes, simulate};
 use floe_lab::simulate::on_all_cores;
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_lab::sizes::{CacheSize, Sizes};
@@ -23,7 +25,8 @@ pub(super) fn run(arguments: &Arguments, memory: &Sizes, flash: &Sizes) -> Resul
         let in_trace = |problem| CliError::usage(format!("{trace}: {problem}"));
         let warmup = arguments.warmup.of(requests).map_err(in_trace)?;
         objects.stream.count_from(warmup as usize, None);
-        let results = objects.simulate(trace, &limits(&objects.stream, memory, flash)?)?;
+        let limits = limits(&objects.stream, memory, flash)?;
+        let results = objects.simulate(trace, &limits, arguments.writes.settings())?;
         if !(arguments.json || arguments.csv) {
             if several {
                 output::say!("{trace}");
@@ -43,6 +46,43 @@ pub(super) fn run(arguments: &Arguments, memory: &Sizes, flash: &Sizes) -> Resul
         (true, _) => output::csv(&all).or_failure(),
         (_, true) => all.iter().try_for_each(output::json_line).or_failure(),
         _ => Ok(()),
+    }
+}
+
+/// Options that decide what a cache of objects writes to flash.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WriteArguments {
+    /// Admission of the objects that memory evicts: everything, popularity, small-bypass or
+    /// tinylfu [default: everything]
+    #[arg(long, value_name = "NAME", value_parser = admission)]
+    admission: Option<Admission>,
+    /// Limit of the bytes written to flash by the trace's clock, such as "1 DWPD", "50 TB/year" or
+    /// "40 MB/s"
+    #[arg(long, value_name = "RATE")]
+    write_budget: Option<WriteBudget>,
+}
+
+impl WriteArguments {
+    /// Refuses the options where `wanted`, the option that they belong to, is not given.
+    pub(crate) fn need(&self, wanted: &str) -> Result<(), CliError> {
+        let given = self.admission.map(|_| "--admission");
+        match given.or(self.write_budget.map(|_| "--write-budget")) {
+            Some(option) => Err(CliError::usage(format!("{option} needs {wanted}"))),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn settings(&self) -> Writes {
+        Writes { admission: self.admission.unwrap_or_default(), budget: self.write_budget }
+    }
+}
+
+fn admission(text: &str) -> Result<Admission, String> {
+    match text.parse() {
+        Ok(Admission::Obp) => {
+            Err("obp measures the latencies of a drive, which a simulation does not have".into())
+        }
+        parsed => parsed.map_err(|error: AdmissionError| error.to_string()),
     }
 }
 
@@ -96,11 +136,17 @@ impl Objects {
         &self,
         trace: &str,
         limits: &[Limits],
+        writes: Writes,
     ) -> Result<Vec<HybridResult>, CliError> {
+        if writes.budget.is_some() && self.times.is_empty() {
+            return Err(CliError::usage(format!(
+                "{trace}: it has no times; --write-budget needs them"
+            )));
+        }
         let requests = (self.stream.keys.len() * limits.len()) as u64;
         let results = with_progress(requests, |done| {
             on_all_cores(limits, |limits| {
-                simulate(trace, (&self.stream, &self.times), *limits, done)
+                simulate(trace, (&self.stream, &self.times), (*limits, writes), done)
                     .map_err(|error| CliError::usage(format!("{}: {error}", limits_text(limits))))
             })
         });
@@ -169,7 +215,11 @@ pub(crate) fn print(results: &[HybridResult]) {
     }
     output::print_table(&table);
     let too_large = results.iter().map(|result| result.too_large).max().unwrap_or(0);
+    let declined = results.iter().map(|result| result.flash_declined).max().unwrap_or(0);
+    if declined > 0 {
+        output::say!("\nUp to {declined} objects that memory evicted were not admitted to flash.");
+    }
     if too_large > 0 {
-        output::say!("\nUp to {too_large} insertions were declined: too large for a segment.");
+        output::say!("\nUp to {too_large} insertions were declined: too large.");
     }
 }

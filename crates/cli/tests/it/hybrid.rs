@@ -123,3 +123,28 @@ fn other_files_are_refused_in_a_line() {
         }
     }
 }
+
+#[test]
+fn each_cache_of_a_folder_is_inspected() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (code, _, line) = failing(&["hybrid", "info", text(folder.path())]);
+    assert!(code == 2 && line.contains("no hybrid cache"), "{line}");
+    let paths = ["one", "other"].map(|name| folder.path().join(name));
+    for path in &paths {
+        filled(path).close().expect("closed");
+    }
+    std::fs::write(folder.path().join("notes"), vec![7; 10_000]).expect("written");
+    for command in ["info", "check", "stats"] {
+        let said = floe_ok(&["hybrid", command, text(folder.path())]);
+        let named = |path: &std::path::PathBuf| said.contains(&format!("{}:\n", path.display()));
+        assert!(paths.iter().all(named) && !said.contains("notes"), "{said}");
+        let json = floe_ok(&["hybrid", command, text(folder.path()), "--json"]);
+        let lines: Vec<Value> =
+            json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let found: Vec<&str> = lines.iter().filter_map(|line| line["path"].as_str()).collect();
+        assert_eq!(found, paths.each_ref().map(|path| text(path)), "{json}");
+    }
+    let _in_use = open(&paths[0]);
+    let (code, said, line) = failing(&["hybrid", "check", text(folder.path())]);
+    assert!(code == 2 && line.contains("in use") && said.contains("other:"), "{said}{line}");
+}

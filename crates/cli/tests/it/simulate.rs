@@ -391,6 +391,25 @@ fn what_cannot_be_simulated_is_refused_in_a_line() {
         (&[keys, "--flash", "64MiB"], "--memory"),
         (&[keys, "--memory", "8MiB", "--flash", "64MiB", "--policy", "lru"], "--policy"),
         (&[keys, "--policy", "lru", "--admit", "second-access:ghosts=0", "--size", "5"], "ghosts"),
+        (&[keys, "--policy", "lru", "--size", "5", "--admission", "tinylfu"], "needs --flash"),
+        (
+            &[keys, "--object-size", "1KiB", "--memory", "8MiB", "--flash", "64MiB", "--admission"],
+            "--admission",
+        ),
+        (
+            &[
+                keys,
+                "--object-size",
+                "1KiB",
+                "--memory",
+                "8MiB",
+                "--flash",
+                "64MiB",
+                "--write-budget",
+                "1 DWPD",
+            ],
+            "has no times",
+        ),
     ];
     for (arguments, word) in cases {
         let output = floe(&[&["simulate"], *arguments].concat());
@@ -458,6 +477,18 @@ fn caches_in_memory_and_on_flash_are_simulated() {
         assert!((drives * count("flash") as f64 / a_day - 1.0).abs() < 1e-9, "{one}");
     }
     assert!(first[0]["flash_hits"].as_u64() < first[1]["flash_hits"].as_u64(), "{first:?}");
+    // A minute has the budget of a quarter of an hour, which is what a cache begins with.
+    let limited =
+        [&arguments[..], &["--admission", "tinylfu", "--write-budget", "1 DWPD"]].concat();
+    let limited = outcomes(&limited);
+    for (limited, free) in limited.iter().zip(&first) {
+        let written = |one: &serde_json::Value| one["flash_written_bytes"].as_u64().unwrap();
+        assert!(written(limited) < written(free) / 4, "{limited}");
+        assert!(limited["flash_declined"].as_u64() > Some(1000), "{limited}");
+        assert_eq!(limited["admission"], "tinylfu", "{limited}");
+        assert_eq!(limited["write_budget"], "1 DWPD", "{limited}");
+        assert_eq!(free["flash_declined"], 0, "{free}");
+    }
     let table = floe(&[&["simulate"], &arguments[..]].concat());
     let text = String::from_utf8(table.stdout).expect("tables are UTF-8");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");

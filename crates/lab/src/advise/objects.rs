@@ -1,6 +1,7 @@
 //! Recommends sizes of memory and flash for a trace of objects, from simulations of
 //! [the cache in memory and on flash](crate::simulate::hybrid).
 
+use floe_hybrid::Admission;
 use serde::Serialize;
 
 use crate::report::Unit;
@@ -68,15 +69,26 @@ pub fn advise_objects(
     })
 }
 
+/// Returns the settings of what is written to flash, as a part of a sentence that ends with a
+/// comma.
+fn settings(best: &HybridResult) -> String {
+    let everything = Admission::Everything.to_string();
+    let admission =
+        (best.admission != everything).then(|| format!(", admission {}", best.admission));
+    let budget = best.write_budget.as_ref().map(|budget| format!(", a write budget of {budget}"));
+    format!("{}{},", admission.unwrap_or_default(), budget.unwrap_or_default())
+}
+
 fn verdict(best: &HybridResult, most: f64) -> String {
     let bytes = |bytes: u64| Unit::Bytes.value(bytes as f64);
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let on_flash = best.flash_hits as f64 / best.requests.max(1) as f64;
     let mut text = format!(
-        "With {} of memory and {} of flash, {} of the reads hit, {} on flash. The largest sizes \
+        "With {} of memory and {} of flash{} {} of the reads hit, {} on flash. The largest sizes \
          that were tried reach {}. The source is spared {} reads of {}.",
         bytes(best.memory),
         bytes(best.flash),
+        settings(best),
         percent(best.hit_ratio),
         percent(on_flash),
         percent(most),
@@ -117,7 +129,7 @@ mod tests {
     use floe_trace::{Kind, Trace};
 
     use super::*;
-    use crate::simulate::hybrid::simulate;
+    use crate::simulate::hybrid::{Writes, simulate};
     use crate::simulate::stream::{Builder, Keep};
 
     #[test]
@@ -138,7 +150,9 @@ mod tests {
             builder.add(&floe_trace::Request { bytes: 4000, ..request.unwrap() }).unwrap();
         }
         let stream = builder.finish().unwrap();
-        let run = |limits: &Limits| simulate("t", (&stream, &[]), *limits, &AtomicU64::new(0));
+        let run = |limits: &Limits| {
+            simulate("t", (&stream, &[]), (*limits, Writes::default()), &AtomicU64::new(0))
+        };
         let results: Vec<HybridResult> =
             sizes_for(stream.footprint).iter().map(|limits| run(limits).unwrap()).collect();
         let advice = advise_objects("t", stream.footprint, results).unwrap();

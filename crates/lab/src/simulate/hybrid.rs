@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use floe_hybrid::simulation::{Part, Simulation};
-use floe_hybrid::{FlashStats, Inserted, OpenError};
+use floe_hybrid::{Admission, Declined, FlashStats, Inserted, OpenError, WriteBudget};
 use serde::Serialize;
 
 use super::stream::Stream;
@@ -27,6 +27,15 @@ pub struct Limits {
     pub flash: u64,
 }
 
+/// The settings that decide what is written to flash.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Writes {
+    /// The admission of objects that memory evicts.
+    pub admission: Admission,
+    /// The budget of writes by the trace's clock.
+    pub budget: Option<WriteBudget>,
+}
+
 /// The results of a run: the output fields of `floe simulate --flash`.
 #[derive(Debug, Clone, Serialize)]
 pub struct HybridResult {
@@ -36,6 +45,10 @@ pub struct HybridResult {
     pub memory: u64,
     /// Size of the flash in bytes.
     pub flash: u64,
+    /// The admission to flash.
+    pub admission: String,
+    /// The write budget, if there is one.
+    pub write_budget: Option<String>,
     /// Number of reads that count.
     pub requests: u64,
     /// Number of requests of the warm-up, not counted elsewhere.
@@ -60,6 +73,8 @@ pub struct HybridResult {
     pub inserted_bytes: u64,
     /// Number of objects that were appended to the log on flash after they had left memory.
     pub flash_inserted: u64,
+    /// Number of objects that memory evicted and the admission or the write budget declined.
+    pub flash_declined: u64,
     /// Bytes written to flash, headers, padding and footers included.
     pub flash_written_bytes: u64,
     /// Bytes written to flash for each byte inserted.
@@ -103,18 +118,19 @@ struct Counts {
 }
 
 /// Simulates a cache over a stream with sizes. `times` has the time of each request in nanoseconds,
-/// or nothing. `progress` grows by the number of requests done.
+/// or nothing; a write budget needs it. `progress` grows by the number of requests done.
 ///
 /// # Errors
-/// When a limit is too small or too large.
+/// When a limit is too small or too large, or the admission needs the latencies of a drive.
 pub fn simulate(
     trace: &str,
     (stream, times): (&Stream, &[u64]),
-    limits: Limits,
+    (limits, writes): (Limits, Writes),
     progress: &AtomicU64,
 ) -> Result<HybridResult, OpenError> {
     let begun = Instant::now();
-    let cache = Simulation::new(limits.memory, limits.flash)?;
+    let Writes { admission, budget } = writes;
+    let cache = Simulation::with_admission(limits.memory, limits.flash, admission, budget)?;
     let sizes = stream.sizes.as_deref().unwrap_or(&[]);
     let (mut counts, mut before) = (Counts::default(), cache.stats().flash);
     let mut changes = stream.changes.iter().peekable();
@@ -144,6 +160,8 @@ pub fn simulate(
     let result = counts.result(limits, [&before, &cache.stats().flash], trace_seconds);
     Ok(HybridResult {
         trace: trace.to_owned(),
+        admission: admission.to_string(),
+        write_budget: budget.map(|budget| budget.to_string()),
         warmup_requests: stream.warmup as u64,
         seconds,
         requests_per_second: requests as f64 / seconds,
@@ -174,7 +192,8 @@ impl Counts {
     fn insert(&mut self, cache: &Simulation, key: u64, bytes: u64) {
         self.inserted += 1;
         self.inserted_bytes += bytes;
-        if let Inserted::Declined(_) = cache.insert(key, bytes) {
+        let inserted = cache.insert(key, bytes);
+        if inserted == Inserted::Declined(Declined::TooLarge) {
             self.too_large += 1;
         }
     }
@@ -198,6 +217,8 @@ impl Counts {
             trace: String::new(),
             memory,
             flash,
+            admission: String::new(),
+            write_budget: None,
             requests: self.reads,
             warmup_requests: 0,
             writes: self.writes,
@@ -210,6 +231,12 @@ impl Counts {
             inserted: self.inserted,
             inserted_bytes: self.inserted_bytes,
             flash_inserted: since(|stats| stats.inserted),
+            flash_declined: since(|stats| {
+                stats.declined_unpopular
+                    + stats.declined_fits_memory
+                    + stats.declined_write_cost
+                    + stats.declined_over_budget
+            }),
             flash_written_bytes,
             written_per_inserted_byte: share(flash_written_bytes, self.inserted_bytes),
             reinserted: since(|stats| stats.kept),
