@@ -55,7 +55,7 @@ fn warm(entries: usize, misses: u64) -> Fussy {
         hits: blocks(WARM_UP - misses),
         ..Window::default()
     });
-    assert_eq!(fetched(&mut fussy), []);
+    assert_eq!(fetched(&mut fussy), [0_u64; 0]);
     assert!(!fussy.admits_all());
     fussy
 }
@@ -242,7 +242,7 @@ fn a_block_is_fetched_at_the_check_after_its_fourth_access() {
             "it is served from below until it is fetched"
         );
     }
-    assert_eq!(fetched(&mut fussy), [], "no check is due");
+    assert_eq!(fetched(&mut fussy), [0_u64; 0], "no check is due");
     assert_eq!(interval(&mut fussy, 0), [2]);
     fussy.admit(&access(1), None);
     assert_eq!(interval(&mut fussy, 0), [1], "who was fetched is not in the table any more");
@@ -315,7 +315,7 @@ fn it_turns_back_at_once_when_most_of_the_table_is_popular() {
     (0..4).for_each(|_| {
         fussy.admit(&access(3), None);
     });
-    assert_eq!(interval(&mut fussy, 0), [], "who turns back fetches at the next check");
+    assert_eq!(interval(&mut fussy, 0), [0_u64; 0], "who turns back fetches at the next check");
     assert!(!fussy.admits_all());
     assert_eq!(interval(&mut fussy, 0), [1, 3]);
 }
@@ -327,7 +327,7 @@ fn who_was_evicted_counts_one_access() {
     (0..2).for_each(|_| {
         fussy.admit(&access(1), None);
     });
-    assert_eq!(interval(&mut fussy, 0), []);
+    assert_eq!(interval(&mut fussy, 0), [0_u64; 0]);
     fussy.admit(&access(1), None);
     assert_eq!(interval(&mut fussy, 0), [1]);
 }

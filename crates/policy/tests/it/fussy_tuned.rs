@@ -49,7 +49,7 @@ fn interval(fussy: &mut Fussy, requests: u64, times: Times) -> Vec<u64> {
 /// One past its warm-up, with room for 100 entries and 400 blocks in its table.
 fn warm() -> Fussy {
     let mut fussy = fussy("fussy:tune=1", 100);
-    assert_eq!(interval(&mut fussy, WARM_UP, Times::default()), []);
+    assert_eq!(interval(&mut fussy, WARM_UP, Times::default()), [0_u64; 0]);
     fussy
 }
 
