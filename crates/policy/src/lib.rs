@@ -67,7 +67,6 @@ mod lhd;
 mod lirs;
 mod lru;
 mod lru_k;
-mod mq;
 mod quick_demotion;
 mod s3_fifo;
 mod sampled;

@@ -274,7 +274,7 @@ impl Check for SaysWhoLeaves {
 }
 
 /// Policies that name a victim before it leaves.
-const SAY_WHO_LEAVES: [&str; 15] = [
+const SAY_WHO_LEAVES: [&str; 14] = [
     "fifo",
     "lru",
     "relaxed-lru",
@@ -289,7 +289,6 @@ const SAY_WHO_LEAVES: [&str; 15] = [
     "qd-clock",
     "clock2q-plus",
     "car",
-    "mq",
 ];
 
 #[test]
