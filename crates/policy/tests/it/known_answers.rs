@@ -118,9 +118,8 @@ const CLOSE: &[Answers] = &[
         ("w-tinylfu", 0.4457), ("lfu", 0.4620), ("lecar", 0.3991)]),
 ];
 
-/// S3-FIFO as its author runs it since 2024, within 0.007: here a ghost that came back keeps its
-/// place among the last departures, as in section 4.2 of the paper; there others are remembered
-/// for longer.
+/// S3-FIFO as its author runs it since 2024, within 0.007: here the last departures are ghosts, as
+/// in section 4.2 of the paper, and the queue to evict from is chosen anew after each promotion.
 const FILLED_MAIN: &[Answers] = &[
     ("OLTP", 1000, &[("s3-fifo:fill=main", 0.591_448)]),
     ("OLTP", 5000, &[("s3-fifo:fill=main", 0.442_513)]),
