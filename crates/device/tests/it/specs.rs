@@ -158,8 +158,8 @@ fn mistakes_are_named_with_what_there_is() {
     assert_eq!(
         refused("disk:/a"),
         "unknown kind of device in \"disk:/a\"; there are file:PATH, memory:SIZE, \
-         stripe:PATH+PATH, mirror:HALF+HALF, rbd:POOL/IMAGE, nbd://HOST:PORT/EXPORT, and paths \
-         that begin with / or ./"
+         stripe:PATH+PATH, mirror:HALF+HALF, rbd:POOL/IMAGE, s3://BUCKET/PREFIX, \
+         nbd://HOST:PORT/EXPORT, and paths that begin with / or ./"
     );
     for text in ["a", "a/b", ".a", "..", "~/a", ""] {
         assert!(refused(text).contains("begin with / or ./"), "{text}");
