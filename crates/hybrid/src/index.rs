@@ -719,7 +719,7 @@ mod tests {
         together.shrink();
         assert!(together.memory_bytes() < before / 2);
         let tables = together.shards.iter().map(|shard| shard.lock().unwrap().bytes());
-        assert_eq!(together.memory_bytes(), tables.sum());
+        assert_eq!(together.memory_bytes(), tables.sum::<u64>());
         // Tags may be shared differently only where shards differ: no key of these is.
         assert_eq!(together.len(), alone.len());
         for hash in hashes {
