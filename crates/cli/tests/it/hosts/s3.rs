@@ -169,7 +169,9 @@ fn traces_are_replayed_on_a_bucket() {
     assert_eq!(outcome["requests"], 500, "{outcome}");
 
     let missing = bucket.store.spec("none");
-    let refused = bucket.floe(&["serve", "--backing", &missing, "--cache", "memory:8MiB"]);
+    let listen = format!("nbd+unix:///?socket={}", bucket.path("nbd.sock"));
+    let line = ["serve", "--backing", &missing, "--cache", "memory:8MiB", "--listen", &listen];
+    let refused = bucket.floe(&line);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("there is no volume at s3://bucket/none; give the size"), "{said}");
     assert_eq!((refused.status.code(), said.lines().count()), (Some(2), 1), "{said}");
