@@ -263,9 +263,14 @@ impl Worker {
         snapshot
     }
 
+    /// Sends new changes of the tiers to the control thread.
+    fn report(&mut self) {
+        self.watches.report(self.post.outbox.worker, &mut self.driver, &self.post.outbox);
+    }
+
     /// Does the work that is due by time, and replies to commands that have ended.
     fn watch_the_clock(&mut self) {
-        self.watches.report(self.post.outbox.worker, &mut self.driver, &self.post.outbox);
+        self.report();
         if !self.commands.awaited.is_empty() {
             self.look_after_commands();
         }
@@ -332,8 +337,10 @@ impl Worker {
         self.commands.wait_for(ticket, awaited);
     }
 
-    /// Carries out a command that ends at once.
+    /// Carries out a command that ends at once. The control thread has every change of the tiers
+    /// before the reply.
     fn carry_out(&mut self, command: WorkerCommand) -> Result<Done, Problem> {
+        self.report();
         match command {
             WorkerCommand::Sample(sampling) => {
                 let touches = self.requests.sampler.take(sampling);

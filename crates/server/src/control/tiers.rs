@@ -274,8 +274,10 @@ pub(crate) fn restore(control: &mut Control) -> Result<Reply, Reply> {
     let kind = if refuses { RequestKind::Drain } else { RequestKind::Flush };
     let flushed = match control.is_persistent() || refuses {
         true => control.flush(Wait::UntilEnd, control.offer.ids(), kind),
-        false => control.snapshots(Wait::UntilEnd).map(drop),
+        false => Ok(()),
     };
+    // Workers reply after they have reported how their tiers are now.
+    let flushed = flushed.and(control.snapshots(Wait::UntilEnd).map(drop));
     if let Some(at) = control.tiers.iter().position(|tier| tier.failing.degraded) {
         return refuse(at, &"its cache device fails again");
     }
