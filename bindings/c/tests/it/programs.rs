@@ -2,30 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
 /// The folder of this crate.
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The folder of `libfloe_c.so` and `libfloe_c.a`, which Cargo does not build for tests by itself.
-pub(crate) fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        // target/debug/deps/it-…
-        let own = std::env::current_exe().expect("the test has a place");
-        let profile = own.ancestors().nth(2).expect("a folder for the profile").to_owned();
-        let target = profile.parent().expect("a target folder");
-        let mut command = Command::new(env!("CARGO"));
-        command.args(["build", "--locked", "--quiet", "--package", "floe-c", "--target-dir"]);
-        command.arg(target);
-        if !cfg!(debug_assertions) {
-            command.arg("--release");
-        }
-        done(command.current_dir(folder()));
-        profile
-    })
+/// The folder of `libfloe_c.so` and `libfloe_c.a`, which Cargo builds beside the test.
+pub(crate) fn library() -> PathBuf {
+    // target/debug/deps/it-…
+    let own = std::env::current_exe().expect("the test has a place");
+    own.parent().expect("a folder").to_owned()
 }
 
 /// Runs a command that has to succeed.

@@ -36,7 +36,9 @@ fn newest() -> Option<Rocksdb> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
         let project = bindings().parent().expect("the project");
-        let target = library().parent().expect("a target folder");
+        // target/debug/deps
+        let library = library();
+        let target = library.ancestors().nth(2).expect("a target folder");
         if !must_be_there() && !target.join("rocksdb/11.8.1/complete").exists() {
             eprintln!("SKIPPED: no newer RocksDB was fetched: scripts/rocksdb");
             return None;
