@@ -254,12 +254,28 @@ impl Controller {
                 self.give_up_merged(reason)
             };
         }
+        let Some(now) = now else {
+            let reason = "too little was seen to tell whether freezing is slower".to_owned();
+            return self.give_up_merged(reason);
+        };
         self.schedule.put_off_recheck(self.now);
         if let Some(reason) = self.wants_to_learn() {
             return self.start_learning(reason);
         }
-        let numbers =
-            now.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
-        self.freeze(true, format!("freezing is no slower: {numbers}"))
+        self.freeze(true, format!("freezing is no slower: {now}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Freezing;
+
+    #[test]
+    fn nothing_is_frozen_again_of_which_too_little_was_seen_to_compare() {
+        let mut controller = Controller::new(Freezing::adaptive());
+        controller.compare_again(&[100.0]);
+        let stats = controller.stats();
+        assert_eq!((stats.phase, stats.given_up), (Phase::Waiting, 1), "{:?}", stats.decisions);
     }
 }
