@@ -26,7 +26,7 @@ test: ## unit, model and integration tests, also with real NBD clients, from C a
 
 .PHONY: test-hosts
 test-hosts: ## tests with guests, Ceph, RocksDB and a browser, and long campaigns
-	@scripts/require build clients guest ceph c rocksdb browser
+	@scripts/require build clients guest ceph c rocksdb browser s3
 	FLOE_REQUIRE_CLIENTS=1 CARGO="$(CARGO)" scripts/run-tests --hosts
 
 .PHONY: counts
