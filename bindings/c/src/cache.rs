@@ -391,7 +391,7 @@ pub unsafe extern "C" fn floe_get_copy(
         if value.len() > room {
             return Err(Failure::new(
                 floe_status::TooSmall,
-                format!("the value has {} bytes, the buffer {room}", value.len()),
+                format!("the value has {} bytes, but the buffer only {room}", value.len()),
             ));
         }
         if value.len() > 0 {

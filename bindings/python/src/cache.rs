@@ -521,14 +521,18 @@ pub(crate) fn duration(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Duratio
                 f64::INFINITY
             }
         }
-        Err(_) => {
-            given.call_method0("total_seconds").and_then(|seconds| seconds.extract()).map_err(
-                |_| PyTypeError::new_err(format!("{name} is a number of seconds or a timedelta")),
-            )?
-        }
+        Err(_) => given
+            .call_method0("total_seconds")
+            .and_then(|seconds| seconds.extract())
+            .map_err(|_| {
+                PyTypeError::new_err(format!(
+                    "{name} must be a number of seconds or a \
+                                                  timedelta"
+                ))
+            })?,
     };
     if seconds.is_nan() || seconds <= 0.0 {
-        return Err(PyValueError::new_err(format!("{name} is more than 0 s, not {seconds}")));
+        return Err(PyValueError::new_err(format!("{name} must be more than 0 s, not {seconds}")));
     }
     // Less than a nanosecond is one.
     let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);

@@ -132,12 +132,12 @@ fn size(name: &str, given: &Bound<'_, PyAny>) -> PyResult<u64> {
     if let Ok(text) = given.extract::<String>() {
         return floe_device::parse_bytes(&text).ok_or_else(|| {
             PyValueError::new_err(format!(
-                "{name} is a size such as '64MiB' or '200GiB', not '{text}'"
+                "{name} must be a size such as '64MiB' or '200GiB', not '{text}'"
             ))
         });
     }
     given.extract().map_err(|_| {
-        PyTypeError::new_err(format!("{name} is a number of bytes, or text such as '200GiB'"))
+        PyTypeError::new_err(format!("{name} must be a number of bytes, or text such as '200GiB'"))
     })
 }
 

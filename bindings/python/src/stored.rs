@@ -98,7 +98,7 @@ fn unsupported(object: &Bound<'_, PyAny>, depth: usize) -> PyErr {
     let name = object.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
     let inside = if depth > 0 { " inside a tuple" } else { "" };
     PyTypeError::new_err(format!(
-        "a key is a str, bytes, an int, a float, None or a tuple of these, not {name}{inside}"
+        "a key must be a str, bytes, an int, a float, None or a tuple of these, not {name}{inside}"
     ))
 }
 
@@ -196,7 +196,7 @@ impl Serializer {
         let function = |name| {
             module.getattr(name).map(Bound::unbind).map_err(|_| {
                 PyTypeError::new_err(format!(
-                    "a serializer has the functions dumps and loads: no {name}"
+                    "a serializer must have the functions dumps and loads; it has no {name}"
                 ))
             })
         };
@@ -227,7 +227,7 @@ impl Serializer {
         match content.cast::<PyBytes>() {
             Ok(content) => Ok(tagged(self.tag, content.as_bytes())),
             Err(_) => Err(PyTypeError::new_err(format!(
-                "the serializer's dumps returns bytes, not {}",
+                "the serializer's dumps must return bytes, not {}",
                 content.get_type().name()?
             ))),
         }

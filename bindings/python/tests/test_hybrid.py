@@ -129,7 +129,7 @@ class Unhashed:
 @pytest.mark.parametrize("key", [[], {}, object(), 1j, ("a", []), str, frozenset(), Unhashed()])
 def test_other_keys_are_refused(cache: floe_cache.HybridCache, key: Any) -> None:
     for use in (cache.get, cache.__getitem__, cache.delete, lambda key: cache.set(key, 1)):
-        with pytest.raises(TypeError, match="a key is a str, bytes, an int, a float, None or"):
+        with pytest.raises(TypeError, match="a key must be a str, bytes, an int, a float, None or"):
             use(key)
 
 
@@ -181,7 +181,7 @@ def test_entries_expire(cache: floe_cache.HybridCache) -> None:
         time.sleep(0.01)
     assert cache["long"] == 2 and cache.add("short", 4)
     for wrong in (0, -1, float("nan")):
-        with pytest.raises(ValueError, match="expire is more than 0 s"):
+        with pytest.raises(ValueError, match="expire must be more than 0 s"):
             cache.set("wrong", 1, expire=wrong)
 
 
@@ -260,12 +260,12 @@ with floe_cache.HybridCache(path, memory="2MiB", flash="16MiB") if pid else cach
     [
         ({"flash": 1 << 20}, ValueError, "has 16777216 bytes, not the 1048576 asked for; open it"),
         ({"memory": 1}, ValueError, "1 bytes of memory are too few"),
-        ({"memory": "much"}, ValueError, "memory is a size such as '64MiB' or '200GiB', not"),
-        ({"flash": 1.5}, TypeError, "flash is a number of bytes, or text such as '200GiB'"),
+        ({"memory": "much"}, ValueError, "memory must be a size such as '64MiB' or '200GiB', not"),
+        ({"flash": 1.5}, TypeError, "flash must be a number of bytes, or text such as '200GiB'"),
         ({"admission": "all"}, ValueError, "all"),
         ({"write_budget": "little"}, ValueError, "little"),
-        ({"serializer": object()}, TypeError, "a serializer has the functions dumps and loads"),
-        ({"ttl": 0}, ValueError, "ttl is more than 0 s"),
+        ({"serializer": object()}, TypeError, "a serializer must have the functions dumps and loads"),
+        ({"ttl": 0}, ValueError, "ttl must be more than 0 s"),
     ],
 )
 def test_wrong_settings_are_told(

@@ -237,7 +237,7 @@ def test_replays_in_virtual_time() -> None:
         run(cache="memory:4MiB", what_is_this=1)
     with pytest.raises(ValueError, match="disk I/O"):
         lab.replay(lab.open_trace(ZIPF), backing=backing, cache="memory:4MiB")
-    with pytest.raises(ValueError, match="no file is touched"):
+    with pytest.raises(ValueError, match="no file is used"):
         lab.replay(blocks, backing="file:/nonexistent,size=64MiB", cache="memory:4MiB")
 
 

@@ -54,7 +54,7 @@ pub enum ConfigError {
     #[error("shards = {0} is not between 1 and {MOST_SHARDS}")]
     Shards(u64),
     /// The cache has less than a group for each shard.
-    #[error("a cache of {} is too small: {shards} shard(s) with blocks of up to {} need {}",
+    #[error("a cache of {} is too small: with shards = {shards} and blocks of up to {} it needs {}",
         format_size(*cache_bytes), format_size(*group_bytes), format_size(shards * group_bytes))]
     TooSmall {
         /// The configured size of the cache in bytes.
@@ -65,7 +65,8 @@ pub enum ConfigError {
         group_bytes: u64,
     },
     /// A shard has more smallest blocks than can be numbered.
-    #[error("a cache of {} is too large: {shards} shard(s) with blocks of {} have up to {}",
+    #[error("a cache of {} is too large: with shards = {shards} and blocks of {} it may have up to \
+             {}",
         format_size(*cache_bytes), format_size(*block_bytes), format_size(*most_bytes))]
     TooLarge {
         /// The configured size of the cache in bytes.
@@ -79,8 +80,8 @@ pub enum ConfigError {
     },
     /// The memory tier is too small to hold unflushed writes of each shard.
     #[error(
-        "memory that {shards} shard(s) hold writes in has to have {} at least; give more, or \
-         fewer --shards",
+        "memory that holds writes needs at least {} with shards = {shards}; give more, or fewer \
+         --shards",
         format_size(*least_bytes)
     )]
     Memory {
@@ -91,7 +92,7 @@ pub enum ConfigError {
     },
     /// More parts than shards, or no part.
     #[error(
-        "a cache of {shards} shard(s) cannot be shared by {parts} threads; give more --shards or \
+        "a cache with shards = {shards} cannot be shared by {parts} threads; give more --shards or \
          fewer --threads"
     )]
     Parts {

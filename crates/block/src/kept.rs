@@ -73,16 +73,13 @@ impl KeptCache {
     /// the end of a log. Runs before each session.
     pub(super) fn mend_journal(&mut self, io: &mut Io<'_>) -> Result<(), StoreError> {
         for page in self.restored.drain(..) {
-            tracing::warn!(
-                page,
-                "a page of the journal was damaged, and is made again from others"
-            );
+            tracing::warn!(page, "a page of the journal was damaged, and was rebuilt from others");
         }
         let mends = std::mem::take(&mut self.mends);
         let wrong = mends.iter().filter(|mend| mend.wrong != Halves::NONE);
         let bytes: u64 = wrong.map(|mend| mend.bytes.len() as u64).sum();
         if bytes > 0 {
-            tracing::warn!(bytes, "a half had damaged metadata, and gets that of another");
+            tracing::warn!(bytes, "a half had damaged metadata, and was repaired from another");
         }
         mends.iter().try_for_each(|mend| io.mend(mend))
     }

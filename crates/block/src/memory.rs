@@ -83,7 +83,7 @@ impl fmt::Display for MemoryWrite {
 
 /// A name that is not a write mode of the memory tier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no way `{0}` to write; there are through and back")]
+#[error("`{0}` is not a write mode of memory; there are through and back")]
 pub struct UnknownMemoryWrite(String);
 
 impl FromStr for MemoryWrite {
@@ -100,7 +100,7 @@ impl FromStr for MemoryWrite {
 pub enum MemoryError {
     /// The tier is too small to be of use.
     #[error(
-        "{} is too small: a tier in memory has {} at least",
+        "{} is too small: a tier in memory needs at least {}",
         format_size(*.0), format_size(LEAST_MEMORY_BYTES)
     )]
     TooSmall(u64),
@@ -502,7 +502,7 @@ mod tests {
     fn memory_that_cannot_be_is_refused() {
         let error =
             |bytes| MemoryTier::new(bytes, MemoryOptions::default()).unwrap_err().to_string();
-        assert_eq!(error(4096), "4KiB is too small: a tier in memory has 1MiB at least");
+        assert_eq!(error(4096), "4KiB is too small: a tier in memory needs at least 1MiB");
         assert!(error(1 << 62).starts_with("4194304TiB: a capacity of"), "{}", error(1 << 62));
     }
 

@@ -136,7 +136,7 @@ pub(crate) fn replace() -> CliError {
             if let Some(client) = client {
                 command.env(CLIENT, std::process::id().to_string()).stdin(client);
             }
-            format!("it cannot be begun: {}", command.exec())
+            format!("cannot start the new program: {}", command.exec())
         }
         Err(problem) => problem,
     };
@@ -166,7 +166,7 @@ pub(crate) fn tell_client(result: Result<(), &CliError>) {
 
 /// Returns a command that runs the program file with this process's arguments.
 fn again() -> Result<Command, String> {
-    let program = PROGRAM.get().ok_or("the program's file is not known")?;
+    let program = PROGRAM.get().ok_or("the path of the running program is unknown")?;
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| OsString::from("floe"));
     let mut command = Command::new(program);

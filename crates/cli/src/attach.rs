@@ -45,7 +45,7 @@ pub(crate) fn record(server: &Server, attached: &[Attached]) {
         if let Err(error) = link(&socket, &link_of(device)) {
             tracing::info!(
                 %error, device = %device.display(),
-                "floe detach has to be told the admin address"
+                "floe detach needs --admin for its device"
             );
         }
     }
@@ -95,7 +95,7 @@ pub(crate) fn detach(arguments: &DetachArguments) -> Result<(), CliError> {
     let token = arguments.admin_token_file.as_deref().map(Token::read).transpose().or_usage()?;
     let link = || fs::canonicalize(link_of(&device)).ok().map(AdminAddress::Unix);
     let Some(address) = arguments.admin.clone().or_else(link) else {
-        let problem = format!("it is not known which server has {shown}: say so with --admin");
+        let problem = format!("cannot find the server of {shown}: give its address with --admin");
         return Err(CliError::usage(problem));
     };
     let server = Endpoint { address, token };

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use floe_lab::bench::{
     BenchResult, Cache, Competitor, Curve, Decided, Found, Frozen, Identity, Lifetime, Load,
-    Looped, MeasureStep, Measured, Park, PassOrder, Plan, Ratio, SAMPLED, capacity_for, decided,
-    measure_from,
+    Looped, MeasureStep, Measured, PassOrder, Plan, SAMPLED, capacity_for, decided, measure_from,
 };
 use floe_lab::report::{Report, Section, Timeline, png, timeline_section};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
@@ -16,7 +15,7 @@ use indicatif::ProgressBar;
 use self::plan::Capacity;
 use crate::error::{CliError, OrFail};
 use crate::numbers::{Counts, Numbers};
-use crate::output;
+use crate::output::{self, Column, tables};
 use crate::trace::{TraceArguments, read_all};
 use floe_lab::sizes::Sizes;
 use floe_server::config::Bytes;
@@ -53,14 +52,16 @@ Examples:
   floe bench memory --keys 20000 --calibrate --service-out this-machine.json";
 
 const NOTES: &str = "\
-Clients in a closed loop share the threads and ask for one key after the other. A hit continues at
-once. A miss parks its client until the emulated disk answers, while its thread runs others. The
-load starts again at its end. Caches at the same point of the lists run in turn, after each is warm,
-and are compared pair by pair with the first. A cache is built anew for each hash seed, and so an
-interval covers the seed, too, unless --hash-seeds is 1. Each turn, all begin at the same place of
-the load; who is behind plays on until there, uncounted. Waiting for the disk is precise, and so
-takes processor time where all clients of a thread are parked (idle). A cache that freezes is warm
-when it has tried to freeze.
+Each client requests one key after the other; the clients share the threads. After a hit a client
+continues at once. After a miss it waits for the emulated disk, and its thread serves other clients.
+At its end the load starts again.
+
+All caches with the same settings of the lists take turns, and each is compared with the first, pair
+by pair of turns. Each is warmed up before; one that freezes is warm when it has tried to freeze.
+All turns begin at the same request: a cache that has served fewer catches up first, which does not
+count. A cache is built anew for each hash seed, so the intervals include the effect of the seed,
+unless --hash-seeds is 1. A thread whose clients all wait for the disk spins, which takes processor
+time (idle).
 
 --calibrate measures the operations of caches of one shard, without a disk: lookups, and list
 operations under their lock, by one thread and by several. It writes the file that floe model reads
@@ -116,7 +117,7 @@ pub(crate) struct Arguments {
     /// Find, by simulation, the capacity that hits this often
     #[arg(long, value_name = "LIST")]
     hit_ratio: Option<Numbers>,
-    /// Policies, such as s3-fifo,slru:segments=4; the others are compared with the first [default:
+    /// Policies, such as s3-fifo,slru:segments=4; each is compared with the first [default:
     /// qd-clock]. A policy is chosen at run time, as by name in the library, unless the program was
     /// built with the feature compiled-policies
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -136,7 +137,8 @@ pub(crate) struct Arguments {
     /// Threads [default: as many as cores]
     #[arg(long, value_name = "LIST")]
     threads: Option<Counts>,
-    /// Clients on all threads together, and so the most requests in flight [default: one a thread]
+    /// Clients on all threads together, which is the maximum of requests in flight [default: one a
+    /// thread]
     #[arg(long, value_name = "LIST")]
     mpl: Option<Counts>,
     /// Time of a miss on the emulated disk, which serves any number at once; with 0 a miss takes no
@@ -153,7 +155,7 @@ pub(crate) struct Arguments {
     /// The number of runs of each cache [default: 5, or 21 with --calibrate]
     #[arg(long, value_name = "N")]
     repetitions: Option<usize>,
-    /// Seeds of the hash function: so many times caches are built and warmed up anew, and the
+    /// Number of hash seeds; for each one the caches are built and warmed up anew, and the
     /// repetitions are divided among them [default: one a repetition; 1 where a cache freezes, or
     /// with --png]
     #[arg(long, value_name = "N")]
@@ -361,7 +363,7 @@ fn show(bar: &ProgressBar, step: MeasureStep, identities: &[Identity]) {
     };
     match step {
         MeasureStep::WarmingUp(at) => bar.set_message(format!("warming up {}", name(at))),
-        MeasureStep::PlayingOn => return bar.set_message("playing on to the same place"),
+        MeasureStep::PlayingOn => return bar.set_message("catching up to the same request"),
         MeasureStep::Run(..) => bar.set_message(name(0)),
     }
     bar.inc(1);
@@ -372,7 +374,7 @@ fn describe(identities: &[Identity], measured: &[Measured]) -> Result<Vec<BenchR
     for (at, (identity, found)) in identities.iter().zip(measured).enumerate() {
         if found.repetitions.iter().any(|repetition| repetition.ops_per_second == 0.0) {
             let problem =
-                "nothing was done in one of the runs; a larger --seconds leaves time for it";
+                "one of the runs was too short to serve a request; give a larger --seconds";
             return Err(CliError::failure(format!("{}: {problem}", identity.policy)));
         }
         if !found.warmed.settled {
@@ -413,7 +415,7 @@ impl<'a> Capacities<'a> {
         if capacity == 0 {
             let keys = self.stream.distinct;
             return Err(CliError::usage(format!(
-                "--capacity: a share of {keys} keys leaves room for nothing"
+                "--capacity: this share of {keys} keys is less than one entry"
             )));
         }
         Ok(capacity)
@@ -457,89 +459,74 @@ fn write(sections: Vec<Section>, stem: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-const COLUMNS: [&str; 16] = [
-    "policy",
-    "shards",
-    "capacity",
-    "threads",
-    "mpl",
-    "disk",
-    "hit ratio",
-    "frozen",
-    "M ops/s",
-    "interval",
-    "to the first",
-    "CPU an op",
-    "a hit",
-    "a miss",
-    "parked",
-    "idle",
+/// Figures of all caches, with the name of the row. A row without any figure is left out.
+type Row = (&'static str, fn(&BenchResult) -> Option<String>);
+
+const ROWS: [Row; 18] = [
+    ("shards", |it| Some(it.shards.to_string())),
+    ("capacity", |it| Some(it.capacity.to_string())),
+    ("threads", |it| Some(it.threads.to_string())),
+    ("clients (MPL)", |it| Some(it.mpl.to_string())),
+    ("disk", |it| (it.disk_us > 0.0).then(|| output::microseconds(it.disk_us))),
+    ("hit ratio", |it| Some(format!("{:.4}", it.hit_ratio))),
+    ("freezing", |it| it.frozen.then(|| it.freezing.clone())),
+    ("frozen entries", |it| it.frozen.then(|| output::percent(it.frozen_ratio))),
+    ("hits on them", |it| it.frozen.then(|| output::percent(it.frozen_share))),
+    ("M requests/s", |it| Some(millions(it.ops_per_second))),
+    ("  interval", |it| {
+        Some(format!("{}–{}", millions(it.ops_per_second_low), millions(it.ops_per_second_high)))
+    }),
+    ("ratio to the first", |it| it.ratio.as_ref().map(|it| format!("{:.3}", it.ratio))),
+    ("  interval", |it| {
+        it.ratio.as_ref().map(|it| format!("{:.3}–{:.3}", it.ratio_low, it.ratio_high))
+    }),
+    ("CPU time a request", |it| Some(format!("{:.1} ns", it.cpu_ns_per_op))),
+    ("hit p50, p99", |it| {
+        let [half, most] = [it.hit_ns_p50, it.hit_ns_p99].map(|ns| ns.map(|ns| ns as f64));
+        pair(half, most, 0, "ns")
+    }),
+    ("miss p50, p99", |it| pair(it.miss_us_p50, it.miss_us_p99, 2, "µs")),
+    ("disk wait mean, p99", |it| {
+        let park = it.park.as_ref()?;
+        pair(Some(park.park_us_mean), Some(park.park_us_p99), 1, "µs")
+    }),
+    ("threads idle", |it| Some(output::percent(it.idle_share))),
 ];
 
-/// Prints a table with a row for each cache, and an explanation.
-fn print(outcomes: &[BenchResult], hash_seeds: usize) {
-    let mut table = output::table(&COLUMNS, 1);
-    for outcome in outcomes {
-        let millions = |count: f64| format!("{:.3}", count / 1e6);
-        let ratio = |Ratio { ratio, ratio_low, ratio_high, .. }| {
-            format!("{ratio:.3} ({ratio_low:.3}–{ratio_high:.3})")
-        };
-        let parked = |Park { park_us_mean, park_us_p99, .. }| {
-            format!("{park_us_mean:.1}, {park_us_p99:.1} µs")
-        };
-        table.add_row([
-            outcome.policy.clone(),
-            outcome.shards.to_string(),
-            outcome.capacity.to_string(),
-            outcome.threads.to_string(),
-            outcome.mpl.to_string(),
-            if outcome.disk_us > 0.0 {
-                output::microseconds(outcome.disk_us)
-            } else {
-                "–".to_owned()
-            },
-            format!("{:.4}", outcome.hit_ratio),
-            frozen(outcome),
-            millions(outcome.ops_per_second),
-            format!(
-                "{}–{}",
-                millions(outcome.ops_per_second_low),
-                millions(outcome.ops_per_second_high)
-            ),
-            outcome.ratio.map_or_else(|| "–".to_owned(), ratio),
-            format!("{:.1} ns", outcome.cpu_ns_per_op),
-            pair(
-                outcome.hit_ns_p50.map(|ns| ns as f64),
-                outcome.hit_ns_p99.map(|ns| ns as f64),
-                0,
-                "ns",
-            ),
-            pair(outcome.miss_us_p50, outcome.miss_us_p99, 2, "µs"),
-            outcome.park.map_or_else(|| "–".to_owned(), parked),
-            output::percent(outcome.idle_share),
-        ]);
-    }
-    output::print_table(&table);
-    if let Some(outcome) = outcomes.first() {
-        eprintln!(
-            "Frozen: how; of the entries, and of the hits. Hits and misses: latencies p50, p99 of \
-             1 in {SAMPLED} operations, less the {} ns that reading the clock takes; parked: \
-             mean, p99. Intervals hold the median of {} run(s) on {hash_seeds} hash seed(s) with \
-             {:.1} %.",
-            outcome.clock_ns,
-            outcome.repetitions,
-            100.0 * outcome.confidence
-        );
-    }
+fn millions(count: f64) -> String {
+    format!("{:.3}", count / 1e6)
 }
 
-/// Formats the share of frozen entries, and the share of hits on them.
-fn frozen(outcome: &BenchResult) -> String {
-    if !outcome.frozen {
-        return "–".to_owned();
+/// Prints a table with a column for each cache, and an explanation.
+fn print(outcomes: &[BenchResult], hash_seeds: usize) {
+    let rows: Vec<&Row> = ROWS
+        .iter()
+        .filter(|(_, figure)| outcomes.iter().any(|outcome| figure(outcome).is_some()))
+        .collect();
+    let columns: Vec<Column> = outcomes
+        .iter()
+        .map(|outcome| Column {
+            name: outcome.policy.clone(),
+            rows: rows
+                .iter()
+                .map(|(name, figure)| {
+                    let value = figure(outcome).unwrap_or_else(|| "–".to_owned());
+                    ((*name).to_owned(), value)
+                })
+                .collect(),
+        })
+        .collect();
+    output::say!("{}", tables("cache", &columns).trim_end());
+    if let Some(outcome) = outcomes.first() {
+        eprintln!(
+            "The intervals hold the median of {} on {} with {:.1} %. Latencies are of 1 in \
+             {SAMPLED} requests, less the {} ns that reading the clock takes.",
+            output::counted(outcome.repetitions, "run"),
+            output::counted(hash_seeds, "hash seed"),
+            100.0 * outcome.confidence,
+            outcome.clock_ns,
+        );
     }
-    let [ratio, share] = [outcome.frozen_ratio, outcome.frozen_share].map(output::percent);
-    format!("{}: {ratio}, {share}", outcome.freezing)
 }
 
 /// Prints the controllers' decisions with their reasons, if there were any.
@@ -568,9 +555,6 @@ fn print_decisions(decisions: &[Decided]) {
 }
 
 /// Formats two latencies, if there were any.
-fn pair(half: Option<f64>, most: Option<f64>, digits: usize, unit: &str) -> String {
-    match (half, most) {
-        (Some(half), Some(most)) => format!("{half:.digits$}, {most:.digits$} {unit}"),
-        _ => "–".to_owned(),
-    }
+fn pair(half: Option<f64>, most: Option<f64>, digits: usize, unit: &str) -> Option<String> {
+    Some(format!("{:.digits$}, {:.digits$} {unit}", half?, most?))
 }

@@ -158,8 +158,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             print_measured(&calibration);
         }
         return Err(CliError::failure(format!(
-            "{noise}: other work disturbed the device, or it throttles, and a cost of writes would \
-             be chance. Repeat it with more --rounds or --seconds, or --accept-noise"
+            "{noise}: other work disturbed the device, or it throttles, so the measured cost of \
+             writes would be random. Repeat with more --rounds or --seconds, or give \
+             --accept-noise"
         )));
     }
     if let Some(file) = &arguments.into {
@@ -201,7 +202,7 @@ fn plan(arguments: &Arguments) -> Result<Plan, CliError> {
         return Err(CliError::usage("--writes has no share above 0, so nothing would be written"));
     }
     if arguments.max_loss.share() >= 1.0 {
-        return Err(CliError::usage("--max-loss 100% leaves nothing of the reads; it takes less"));
+        return Err(CliError::usage("--max-loss must be below 100%"));
     }
     let (seconds, rounds) = (arguments.seconds, arguments.rounds);
     if !(seconds > 0.0 && seconds <= SECONDS_MAX) {

@@ -33,8 +33,7 @@ pub(crate) struct Arguments {
     /// The cache device, as for floe serve, or its path alone; no server may be using it
     #[arg(value_name = "CACHE", value_parser = cache)]
     cache: Spec,
-    /// Repair superblocks, damaged clean data and damaged journals; data that cannot be trusted any
-    /// more is listed, and lost
+    /// Repair superblocks, damaged clean data and damaged journals; lists the data that is lost
     #[arg(long)]
     repair: bool,
     /// Folder with the notes of mirrors' states, as for floe serve
@@ -167,11 +166,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     if is_missing {
         let instead = match holds(&source).map_err(refused)? {
-            Holds::Data => "data that is not a cache of floe's",
-            Holds::Nothing | Holds::Cache => "nothing",
+            Holds::Data => "holds other data",
+            Holds::Nothing | Holds::Cache => "is empty",
         };
         return Err(CliError::failure(format!(
-            "{}: there is no cache, it holds {instead}",
+            "{}: there is no Floe cache; it {instead}",
             arguments.cache
         )));
     }
@@ -187,21 +186,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             let way = match (arguments.repair, outcome.cache) {
                 _ if let Some(way) = &cut_short => way,
                 _ if checked.spoiled().next().is_some() => {
-                    "; the data listed as lost is only there and cannot be mended: reads of it \
-                     fail until it is written anew; floe export-dirty writes the rest back"
+                    "; the data listed as lost has no other copy and cannot be repaired: reads of \
+                     it fail until it is written anew; floe export-dirty writes the rest back"
                 }
                 (true, _) | (_, false) => {
-                    "; they cannot be mended: floe serve --initialise makes a new cache"
+                    "; they cannot be repaired: floe serve --initialise makes a new cache"
                 }
                 (false, true) if checked.gives_up() => {
-                    "; --repair mends them, and gives up what is listed as lost"
+                    "; --repair repairs them, and gives up the data listed as lost"
                 }
-                (false, true) => "; --repair mends them, and nothing is lost",
+                (false, true) => "; --repair repairs them, and nothing is lost",
             };
-            Err(CliError::failure(format!("{}: {problems} problem(s){way}", arguments.cache)))
+            Err(CliError::failure(format!(
+                "{}: {}{way}",
+                arguments.cache,
+                output::counted(problems, "problem")
+            )))
         }
         _ if repaired && checked.gives_up() => Err(CliError::failure(format!(
-            "{}: mended, but the dirty data listed is lost: reads of it fail until it is written \
+            "{}: repaired, but the dirty data listed is lost: reads of it fail until it is written \
              anew; floe export-dirty writes the rest back",
             arguments.cache
         ))),
@@ -221,12 +224,12 @@ impl CheckResult {
             problems.extend(
                 mended
                     .iter()
-                    .map(|what| format!("shard {shard}: {what}, is made again from others")),
+                    .map(|what| format!("shard {shard}: {what}, can be rebuilt from other pages")),
             );
             problems.extend(gone.iter().map(|what| {
                 format!(
-                    "shard {shard}: {what}, is lost; what was written and noted there alone reads \
-                     as the volume has it"
+                    "shard {shard}: {what}, is lost; writes recorded only there are lost, and \
+                     reads return the older data of the volume"
                 )
             }));
         }
@@ -237,8 +240,8 @@ impl CheckResult {
         };
         problems.extend(checked.spoiled().map(|rotten| {
             format!(
-                "{} bytes at offset {} of the cache device {}: volume {:?} from {} on, which \
-                 nothing else has",
+                "{} bytes at offset {} of the cache device {}: volume {:?} from {} on, which has \
+                 no other copy",
                 (rotten.run.end - rotten.run.start) * SECTOR_BYTES,
                 rotten.offset,
                 if rotten.unreadable { "cannot be read" } else { "are not what was stored" },
@@ -257,7 +260,7 @@ impl CheckResult {
             let bytes = (rotten.run.end - rotten.run.start) * floe_block::SECTOR_BYTES;
             format!(
                 "{bytes} bytes at offset {} of the cache device are not what was stored: volume \
-                 {:?} from {} on, which its backing device has too",
+                 {:?} from {} on, which its backing device also has",
                 rotten.offset,
                 name(rotten.volume),
                 rotten.run.start * floe_block::SECTOR_BYTES
@@ -310,10 +313,10 @@ impl CheckResult {
     fn print(&self) {
         if self.cache {
             output::say!(
-                "session {}, {}; {} shard(s), blocks of {}",
+                "session {}, {}; {}, blocks of {}",
                 self.session,
-                if self.clean { "ended well" } else { "ended by a crash, or still under way" },
-                self.shards,
+                if self.clean { "closed cleanly" } else { "ended by a crash, or still in use" },
+                output::counted(self.shards as usize, "shard"),
                 self.block_sizes
             );
             if let Some(OfCalibration { write_cost, target, .. }) = &self.calibration {
@@ -337,7 +340,7 @@ impl CheckResult {
         }
         if self.half_overwritten > 0 {
             output::say!(
-                "clean copies that were half overwritten when it ended, and are not used: {}",
+                "clean copies that a crash left half overwritten, and that are not used: {}",
                 self.half_overwritten
             );
         }
@@ -347,8 +350,8 @@ impl CheckResult {
         self.notes.iter().for_each(|note| output::say!("note: {note}"));
         self.problems.iter().for_each(|problem| output::say!("problem: {problem}"));
         match (self.problems.is_empty(), self.repaired) {
-            (true, _) => output::say!("all is well"),
-            (false, true) => output::say!("all of it is mended"),
+            (true, _) => output::say!("no problems found"),
+            (false, true) => output::say!("all problems are repaired"),
             (false, false) => {}
         }
     }

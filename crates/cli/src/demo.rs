@@ -287,7 +287,7 @@ impl Demo<'_> {
 }
 
 fn interrupted() -> CliError {
-    CliError::failure("interrupted; nothing is left behind")
+    CliError::failure("interrupted; its files are removed")
 }
 
 /// Builds a result row from a measurement and from the change of the server's counters during it.

@@ -38,7 +38,7 @@ Examples:
   floe hybrid check /mnt/nvme/cache
   floe hybrid check /mnt/nvme/cache --json | jq .damage
 
-The exit code is 0 when all is well, 1 when there is damage, and 2 when there is no cache or a
+The exit code is 0 when no problems found, 1 when there is damage, and 2 when there is no cache or a
 process uses it. Nothing is written. No process can open the cache meanwhile.";
 
 const STATS_EXAMPLES: &str = "\
@@ -296,12 +296,12 @@ impl InfoResult {
         };
         output::say!("the next open reads {way}");
         output::say!(
-            "that took {} now, and takes {} of memory",
+            "which took {} just now, and needs {} of memory",
             output::microseconds(self.open_seconds.unwrap_or(0.0) * 1e6),
             output::bytes(self.index_bytes.unwrap_or(0))
         );
         if let Some(removals @ 1..) = self.interrupted_removals {
-            output::say!("it then writes {removals} removal(s) that a crash interrupted");
+            output::say!("it then completes the removals that a crash interrupted: {removals}");
         }
     }
 }
@@ -372,8 +372,8 @@ fn check(path: &Path, output: &CacheOutput<'_>) -> Result<(), CliError> {
     match contents.damaged_places {
         0 => Ok(()),
         places => Err(CliError::failure(format!(
-            "{}: {places} damaged place(s), {} object(s) lost; a lookup of them is a miss, and the \
-             cache can be used",
+            "{}: damaged places: {places}, objects lost: {}; lookups of these objects miss, and \
+             the cache can be used",
             path.display(),
             contents.lost_objects
         ))),
@@ -403,7 +403,7 @@ fn print_check(contents: &Contents) {
         output::say!("damage: {more} more places");
     }
     if contents.damaged_places == 0 {
-        output::say!("all is well");
+        output::say!("no problems found");
     }
 }
 
@@ -446,7 +446,10 @@ fn print_stats(stats: &SavedStats) {
         ),
     }
     if session != stats.latest_session {
-        output::say!("session {}, the latest one, has recorded none", stats.latest_session);
+        output::say!(
+            "session {}, the latest one, has recorded no statistics",
+            stats.latest_session
+        );
     }
     let mut table = output::table(&["figure", "value", "meaning"], 1);
     output::align_left(&mut table, 2);

@@ -127,9 +127,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         return run_counted(arguments, trace);
     }
     if arguments.open.is_told() {
-        return Err(CliError::usage(
-            "--format, --columns, --skip-bad and --filter are about a --trace",
-        ));
+        return Err(CliError::usage("--format, --columns, --skip-bad and --filter need a --trace"));
     }
     let precision = arguments.precision;
     if !(0.0..=0.5).contains(&precision) {
@@ -139,7 +137,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     if arguments.distribution == Distribution::Measured && arguments.service.is_none() {
         return Err(CliError::usage(
-            "--distribution measured is of a --service file with histograms",
+            "--distribution measured needs a --service file with histograms",
         ));
     }
     // All that can be refused is refused before anything is printed.
@@ -225,7 +223,7 @@ fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
         .collect::<Result<_, _>>()?;
     if arguments.q.is_some() && !policies.iter().any(|policy| policy.takes_q()) {
         return Err(CliError::usage(
-            "--q is for prob-lru and relaxed-lru, and neither is asked for",
+            "--q applies to prob-lru and relaxed-lru, and --policy names neither",
         ));
     }
     let mut curves = Vec::new();
@@ -395,13 +393,18 @@ fn verdict(star: &Star) -> String {
     let Star { p_star, peak_mrps, all_hits_mrps, classification, bottleneck, .. } = star;
     let rate =
         |mrps: &Option<f64>| mrps.map_or("any rate".to_owned(), |mrps| format!("{mrps:.4} M/s"));
-    let limit =
-        bottleneck.map_or("nothing is waited for".to_owned(), |name| format!("bottleneck {name}"));
+    let limit = bottleneck.map_or("no bottleneck".to_owned(), |name| format!("bottleneck {name}"));
     let (peak, hits) = (rate(peak_mrps), rate(all_hits_mrps));
     if *p_star < 1.0 {
-        format!("p* {p_star:.3}: {peak} there, {hits} with hits only; {classification}, {limit}")
+        format!(
+            "p* {p_star:.3}: {peak} at that hit ratio, {hits} at a hit ratio of 1; \
+                 {classification}, {limit}"
+        )
     } else {
-        format!("p* 1: it never falls, {hits} with hits only; {classification}, {limit}")
+        format!(
+            "p* 1: throughput never falls, {hits} at a hit ratio of 1; {classification}, \
+                 {limit}"
+        )
     }
 }
 

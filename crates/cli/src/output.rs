@@ -1,6 +1,6 @@
 //! Output of results: tables for users, JSON lines for programs, progress on standard error.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -67,6 +67,76 @@ pub(crate) fn print_table(table: &Table) {
     let _ = writeln!(std::io::stdout(), "{table}");
 }
 
+/// Width of tables in columns, which fits a terminal.
+const WIDTH: usize = 80;
+
+/// Maximum characters of a subject's name. The end of the name is shown, because folders come
+/// first.
+const NAME: usize = 50;
+
+/// The figures of a subject, such as a trace.
+pub(crate) struct Column {
+    /// Name of the subject.
+    pub name: String,
+    /// Name and value of each row. All columns of a table have the same names in the same order.
+    pub rows: Vec<(String, String)>,
+}
+
+impl Column {
+    /// Returns the width of the column, including the blanks around it.
+    fn width(&self) -> usize {
+        let values = self.rows.iter().map(|(_, value)| length(value));
+        2 + values.chain([length(&shown(&self.name))]).max().unwrap_or(0)
+    }
+}
+
+/// Formats all columns as one table, or as several below each other where they are too wide for
+/// one. `subject` is the heading of the row names.
+pub(crate) fn tables(subject: &str, columns: &[Column]) -> String {
+    let mut text = String::new();
+    let mut left = columns;
+    while let Some(first) = left.first() {
+        let names = first.rows.iter().map(|(name, _)| length(name));
+        let mut width = 2 + names.chain([length(subject)]).max().unwrap_or(0);
+        let fitting = left.iter().take_while(|column| {
+            width += column.width();
+            width <= WIDTH
+        });
+        let (together, rest) = left.split_at(fitting.count().max(1));
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        let _ = writeln!(text, "{}", pivoted(subject, first, together));
+        left = rest;
+    }
+    text
+}
+
+fn pivoted(subject: &str, first: &Column, columns: &[Column]) -> Table {
+    let shown: Vec<String> = columns.iter().map(|column| shown(&column.name)).collect();
+    let heads: Vec<&str> = [subject].into_iter().chain(shown.iter().map(String::as_str)).collect();
+    let mut table = table(&heads, 1);
+    for (at, (name, _)) in first.rows.iter().enumerate() {
+        let values = columns.iter().map(|column| column.rows[at].1.clone());
+        table.add_row([name.clone()].into_iter().chain(values));
+    }
+    table
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Shortens a name to the part that is shown.
+fn shown(name: &str) -> String {
+    match length(name) {
+        length if length > NAME => {
+            "…".chars().chain(name.chars().skip(length + 1 - NAME)).collect()
+        }
+        _ => name.to_owned(),
+    }
+}
+
 /// Formats a number of bytes for users: exactly if a unit divides it, else with one decimal.
 pub(crate) fn bytes(bytes: u64) -> String {
     let exact = format_size(bytes);
@@ -76,6 +146,11 @@ pub(crate) fn bytes(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let power = (63 - bytes.leading_zeros() as usize) / 10;
     format!("{:.1} {}", bytes as f64 / (1u64 << (10 * power)) as f64, units[power - 1])
+}
+
+/// Formats a count with its noun, which gets an `s` unless the count is 1.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 pub(crate) fn percent(share: f64) -> String {
@@ -285,5 +360,29 @@ mod csv_tests {
     fn what_is_no_object_is_no_row() {
         assert!(csv_text(&[json!(5)]).is_err());
         assert_eq!(csv_text(&[json!({"a": null, "b": true})]).unwrap(), "a,b\n,true\n");
+    }
+}
+
+#[cfg(test)]
+mod column_tests {
+    use super::*;
+
+    #[test]
+    fn tables_fit_80_columns_and_lose_no_figure() {
+        let column = |name: &str, digits: usize| Column {
+            name: name.to_owned(),
+            rows: ["requests", "LRU misses at 10%"]
+                .map(|row| (row.to_owned(), "7".repeat(digits)))
+                .into(),
+        };
+        let long = format!("{}/name", "folder/".repeat(30));
+        let columns = [column("a", 30), column("b", 20), column("c", 30), column(&long, 3)];
+        let text = tables("trace", &columns);
+        for line in text.lines() {
+            assert!(length(line) <= WIDTH, "{line}");
+        }
+        assert_eq!(text.matches("requests").count(), 3, "{text}");
+        assert_eq!(text.matches(&"7".repeat(30)).count(), 4, "{text}");
+        assert!(text.contains("/name"), "{text}");
     }
 }

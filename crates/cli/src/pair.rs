@@ -153,7 +153,7 @@ impl Beside {
         };
         match begin() {
             Ok(running) => self.running = Some(running),
-            Err(error) => tracing::error!(what, %error, "it cannot be begun; trying again"),
+            Err(error) => tracing::error!(what, %error, "cannot start it; trying again"),
         }
     }
 }

@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     /// --at recorded 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     in_flight: Option<u32>,
-    /// The start of a request: when another is `answered`, or when `recorded`
+    /// When a request starts: when another one is `answered`, or at its `recorded` time
     #[arg(long, value_name = "WHEN", default_value = "answered", hide_possible_values = true)]
     at: At,
     /// The speed, as a multiple of the recorded one
@@ -82,17 +82,17 @@ pub(crate) struct Arguments {
     /// Fold addresses beyond a volume into it
     #[arg(long)]
     wrap: bool,
-    /// Lay the trace's volumes end to end on the first volume
+    /// Put the trace's volumes one behind the other on the first volume
     #[arg(long)]
     concatenate: bool,
-    /// Overwrite an existing volume by a trace with writes
+    /// Allow a trace with writes to overwrite an existing volume
     #[arg(long)]
     overwrite: bool,
     /// Requests at the start that do not count: a number, or a share of the trace such as 20%
     #[arg(long, value_name = "N|SHARE", default_value = "0")]
     warmup: Warmup,
-    /// Also give all figures for each interval: of so many requests, of such a share of those that
-    /// count, or of a time by the replay's clock; a list in JSON, charts in the report
+    /// Also print all figures of each interval: a number of requests, a share of the requests that
+    /// count, or a time by the replay's clock; a list in JSON, charts in the report
     #[arg(long, value_name = "N|SHARE|TIME")]
     interval: Option<Interval>,
     /// Stop after this many requests
@@ -167,7 +167,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let in_trace = |problem: String| CliError::usage(format!("{trace}: {problem}"));
     let settings = arguments.source.config()?;
     if settings.memory.memory.is_some() {
-        return Err(CliError::usage("memory is for floe serve; a replay is of the cache below it"));
+        return Err(CliError::usage(
+            "memory applies to floe serve only; a replay has no memory \
+                                    tier, but --tier memory:SIZE",
+        ));
     }
     let prices = of_all(&arguments.price, settings.tiers().count())?;
     let survey = survey(trace, &arguments.open, arguments.limit)?;
@@ -190,7 +193,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     if let Some(volume) =
         settings.volume.iter().find(|volume| volume.read_only && survey.changes > 0)
     {
-        return Err(in_trace(format!("it writes, and volume {} is read-only", volume.name())));
+        return Err(in_trace(format!(
+            "the trace writes, but volume {} is read-only",
+            volume.name()
+        )));
     }
     let plan = Plan::of(&settings, survey.changes == 0);
     let fit = Fit { wrap: arguments.wrap, concatenate: arguments.concatenate };
@@ -202,7 +208,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
             let existing = plan.existing().filter(|_| survey.changes > 0 && !arguments.overwrite);
             if let Some(spec) = existing {
                 let problem = format!(
-                    "its writes would destroy what {spec} holds; say --overwrite if they may"
+                    "the replay would overwrite the data on {spec}; give --overwrite to allow that"
                 );
                 return Err(in_trace(problem));
             }
@@ -329,15 +335,16 @@ fn of_all(told: &[Price], tiers: usize) -> Result<Option<Vec<f64>>, CliError> {
     for Price { tier, price } in told {
         let place = prices.get_mut(*tier).ok_or_else(|| {
             let last = tiers - 1;
-            wrong(*tier, &format!("is not there; the last one is tier{last}"))
+            wrong(*tier, &format!("does not exist; the last one is tier{last}"))
         })?;
         if place.replace(*price).is_some() {
-            return Err(wrong(*tier, "is told twice"));
+            return Err(wrong(*tier, "has two prices; give one"));
         }
     }
     let priced = prices.into_iter().enumerate();
-    let all = priced
-        .map(|(tier, price)| price.ok_or_else(|| wrong(tier, "has none; tell that of each tier")));
+    let all = priced.map(|(tier, price)| {
+        price.ok_or_else(|| wrong(tier, "has no price; give one for each tier"))
+    });
     all.collect::<Result<_, _>>().map(Some)
 }
 
@@ -492,7 +499,7 @@ fn rest(outcome: &ReplayResult) {
         add("cost", format!("as {:.3} GiB of DRAM; {each}", cost.gib));
     }
     if outcome.late_us_max > 0.0 {
-        add("latest beginning", output::microseconds(outcome.late_us_max));
+        add("latest start", output::microseconds(outcome.late_us_max));
     }
     add("processing of a request", output::microseconds(outcome.processing_us));
     let several = !outcome.tiers.is_empty();
@@ -518,7 +525,7 @@ fn rest(outcome: &ReplayResult) {
     }
     let fetched = |bytes: u64, blocks: u64, used: u64| {
         let share = output::percent(used as f64 / blocks as f64);
-        format!("{} fetched ahead, {share} of it read then", output::bytes(bytes))
+        format!("{} fetched ahead, of which {share} was read later", output::bytes(bytes))
     };
     if !several {
         add("evict", outcome.evict.clone());
@@ -548,7 +555,7 @@ fn rest(outcome: &ReplayResult) {
         add(
             "",
             format!(
-                "{} of {} smallest blocks offered",
+                "admitted {} of {} smallest blocks",
                 output::percent(share),
                 admission.offered_blocks
             ),
@@ -557,12 +564,21 @@ fn rest(outcome: &ReplayResult) {
             add("", format!("{} declined by {}", declined.blocks, declined.by));
         }
         if admission.ordered_blocks > 0 {
-            add("", format!("{} fetched as it ordered", admission.ordered_blocks));
+            add(
+                "",
+                format!(
+                    "{} fetched because the admission asked for them",
+                    admission.ordered_blocks
+                ),
+            );
         }
         if admission.stores_withheld > 0 {
             add(
                 "",
-                format!("{} blocks not made, as nothing was to leave", admission.stores_withheld),
+                format!(
+                    "{} blocks not created because nothing was to be evicted",
+                    admission.stores_withheld
+                ),
             );
         }
         if admission.declined_overwrites > 0 {
@@ -572,7 +588,7 @@ fn rest(outcome: &ReplayResult) {
     if let Some(shed) = &outcome.shed {
         let share = output::percent(shed.share);
         add(
-            "shed in the end",
+            "shed at the end",
             format!("{share} of the hits; {} in all", output::bytes(shed.bytes)),
         );
         if let Some(last) = shed.decisions.last() {
@@ -635,9 +651,9 @@ mod price_tests {
         assert_eq!(told(&["tier1=0.38", "tier0=1"], 2), Ok(Some(vec![1.0, 0.38])));
         assert_eq!(told(&[], 2), Ok(None));
         for (wrong, tiers, said) in [
-            (&["tier0=1"][..], 2, "tier1 has none"),
-            (&["tier1=1", "tier0=1"], 1, "tier1 is not there; the last one is tier0"),
-            (&["tier0=1", "tier0=2"], 1, "tier0 is told twice"),
+            (&["tier0=1"][..], 2, "tier1 has no price"),
+            (&["tier1=1", "tier0=1"], 1, "tier1 does not exist; the last one is tier0"),
+            (&["tier0=1", "tier0=2"], 1, "tier0 has two prices; give one"),
             (&["tier0"], 1, "`tier0` is no price"),
             (&["memory=1"], 1, "`memory=1` is no price"),
             (&["tier0=0"], 1, "`tier0=0` is no price"),

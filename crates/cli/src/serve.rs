@@ -404,7 +404,8 @@ pub(crate) struct Allowed {
     /// Lose dirty data where the server would otherwise refuse to start; the log says how much
     #[arg(long)]
     discard_dirty: bool,
-    /// Use backing devices that were changed without the cache, and forget its clean data of them
+    /// Use backing devices that were changed without the cache, and discard the cache's clean data
+    /// of them
     #[arg(long)]
     accept_backing: bool,
     /// With --accept-backing: write the cache's dirty data to these devices

@@ -96,8 +96,8 @@ impl Args for Source {
         let config = Arg::new("config").long("config").value_name("FILE").conflicts_with(GROUP);
         let config = config.value_parser(value_parser!(PathBuf));
         let tier = format!(
-            "A tier of the cache, below that of --cache and those before; may be repeated. A \
-             device as --cache has, with size=SIZE, and of the tier {}",
+            "A further tier, below --cache and the tiers before it; may be repeated. A device as \
+             for --cache, with size=SIZE, and settings of the tier: {}",
             own_forms().into_iter().map(|form| format!(",{form}")).collect::<Vec<_>>().join(" ")
         );
         let tier = Arg::new("tier").long("tier").value_name("SPEC").help(tier);

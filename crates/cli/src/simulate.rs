@@ -124,8 +124,8 @@ pub(crate) struct Arguments {
     /// disk I/O without --blocks, each block of 4 KiB is a request
     #[arg(long, value_name = "N|SHARE", default_value = "0", conflicts_with = "sample")]
     warmup: Warmup,
-    /// Also give the figures of each interval: of so many requests, of such a share of those that
-    /// count, or of a time by the trace's clock such as 1h; a list in JSON, a line each in CSV
+    /// Also print the figures of each interval: a number of requests, a share of the requests that
+    /// count, or a time by the trace's clock such as 1h; a list in JSON, a line each in CSV
     #[arg(long, value_name = "N|SHARE|TIME", conflicts_with = "sample")]
     interval: Option<Interval>,
     #[command(flatten)]
@@ -215,8 +215,8 @@ fn admissions(arguments: &Arguments, unit: &str) -> Result<Vec<Vec<Choice>>, Cli
         let choices = choices(text).or_usage()?;
         if Admissions::new(&choices).needs().above {
             let problem = format!(
-                "--admit {text}: nothing is above a simulated cache; say small-bypass:memory=N \
-                 ({unit})"
+                "--admit {text}: a simulated cache has no memory above it; write \
+                 small-bypass:memory=N ({unit})"
             );
             return Err(CliError::usage(problem));
         }

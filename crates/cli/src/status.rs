@@ -73,8 +73,8 @@ fn print(status: &Status) {
     }
     if status.tiers.iter().any(|tier| tier.degraded) && !status.journal_lost {
         output::say!(
-            "DEGRADED: the cache device failed and {} went past it; replace or mend it, then floe \
-             restore",
+            "DEGRADED: the cache device failed and {} bypassed it; replace or repair it, then run \
+             floe restore",
             output::bytes(status.cache.counters.bypassed_bytes)
         );
     }
@@ -121,13 +121,13 @@ fn print(status: &Status) {
 fn print_server(status: &Status) {
     let up = std::time::Duration::from_secs(status.server.uptime_seconds as u64);
     output::say!(
-        "up {}, write {}, evict {}, {} client(s){}, {} thread(s)",
+        "up {}, write {}, evict {}, {}{}, {}",
         humantime::format_duration(up),
         status.server.write_mode,
         status.server.evict,
-        status.connections,
+        output::counted(status.connections as usize, "client"),
         protocols(status.connections_by_protocol),
-        status.threads.len(),
+        output::counted(status.threads.len(), "thread"),
     );
 }
 
@@ -171,11 +171,13 @@ fn print_devices(status: &Status) {
 
 fn print_content(status: &Status) {
     let mut blocks = output::table(&["block size", "blocks", "bytes"], 1);
-    for count in &status.devices.blocks {
+    for count in status.devices.blocks.iter().filter(|count| count.blocks > 0) {
         let total = output::bytes(count.block_bytes * count.blocks);
         blocks.add_row(vec![output::bytes(count.block_bytes), count.blocks.to_string(), total]);
     }
-    output::print_table(&blocks);
+    if !blocks.is_empty() {
+        output::print_table(&blocks);
+    }
     output::say!(
         " {} of {} are in use, {} are dirty; metadata takes {}",
         output::bytes(status.cache.valid_bytes),
@@ -216,7 +218,7 @@ fn print_counters(status: &Status) {
 fn print_admission(admission: &AdmissionStatus) {
     output::say!(
         " admission {}: {} of {} smallest blocks admitted, {} blocks not created because nothing \
-         was to be evicted, {} fetched on its order",
+         was to be evicted, {} fetched because the admission asked for them",
         admission.admission,
         admission.admitted_blocks,
         admission.offered_blocks,
@@ -354,7 +356,7 @@ fn print_mirror(mirror: &MirrorDeviceStatus) {
         output::say!("  {} are still to be copied", output::bytes(mirror.resync_bytes));
     }
     if mirror.fenced {
-        output::say!("  ANOTHER SERVER HAS THE MIRROR: nothing of it is served");
+        output::say!("  ANOTHER SERVER USES THE MIRROR: this one serves nothing from it");
     }
     mirror.witness_error.iter().for_each(|error| output::say!("  WITNESS: {error}"));
 }
@@ -364,29 +366,31 @@ fn print_failure(number: usize, tier: &TierStatus) {
     let (dirty, refused) = (output::bytes(tier.dirty_bytes), output::bytes(tier.refused_bytes));
     if tier.refused_bytes > 0 {
         output::say!(
-            "REFUSING: reads or writes of up to {refused} are refused, for tier {number} has \
-             dirty data there that cannot be read or replaced; mend its cache device, then floe \
-             restore"
+            "REFUSING: reads or writes of up to {refused} are refused, because tier {number} has \
+             dirty data there that cannot be read or replaced; repair its cache device, then run \
+             floe restore"
         );
     }
     match tier.bypass.as_str() {
         "" => {}
         "emptying" => output::say!(
-            "JOURNAL LOST: tier {number} takes no more records, and nothing is cached there any \
-             more; {dirty} of dirty data are being written back, and writes to them wait for that"
+            "JOURNAL LOST: the journal of tier {number} cannot be written, and nothing is cached \
+             there any more; {dirty} of dirty data are being written back, and writes to them wait \
+             until then"
         ),
         "stuck" => output::say!(
-            "JOURNAL LOST: tier {number} takes no more records, and nothing is cached there any \
-             more; {dirty} of dirty data could not be written back, which is tried again and again"
+            "JOURNAL LOST: the journal of tier {number} cannot be written, and nothing is cached \
+             there any more; {dirty} of dirty data could not be written back, and Floe keeps \
+             trying"
         ),
         "ended" => output::say!(
             "CACHE ENDED: the journal of tier {number} could not be written; the volumes have \
-             everything, requests go past it, and the next start of floe makes a new cache there"
+             everything, requests bypass it, and the next start of Floe makes a new cache there"
         ),
         _ => output::say!(
-            "CACHE ENDED: the journal of tier {number} could not be written, and its device \
-             cannot be told so; the volumes have everything, and requests go past it; do not \
-             start floe with it again without --initialise"
+            "CACHE ENDED: the journal of tier {number} could not be written, and that could not be \
+             recorded on its device; the volumes have everything, and requests bypass it; start \
+             Floe with it again only with --initialise"
         ),
     }
 }

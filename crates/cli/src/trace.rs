@@ -1,7 +1,6 @@
 //! `floe trace`: inspects and converts traces.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -13,6 +12,7 @@ use floe_trace::{
 use serde::Serialize;
 
 use crate::error::{CliError, OrFail};
+use crate::output::{Column, tables};
 use crate::{log, output};
 use floe_lab::sizes::{CacheSize, Sizes};
 
@@ -41,11 +41,11 @@ pub(crate) struct TraceArguments {
     /// Skip and count bad records instead of stopping at the first
     #[arg(long)]
     skip_bad: bool,
-    /// Seed of a generator: another seed, another trace
+    /// Seed of a generator; each seed makes another trace
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Requests to keep: time=1h..2h, range=0..10GiB (those that begin in it), volume=3, op=write;
-    /// repeat volume and op for any of several
+    /// repeat volume and op to keep several
     #[arg(long, value_name = "NAME=VALUE,…")]
     filter: Option<Filter>,
 }
@@ -71,7 +71,7 @@ impl TraceArguments {
         let end = source.find([':', '+']).unwrap_or(source.len());
         let (name, rest) = source.split_at(end);
         if !generators().any(|generator| generator.generator == name) {
-            let problem = format!("{source}: --seed is for generators, and this is none");
+            let problem = format!("{source}: --seed applies to generators only");
             return Err(CliError::usage(problem));
         }
         let rest = match rest.strip_prefix(':') {
@@ -108,13 +108,13 @@ A request for disk I/O touches the blocks of 4 KiB that it covers in part or who
 object or key. Deletes and discards touch nothing. The footprint is what is touched: objects at
 their largest size. `simulate` and `advise` take the same.
 
-`LRU of 10%` is the miss ratio of an LRU cache of a tenth of what the trace touches, behind the
-cache's size. The miss ratios take one pass and 10 MiB of memory. Objects count as one each. Reuse
-is measured on 32768 keys (SHARDS); ± is the error of that, in 19 of 20 cases no larger. `floe
-simulate --policy lru` gives exact ones.";
+`LRU misses at 10%` is the miss ratio of an LRU cache that holds a tenth of what the trace touches;
+the size of the cache follows in parentheses. The miss ratios take one pass and 10 MiB of memory.
+Each object counts as one, whatever its size. The ratios are estimated from 32768 keys (SHARDS); ±
+is their 95 % interval. `floe simulate --policy lru` computes exact ones.";
 
 fn format_help() -> String {
-    format!("Format of the trace, where its content does not tell: {}", Format::names())
+    format!("Format of the trace, if its content does not show it: {}", Format::names())
 }
 
 #[derive(Debug, Args)]
@@ -247,7 +247,7 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
         traces.push(figures(line, &arguments.size));
     }
     if !traces.is_empty() {
-        output::say!("{}", tables(&traces).trim_end());
+        output::say!("{}", tables("trace", &traces).trim_end());
     }
     let last = refused.pop();
     refused.iter().for_each(|error| {
@@ -257,25 +257,27 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
 }
 
 /// Formats the figures of a trace for the table.
-fn figures(line: Line, sizes: &Sizes) -> Figures {
+fn figures(line: Line, sizes: &Sizes) -> Column {
     let Line { info, touches, object, reuse, curve } = line;
+    let none = || "–".to_owned();
+    let sized = |bytes: u64| if object == "key" { none() } else { output::bytes(bytes) };
     let of_info = [
         ("format", info.format.to_owned()),
         ("requests", info.requests.to_string()),
         ("reads", info.reads.to_string()),
         ("writes", info.writes.to_string()),
         ("deletes", info.deletes.to_string()),
-        ("back in time", info.backward_times.to_string()),
+        ("times that go back", info.backward_times.to_string()),
         ("touches", format!("{touches} {object}s")),
         ("unique", format!("{} {object}s", info.unique)),
-        ("footprint", output::bytes(info.footprint_bytes)),
-        ("mean", output::bytes(info.mean_bytes as u64)),
-        ("seconds", format!("{:.1}", info.seconds)),
+        ("footprint", sized(info.footprint_bytes)),
+        ("mean request", sized(info.mean_bytes as u64)),
+        ("seconds", if info.seconds > 0.0 { format!("{:.1}", info.seconds) } else { none() }),
     ];
     let of_reuse = reuse.iter().flat_map(|reuse| REUSE_ROWS.into_iter().zip(reuse_cells(reuse)));
     let rows = of_info.into_iter().chain(of_reuse);
     let rows = rows.map(|(name, value)| (name.to_owned(), value)).chain(curve.rows(sizes));
-    Figures { rows: rows.collect(), trace: info.trace }
+    Column { rows: rows.collect(), name: info.trace }
 }
 
 fn print_formats(arguments: &FormatsArguments) -> Result<(), CliError> {
@@ -383,7 +385,7 @@ pub(crate) fn read_all(
 
 pub(crate) fn tell_skipped(file: &str, trace: &Trace) {
     if trace.skipped() > 0 {
-        eprintln!("floe: {file}: {} bad record(s) passed over", trace.skipped());
+        eprintln!("floe: {file}: bad records skipped: {}", trace.skipped());
     }
 }
 
@@ -442,101 +444,26 @@ impl Curve {
             };
             let ratio = match self.touches {
                 0 => "–".to_owned(),
-                _ => format!("{count}: {:.4}{error}", point.miss_ratio),
+                _ => format!("{:.4}{error} ({count})", point.miss_ratio),
             };
-            (format!("LRU of {size}"), ratio)
+            (format!("LRU misses at {size}"), ratio)
         };
         sizes.0.iter().zip(&self.lru_miss_ratios).map(row)
     }
 }
 
-/// Width of tables in columns, which fits a terminal.
-const WIDTH: usize = 80;
-
-/// Maximum characters of a trace's name in a table. The end of the name is shown, because folders
-/// come first.
-const NAME: usize = 50;
-
-/// The figures of a trace, as a column of the table.
-struct Figures {
-    trace: String,
-    /// Name and value of each row. All traces have the same names in the same order.
-    rows: Vec<(String, String)>,
-}
-
-impl Figures {
-    /// Returns the width of this trace's column, including the blanks around it.
-    fn width(&self) -> usize {
-        let values = self.rows.iter().map(|(_, value)| length(value));
-        2 + values.chain([length(&shown(&self.trace))]).max().unwrap_or(0)
-    }
-}
-
-/// Formats the figures of all traces as tables.
-fn tables(traces: &[Figures]) -> String {
-    let mut text = String::new();
-    let mut left = traces;
-    while let Some(first) = left.first() {
-        let names = first.rows.iter().map(|(name, _)| length(name));
-        let mut width = 2 + names.max().unwrap_or(0);
-        let fitting = left.iter().take_while(|trace| {
-            width += trace.width();
-            width <= WIDTH
-        });
-        let (together, rest) = left.split_at(fitting.count().max(1));
-        if !text.is_empty() {
-            text.push('\n');
-        }
-        let _ = writeln!(text, "{}", table(first, together));
-        left = rest;
-    }
-    text
-}
-
-fn table(first: &Figures, traces: &[Figures]) -> comfy_table::Table {
-    let shown: Vec<String> = traces.iter().map(|trace| shown(&trace.trace)).collect();
-    let columns: Vec<&str> =
-        ["trace"].into_iter().chain(shown.iter().map(String::as_str)).collect();
-    let mut table = output::table(&columns, 1);
-    for (at, (name, _)) in first.rows.iter().enumerate() {
-        let values = traces.iter().map(|trace| trace.rows[at].1.clone());
-        table.add_row([name.clone()].into_iter().chain(values));
-    }
-    table
-}
-
-fn length(text: &str) -> usize {
-    text.chars().count()
-}
-
-/// Shortens a trace's name to the part that is shown.
-fn shown(name: &str) -> String {
-    match length(name) {
-        length if length > NAME => {
-            "…".chars().chain(name.chars().skip(length + 1 - NAME)).collect()
-        }
-        _ => name.to_owned(),
-    }
-}
-
 #[cfg(test)]
-mod sheet_tests {
+mod tests {
     use super::*;
 
     #[test]
-    fn tables_fit_80_columns_and_lose_no_figure() {
-        let trace = |name: &str, digits: usize| Figures {
-            trace: name.to_owned(),
-            rows: ["requests", "LRU of 10%"].map(|row| (row.to_owned(), "7".repeat(digits))).into(),
-        };
-        let long = format!("{}/name", "folder/".repeat(30));
-        let traces = [trace("a", 30), trace("b", 20), trace("c", 30), trace(&long, 3)];
-        let text = tables(&traces);
-        for line in text.lines() {
-            assert!(length(line) <= WIDTH, "{line}");
-        }
-        assert_eq!(text.matches("requests").count(), 3, "{text}");
-        assert_eq!(text.matches(&"7".repeat(30)).count(), 4, "{text}");
-        assert!(text.contains("/name"), "{text}");
+    fn a_miss_ratio_names_the_size_of_its_cache() {
+        let point = LruPoint { size: 100, miss_ratio: 0.25, miss_ratio_ci95: 0.0 };
+        let curve =
+            |kind| Curve { lru_sample: 1.0, lru_miss_ratios: vec![point], kind, touches: 1000 };
+        let sizes: Sizes = "10%".parse().expect("a size");
+        let row = |kind| curve(kind).rows(&sizes).next().expect("a row");
+        assert_eq!(row(Kind::Key), ("LRU misses at 10%".into(), "0.2500 (100)".into()));
+        assert_eq!(row(Kind::Block).1, "0.2500 (400KiB)");
     }
 }

@@ -75,7 +75,7 @@ pub(crate) struct Remove {
     /// Name of the volume
     #[arg(value_name = "NAME")]
     name: String,
-    /// Take it from its clients: those of NBD are disconnected
+    /// Remove it even while clients use it; NBD clients are disconnected
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -496,13 +496,14 @@ impl Controller {
             Some(Worth { saving, saving_error, failing }) => {
                 format!(
                     "the index saves {saving:.1} ± {saving_error:.1} ns a hit and costs \
-                     {failing:.1} ns in vain"
+                     {failing:.1} ns a lookup that it does not answer"
                 )
             }
-            None => "the index was not seen at work".to_owned(),
+            None => "no lookup in the index was measured".to_owned(),
         };
         let Some(choice) = choice else {
-            return self.give_up(format!("too little was seen to choose a ratio; {index}"));
+            return self
+                .give_up(format!("too few requests were measured to choose a ratio; {index}"));
         };
         let Choice { ratio, expected, frozen_share, hit_ratio } = choice;
         let what = format!(
@@ -514,7 +515,7 @@ impl Controller {
             self.costs
         );
         if !expected.is_gain(MARGIN) {
-            return self.give_up(format!("the best would be no clear gain: {what}"));
+            return self.give_up(format!("the best ratio would bring no clear gain: {what}"));
         }
         if ratio >= 1.0 && trial.is_harmful() {
             // Never to promote pays, but this index does not.

@@ -307,9 +307,7 @@ pub enum MeasureError {
     #[error("measuring failed: {0}")]
     Io(#[from] io::Error),
     /// A round ended with too few reads, so longer rounds are needed.
-    #[error(
-        "hardly anything was read in a round of {seconds} s; a larger --seconds leaves time for it"
-    )]
+    #[error("too little was read in a round of {seconds} s; give a larger --seconds")]
     TooShort {
         /// Length of the round in seconds.
         seconds: f64,

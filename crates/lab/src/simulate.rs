@@ -40,7 +40,7 @@ pub enum GridError {
     #[error("a trace of keys has no sizes; give the size as a count or a share")]
     NoSizes,
     /// A cache size leaves room for no object.
-    #[error("a share of {footprint} leaves room for nothing ({policy})")]
+    #[error("this share of {footprint} is less than one object ({policy})")]
     NoRoom {
         /// Footprint of the trace, in objects or bytes.
         footprint: u64,

@@ -55,10 +55,10 @@ impl<A: AdmissionFactory> Template for A {
     fn is_refused(&self) -> Option<&'static str> {
         let Needs { streams, fetches, .. } = self.needs();
         match (streams, fetches) {
-            (true, _) => Some("goes by the position of blocks, and keys have none"),
-            (_, true) => Some(
-                "lets in what it orders to be fetched, and the cache has nowhere to fetch from",
-            ),
+            (true, _) => Some("depends on the positions of blocks, which keys do not have"),
+            (_, true) => {
+                Some("asks for entries to be fetched, and the cache has nowhere to fetch them from")
+            }
             _ => None,
         }
     }

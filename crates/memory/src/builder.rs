@@ -644,7 +644,7 @@ where
         let policy_info = self.policy.info();
         let needs = match (policy_info.next_uses, policy_info.streams) {
             (true, _) => "needs to know the future",
-            (_, true) => "goes by the position of blocks and fetches ahead",
+            (_, true) => "depends on the positions of blocks and fetches ahead",
             _ => return Ok(()),
         };
         Err(BuildError::Policy { policy: policy_info.name, needs })
@@ -705,7 +705,11 @@ impl fmt::Display for BuildError {
                 "{value} shards: it has to be a power of two, at most {max}",
                 max = SHARDS_MAX
             ),
-            Self::ZeroTime(value) => write!(formatter, "a {value} of 0 lets nothing stay"),
+            Self::ZeroTime(value) => write!(
+                formatter,
+                "a cache with a {value} of 0 could hold \
+                                                        nothing"
+            ),
             Self::RefreshAhead => {
                 formatter.write_str("refresh_ahead needs a time_to_live, and no time_to_idle")
             }

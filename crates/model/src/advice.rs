@@ -204,14 +204,19 @@ impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { policy, hit_ratio, mpl, .. } = self;
         let now = rate(self.throughput_mrps);
-        write!(f, "{policy} at a hit ratio of {hit_ratio:.3} with {mpl} in flight does {now}")?;
+        write!(f, "{policy} at a hit ratio of {hit_ratio:.3} with {mpl} in flight serves {now}")?;
         if let Some(busy) = self.bottleneck {
             write!(f, ", {} {:.0} % busy", busy.name, 100.0 * busy.utilisation)?;
         }
         if self.is_past_p_star {
-            write!(f, "; past p* = {:.3}, where it was {}", self.p_star, rate(self.peak_mrps))?;
+            write!(
+                f,
+                "; this is past p* = {:.3}, where it would serve {}",
+                self.p_star,
+                rate(self.peak_mrps)
+            )?;
         } else if self.p_star < 1.0 {
-            write!(f, "; not past p* = {:.3}", self.p_star)?;
+            write!(f, "; this is not past p* = {:.3}", self.p_star)?;
         } else {
             write!(f, "; more hits do not cost throughput")?;
         }

@@ -65,9 +65,9 @@ pub enum Problem {
     TlsParameter(String),
     #[error("it names no host")]
     NoHost,
-    #[error("{0:?} is no host name or address")]
+    #[error("{0:?} is not a host name or address")]
     Host(String),
-    #[error("{0:?} is no port")]
+    #[error("{0:?} is not a port number")]
     Port(String),
     #[error("user names are not supported")]
     User,

@@ -247,7 +247,11 @@ impl fmt::Display for ChoiceError {
                 write!(formatter, "{kind} {chosen} is given twice; one of them is enough")
             }
             Self::BadValue { kind, chosen, name, expected, value } => {
-                write!(formatter, "{kind} {chosen}: parameter {name} is {expected}, not `{value}`")
+                write!(
+                    formatter,
+                    "{kind} {chosen}: parameter {name} must be {expected}, not \
+                                   `{value}`"
+                )
             }
         }
     }

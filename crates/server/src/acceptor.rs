@@ -530,7 +530,10 @@ impl Acceptor {
         let alike =
             self.admin.sessions.iter().filter(|(_, it)| it.watching && it.is_remote == is_remote);
         if alike.count() >= MOST_WATCHING {
-            let problem = format!("{MOST_WATCHING} clients watch already; close a page");
+            let problem = format!(
+                "{MOST_WATCHING} live pages are open, which is the most; close \
+                                   one"
+            );
             return Err(Reply::trouble(Trouble::Busy, problem));
         }
         self.admin.sessions[index].watching = true;

@@ -68,19 +68,20 @@ settings! {
             default: "through", example: "back", replayed: true,
             guide: "configure.md#decide-when-writes-reach-the-volume"
         }
-        /// The admission, which decides what enters the cache; `floe help simulate` lists them
+        /// The admission, which decides what enters the cache; `floe admissions` lists them
         admit: Option<Admissions> {
             default: "always", example: "small-bypass+obp:target=0.2", replayed: true,
             guide: "tuning.md#admission"
         }
-        /// The policy, which decides what leaves the cache; `floe help simulate` lists them
+        /// The policy, which decides what leaves the cache; `floe policies` lists them
         evict: Option<Evict> {
             default: "lru", example: "sarc:threshold=4", replayed: true, guide: "tuning.md#eviction"
         }
         /// A file written by `floe calibrate`, with the target for the admission obp if `admit`
         /// does not set one
         calibration: Option<PathBuf> {
-            default: "what the cache records, if anything", example: "pmem.json", replayed: true
+            default: "what the cache has recorded, if anything", example: "pmem.json",
+            replayed: true
         }
         /// Sizes of cached blocks, powers of two from 4KiB to 1MiB; if not set, Floe learns how
         /// much a read miss should fetch
@@ -191,8 +192,8 @@ settings! {
         nvme_secrets_file: Option<PathBuf> {
             example: "/etc/floe/nvme-secrets", guide: "nvme.md#who-may-connect"
         }
-        /// Allow addresses that other machines can reach without encryption, and beside
-        /// tls-verify-peer protocols that have no certificates
+        /// Allow unencrypted addresses that other machines can reach, and, with tls-verify-peer,
+        /// protocols that have no certificates
         insecure: bool { default: "false" }
     }
 
@@ -298,7 +299,7 @@ impl ServerConfig {
         let text = String::from_utf8(bytes).map_err(|error| {
             let intact = &error.as_bytes()[..error.utf8_error().valid_up_to()];
             let line = 1 + intact.iter().filter(|byte| **byte == b'\n').count();
-            refuse(format!("line {line}: this is not UTF-8, and no text with settings"))
+            refuse(format!("line {line}: this is not text in UTF-8"))
         })?;
         let config = Self::from_text(&text).map_err(refuse)?;
         Ok(Self { origin: Origin::new(file, &text), ..config })

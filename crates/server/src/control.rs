@@ -433,9 +433,9 @@ impl Control {
             ),
             true => tracing::error!(
                 tier,
-                "the cache was ended, but its device cannot be told: the volumes have all that \
-                 was in it; without the state folder's note do not start floe with it again but \
-                 with --initialise"
+                "the cache was ended, but that could not be recorded on its device: the volumes \
+                 have all that was in it; without the note in the state folder, start Floe with it \
+                 again only with --initialise"
             ),
         }
         self.workers.tell_all(|| Message::Retire { tier: key });
@@ -467,13 +467,13 @@ impl Control {
             volume = name,
             offset = run.start * SECTOR_BYTES,
             bytes = (run.end - run.start) * SECTOR_BYTES,
-            "dirty data is lost, for the cache device has something else in its place: it reads \
-             as an error until it is written anew"
+            "dirty data is lost: the cache device returns something else in its place; reads of it \
+             fail until it is written anew"
         );
         if self.tiers[tier].lost_places == MOST_LOST_LINES {
             tracing::error!(
                 tier,
-                "of further places with lost data nothing is said here; `floe status` counts them"
+                "further places with lost data are not logged; `floe status` counts them"
             );
         }
     }
@@ -495,7 +495,7 @@ impl Control {
             Ok(()) if was_unnoted => {
                 tracing::info!(
                     tier,
-                    "the superblock of the cache says by now that it is not to be used"
+                    "the superblock of the cache now says that it must not be used"
                 );
             }
             _ => {}

@@ -233,8 +233,8 @@ pub(crate) enum Problem {
     #[error("the server is ending")]
     Ending,
     #[error(
-        "thread {worker} has not answered for {seconds} s, and what it serves hangs: its log lines \
-         and stack say why"
+        "thread {worker} has not answered for {seconds} s, and its requests hang; its log lines \
+         and its stack may say why"
     )]
     Silent { worker: usize, seconds: u64 },
     #[error("requests in or below it are still under way after {seconds} s")]

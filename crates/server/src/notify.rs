@@ -22,7 +22,7 @@ fn tell(state: &str) {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = send(&socket, state)
     {
-        tracing::warn!(%error, state, "the service manager cannot be told");
+        tracing::warn!(%error, state, "cannot notify the service manager");
     }
 }
 

@@ -94,7 +94,7 @@ fn secrets_in(text: &str) -> Result<BTreeMap<String, HostSecrets>, String> {
         let controller = controller.first().map(|text| parse(text)).transpose()?;
         let found = HostSecrets { host: parse(secret)?, controller };
         match secrets.entry((*host).to_owned()) {
-            Entry::Occupied(_) => return Err(wrong(format!("{host} is there twice"))),
+            Entry::Occupied(_) => return Err(wrong(format!("{host} is listed twice"))),
             Entry::Vacant(place) => place.insert(found),
         };
     }

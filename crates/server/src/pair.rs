@@ -162,7 +162,11 @@ impl Turn {
     /// Ends the process at once, without any further reply to clients.
     fn end(&self, why: &str) -> ! {
         if !self.is_over.swap(true, Ordering::Relaxed) {
-            tracing::error!(why, "this server's turn is over; it ends and answers nothing more");
+            tracing::error!(
+                why,
+                "another server may have taken over; this one answers nothing \
+                                  more and ends"
+            );
         }
         std::thread::sleep(LAST_WORDS); // other threads come here as well before they answer
         end_process(LOST_TURN)

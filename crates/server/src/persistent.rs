@@ -191,8 +191,8 @@ fn noted(found: Found, state: Option<&StateDir>, by_peers: Option<bool>) -> (Fou
         session = superblock.session,
         witness,
         retired,
-        "the cache device had refused to record that requests went past the cache; the note of it \
-         counts"
+        "the cache device could not record that requests bypassed the cache; the note in the state \
+         folder counts"
     );
     if matches!(before.judged, Judged::Unclear { .. }) {
         before.judged = Judged::Current; // a peer knows
@@ -289,7 +289,7 @@ fn old_copy(
             false => Refusal::Unclear { noted, witness, dirty_bytes },
         });
     }
-    tracing::warn!(session, noted, witness, "goes on with an old copy of the cache");
+    tracing::warn!(session, noted, witness, "continues with an old copy of the cache");
     Ok(Some(Difference::Old))
 }
 
@@ -341,14 +341,14 @@ fn begin(
         let gate = &mut config.gate;
         gate.admission = gate.admission.calibrated(calibrated);
         if !gate.admission.is_always() {
-            tracing::info!(admit = %gate.admission, "admission as calibrated");
+            tracing::info!(admit = %gate.admission, "the admission uses its recorded calibration");
         }
     }
     for volume in volumes.iter().filter(|volume| volume.identity == Identity::default()) {
         tracing::info!(
             volume = volume.name,
-            "nothing identifies its device but some of its content: after a crash another one in \
-             its place may go unnoticed"
+            "only some of its content identifies the device: after a crash another one in its \
+             place may go unnoticed"
         );
     }
     let ids = volumes.iter().map(|volume| volume.id).collect();
@@ -370,9 +370,7 @@ fn begin(
         "cache opened"
     );
     if superblock.void {
-        tracing::warn!(
-            "the cache had been passed by; what the backing devices have too was forgotten"
-        );
+        tracing::warn!("requests had bypassed the cache; its clean data was forgotten");
     }
     let writer = SuperblockWriter::new(Arc::clone(source), superblock, options.state.clone());
     writer.note_begin(backings, dirty_bytes > 0, config.mode.keeps_writes());

@@ -233,7 +233,7 @@ pub enum ServeError {
         source: std::io::Error,
     },
     /// Wake-ups between threads cannot be set up.
-    #[error("cannot set up how threads wake each other: {0}")]
+    #[error("cannot create a wake-up (eventfd) for a thread: {0}")]
     Wake(std::io::Error),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
@@ -248,7 +248,10 @@ pub enum ServeError {
     )]
     Panicked(usize),
     /// A worker thread does not end.
-    #[error("thread {0} hangs, and what it has under way is not finished; it is as after a crash")]
+    #[error(
+        "thread {0} hangs, and its requests are not finished; the next start recovers as after \
+             a crash"
+    )]
     Hangs(usize),
     /// The control thread has panicked; the panic message is in the log.
     #[error("the control thread has panicked; start the server again")]
@@ -257,7 +260,7 @@ pub enum ServeError {
     #[error("the superblock of a cache could not be written: {0}")]
     Link(StartError),
     /// A superblock could not record the clean shutdown, although all data was flushed.
-    #[error("the cache could not be closed: {0}; it is as after a crash")]
+    #[error("the cache could not be closed: {0}; the next start recovers as after a crash")]
     Close(StartError),
     /// The server shut down normally, but some data is lost.
     #[error("the server has ended, but {0}")]

@@ -61,7 +61,7 @@ pub enum SocketError {
         owner: u32,
     },
     /// The path has a file that is no socket.
-    #[error("{} is there already and is no socket; choose another path", .0.display())]
+    #[error("{} exists and is not a socket; choose another path", .0.display())]
     NoSocket(PathBuf),
     /// The server's user may not give the socket to the group.
     #[error(
@@ -217,7 +217,7 @@ pub(crate) fn read_private(path: &Path, most: u64) -> Result<String, String> {
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     let data = file.metadata().map_err(failed)?;
     if !data.is_file() {
-        return Err("it is no regular file".to_owned());
+        return Err("it is not a regular file".to_owned());
     }
     let mode = data.permissions().mode() & 0o777;
     if mode & 0o007 != 0 {
@@ -276,7 +276,7 @@ mod tests {
         assert!(refusal().contains("another program serves"), "{}", refusal());
         drop((socket, file));
         std::fs::write(&path, "text").unwrap();
-        assert!(refusal().contains("is no socket"), "{}", refusal());
+        assert!(refusal().contains("is not a socket"), "{}", refusal());
         assert_eq!(std::fs::read(&path).unwrap(), b"text");
     }
 

@@ -190,7 +190,7 @@ fn pem_problem(error: &pem::Error, what: &str) -> String {
     match error {
         pem::Error::Io(error) => error.to_string(),
         pem::Error::NoItemsFound => format!("it holds no {what}"),
-        other => format!("it is no PEM file: {other}"),
+        other => format!("it is not a PEM file: {other}"),
     }
 }
 

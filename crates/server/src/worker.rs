@@ -108,7 +108,7 @@ impl Worker {
         {
             tracing::warn!(
                 %error, thread = number,
-                "the thread is no real-time thread: it is less safe when memory is short"
+                "the thread has no real-time priority: it is less safe when memory is short"
             );
         }
         let ring = Ring::new(RING_ENTRIES)?;

@@ -276,7 +276,7 @@ impl Reader<'_> {
                 shard: self.shard(),
                 page: log.next,
                 offset: self.layout.page_offset(self.shard(), log.next),
-                what: "is not what the last session wrote, which ended well".to_owned(),
+                what: "is not what the last session wrote, which was closed cleanly".to_owned(),
             });
         }
         Ok(())

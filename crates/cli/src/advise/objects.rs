@@ -18,7 +18,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let results =
         objects.simulate(trace, &sizes_for(footprint_bytes), arguments.writes.settings())?;
     let advice = advise_objects(trace, footprint_bytes, results);
-    let advice = advice.ok_or_else(|| CliError::failure(format!("{trace}: nothing was tried")))?;
+    let advice = advice.ok_or_else(|| {
+        CliError::failure(format!(
+            "{trace}: no setting could be \
+                                                                 tried"
+        ))
+    })?;
     output::write_report(arguments.report.as_deref(), None, |command| {
         let title = format!("{trace}: memory and flash for it");
         let mut report = hybrid_report(&title, command, &advice.simulations);

@@ -103,7 +103,7 @@ impl Configuration {
         }
         if let Capacity::Size(CacheSize::Bytes(_)) = self.capacity {
             return Err(
-                "--capacity: entries are counted; give a count or a share of the keys".to_owned()
+                "--capacity takes a number of entries or a share of the keys, not bytes".to_owned()
             );
         }
         check_value(self.value_bytes)?;
@@ -265,7 +265,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             [threads] => threads,
             _ => {
                 return Err(CliError::usage(
-                    "--threads: to calibrate takes one number, the most there are to be",
+                    "--calibrate takes one number of --threads, the largest",
                 ));
             }
         },

@@ -78,7 +78,7 @@ fn another_user_cannot_open_the_admin_socket() {
     let folder = folder.parent().expect("a folder");
     for command in ["status", "flush", "stop"] {
         let output = floe_as_nobody(folder, &[command, "--admin", &server.admin]);
-        refused(&output, 1, &["admin.sock", "not for this user"]);
+        refused(&output, 1, &["admin.sock", "this user may not use"]);
     }
     floe_ok(&["flush", "--admin", &server.admin]);
     server.end();
@@ -137,7 +137,7 @@ fn over_tcp_changes_need_the_token() {
     let flush = || floe(&["flush", "--admin", &tcp, "--admin-token-file", text(&wrong)]);
     refused(&flush(), 2, &["other users can use it"]);
     std::fs::set_permissions(&wrong, PermissionsExt::from_mode(0o600)).expect("its mode");
-    refused(&flush(), 2, &["not the admin token"]);
+    refused(&flush(), 2, &["wrong admin token"]);
     let foreign = format!(
         "POST /stop HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {SECRET}\r\n\r\n"
     );
@@ -160,7 +160,11 @@ fn an_address_on_tcp_alone_only_tells_and_the_log_says_so_once() {
     let warned = |line: &&str| line.contains("WARN") && line.contains("admin-token-file");
     assert_eq!(log.lines().filter(warned).count(), 1, "{log}");
     floe_ok(&["status", "--admin", &server.admin]);
-    refused(&floe(&["stop", "--admin", &server.admin]), 2, &["over TCP this server only tells"]);
+    refused(
+        &floe(&["stop", "--admin", &server.admin]),
+        2,
+        &["over TCP this server allows no changes"],
+    );
     server.end();
 }
 
@@ -222,7 +226,7 @@ fn a_socket_that_is_not_ours_to_take_is_named_in_a_line() {
         let taken = volume.path(name);
         refused(&serve(name, &taken), 2, &["another program serves", text(&taken)]);
         let file = volume.path("backing.img");
-        refused(&serve(name, &file), 2, &["is no socket", text(&file)]);
+        refused(&serve(name, &file), 2, &["is not a socket", text(&file)]);
         if rustix::process::geteuid().is_root() {
             let stale = other.path("stale");
             drop(UnixListener::bind(&stale).expect("a socket"));
@@ -379,7 +383,7 @@ fn sighup_has_the_token_read_again_and_ends_nothing() {
     let flush = || floe(&["flush", "--admin", &tcp, "--admin-token-file", &file]);
     assert!(flush().status.success());
     token_file(&volume, "fedcba9876543210");
-    refused(&flush(), 2, &["not the admin token"]);
+    refused(&flush(), 2, &["wrong admin token"]);
     let hang_up = || {
         let pid = Pid::from_raw(server.pid() as i32).expect("a process");
         kill_process(pid, Signal::HUP).expect("it is there");

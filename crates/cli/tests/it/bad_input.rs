@@ -296,7 +296,7 @@ fn wrong_settings_are_refused() {
         --memory 64MiB --memory-admit fussy → memory-admit | fetch | --tier \
          memory:SIZE,write=back,volatile,admit=fussy:tune=1
         --memory 64MiB --memory-admit obp+sequential → memory-admit | position | --tier memory:SIZE
-        --memory 64MiB --memory-admit small-bypass:memory=9   → memory-admit | nothing is above
+        --memory 64MiB --memory-admit small-bypass:memory=9   → memory-admit | uppermost tier
         --memory 64MiB --memory-freeze hard → memory-freeze | hard | adaptive and off
         --shed=lots                                           → shed | lots | 50%
         --tier memory:lots                                    → tier 1 | memory:lots
@@ -316,11 +316,11 @@ fn wrong_settings_are_refused() {
         --admit sideways                                      → admit | sideways | obp
         --admit obp:target=2                                  → admit | target | 2
         --admit obp+                                          → admit
-        --admit never --write pass                            → admit | write is pass
+        --admit never --write pass                            → admit | write = pass
         --evict sideways                                      → evict | sideways | s3-fifo
         --evict belady → evict | belady | asked for next | s3-fifo
         --evict sarc:threshold=1                              → evict | threshold | from 2 to 64
-        --evict arc --write pass                              → evict | write is pass
+        --evict arc --write pass                              → evict | write = pass
         --tier memory:1MiB,evict=lru:depth=2                  → tier 1 | evict | lru | depth
         --calibration noise                                   → calibration | admit = obp
         --admit obp --calibration nowhere.json                → calibration | nowhere.json
@@ -330,7 +330,7 @@ fn wrong_settings_are_refused() {
         --shed=0%                                             → shed | 0%
         --shed=101%                                           → shed | 101%
         --shed 50%                                            → 50%
-        --shed --write pass                                   → shed | write is pass
+        --shed --write pass                                   → shed | write = pass
         --service none.json                                   → service | give memory
         --memory 64MiB --service none.json                    → service | none.json | No such file
         --memory 64MiB --service of-none.json → service | of-none.json | no service times for \
@@ -339,13 +339,13 @@ fn wrong_settings_are_refused() {
          for s3-fifo | lru
         --memory 64MiB --memory-write sideways → memory-write | sideways | through and back
         --memory 64MiB --flush-interval 1s                    → flush-interval | memory-write = back
-        --memory 1MiB --memory-write back --shards 8 --block-sizes 4KiB → 8 shard(s) | 2MiB | \
+        --memory 1MiB --memory-write back --shards 8 --block-sizes 4KiB → shards = 8 | 2MiB | \
          fewer --shards
         --block-sizes 3KiB                                    → block-sizes | 3KiB
         --block-sizes 32KiB,,                                 → block-sizes
         --block-sizes 4KiB,2MiB                               → block-sizes | 2MiB
         --block-sizes 64KiB,64KiB                             → block-sizes | 64KiB | twice
-        --block-sizes 1MiB --shards 2                         → 1MiB | 2 shard
+        --block-sizes 1MiB --shards 2                         → 1MiB | shards = 2
         --shards 0                                            → shards | 0
         --shards many                                         → --shards | 'many'
         --shards 1000                                         → shards | 1000
@@ -610,7 +610,7 @@ fn impossible_models_are_refused() {
         --service queues.json                        → queues.json | head | growing queue lengths
         --size 10%                                   → --trace
         --trace good.csv --policy magic              → magic | lirs
-        --trace good.csv --policy belady             → belady | more than which keys
+        --trace good.csv --policy belady             → belady | sequence of keys
         --trace good.csv --size 4KiB                 → --size | entries
         --skip-bad                                   → --skip-bad | --trace
         --trace good.csv --report page.html          → --trace | --report
@@ -644,7 +644,7 @@ fn wrong_benchmarks_are_refused() {
         --value 1TiB                                 → --value | 64MiB
         --capacity lots                              → --capacity | lots
         --capacity 1MiB                              → --capacity | share of the keys
-        --keys 10 --capacity 1%                      → --capacity | nothing
+        --keys 10 --capacity 1%                      → --capacity | less than one
         --capacity 10 --hit-ratio 0.5                → --capacity | --hit-ratio
         --hit-ratio 0                                → --hit-ratio | 0
         --hit-ratio 90%                              → --hit-ratio | 90%

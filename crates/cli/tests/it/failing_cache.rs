@@ -173,7 +173,7 @@ fn a_cache_that_was_passed_by_and_could_not_be_told_is_ended_by_the_state_folder
     server.kill(&rig.volume);
     rig.fail("");
     let server = rig.serve();
-    assert!(server.log().contains("the note of it counts"), "{}", server.log());
+    assert!(server.log().contains("the note in the state folder counts"), "{}", server.log());
     assert!(server.log().contains("a new one is made in its place"), "{}", server.log());
     rig.check(&mut connect(&server));
     server.end();
@@ -198,7 +198,9 @@ fn a_note_that_does_not_say_which_side_is_newer_has_the_user_decide_and_says_wha
     let text = format!("{{\"session\":{},\"generation\":{generation}}}", old["session"]);
     std::fs::write(&note, text).expect("a note");
     let Err(said) = rig.attempt(&[]) else { panic!("it cannot know") };
-    for wanted in ["passed by in session 1", "256KiB", "--discard-dirty loses it", "overwrites"] {
+    for wanted in
+        ["bypassed the cache in session 1", "256KiB", "--discard-dirty would lose it", "overwrites"]
+    {
         assert!(said.contains(wanted), "{wanted}: {said}");
     }
     let server = rig.attempt(&["--accept-backing", "--keep-dirty"]).expect("it was not ended");

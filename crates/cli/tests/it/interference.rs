@@ -161,7 +161,7 @@ fn a_kept_cache_is_never_overwritten() {
     let spec = format!("file:{}", text(&cache));
     let output = floe(&[&["calibrate", spec.as_str(), "--overwrite"], &BRIEF[..]].concat());
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains("kept cache"), "{said}");
+    assert!(output.status.code() == Some(2) && said.contains("persistent cache"), "{said}");
     assert_same("the cache", &std::fs::read(&cache).expect("a cache"), &before);
 }
 

@@ -159,13 +159,13 @@ fn a_flipped_bit_in_the_newest_page_of_the_log_loses_nothing_and_is_told() {
         let checked = floe(&["check", text(&cache)]);
         let said = String::from_utf8(checked.stdout).expect("text");
         assert_eq!(checked.status.code(), Some(1), "{said}");
-        let place = format!("at offset {page}, is made again from others");
+        let place = format!("at offset {page}, can be rebuilt from other pages");
         assert!(said.contains(&place), "{said}");
         let server = volume.serve();
         assert!(server.log().contains("a page of the journal was damaged"), "{}", server.log());
         assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
         server.end();
-        assert!(floe_ok(&["check", text(&cache)]).contains("all is well"));
+        assert!(floe_ok(&["check", text(&cache)]).contains("no problems found"));
     }
 }
 
@@ -288,7 +288,7 @@ fn a_replay_does_not_overwrite_a_kept_cache() {
         "real",
     ]);
     let said = String::from_utf8(output.stderr).expect("text");
-    assert!(output.status.code() == Some(2) && said.contains("holds a kept cache"), "{said}");
+    assert!(output.status.code() == Some(2) && said.contains("holds a persistent cache"), "{said}");
     assert!(std::fs::read(volume.path("cache.img")).expect("the cache") == before);
 }
 

@@ -29,7 +29,7 @@ fn a_cache_that_is_well_is_found_so() {
     let (volume, _) = used(true);
     let (code, said, _) = offline(&volume, &["check"]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("session 1, ended well") && said.contains("dirty 64KiB"), "{said}");
+    assert!(said.contains("session 1, closed cleanly") && said.contains("dirty 64KiB"), "{said}");
     let server = volume.serve();
     let (code, _, said) = offline(&volume, &["check"]);
     assert!(code == Some(2) && said.contains("in use by another process"), "{said}");
@@ -44,13 +44,13 @@ fn a_cache_that_is_well_is_found_so() {
     std::fs::write(volume.path("cache.img"), vec![0; MIB]).expect("zeros");
     let (code, printed, said) = offline(&volume, &["check"]);
     assert!(
-        (code, &*printed) == (Some(1), "") && said.contains("no cache, it holds nothing"),
+        (code, &*printed) == (Some(1), "") && said.contains("no Floe cache; it is empty"),
         "{said}"
     );
     std::fs::write(volume.path("cache.img"), vec![7; MIB]).expect("a file");
     let (code, printed, said) = offline(&volume, &["check"]);
     assert!(
-        (code, &*printed) == (Some(1), "") && said.contains("no cache, it holds data"),
+        (code, &*printed) == (Some(1), "") && said.contains("no Floe cache; it holds other data"),
         "{said}"
     );
 }
@@ -65,7 +65,7 @@ fn clean_copies_that_a_crash_found_half_overwritten_are_no_problem() {
         code == Some(0) && said.contains("half overwritten when it ended, and are not used: 1"),
         "{said}"
     );
-    assert!(said.contains("all is well"), "{said}");
+    assert!(said.contains("no problems found"), "{said}");
 }
 
 #[test]
@@ -80,9 +80,9 @@ fn a_bad_copy_of_the_superblock_is_written_anew() {
             code == Some(1) && said.contains(&format!("superblock at offset {copy} has checksum")),
             "{said}"
         );
-        assert!(line.contains("1 problem(s); --repair mends"), "{line}");
+        assert!(line.contains("1 problem; --repair repairs"), "{line}");
         let (code, said, _) = offline(&volume, &["check", "--repair"]);
-        assert!(code == Some(0) && said.contains("all of it is mended"), "{said}");
+        assert!(code == Some(0) && said.contains("all problems are repaired"), "{said}");
         assert_eq!(offline(&volume, &["check"]).0, Some(0));
         let server = volume.serve();
         assert_same("what was dirty", &read(&server, MIB, 64 << 10), &content[MIB..][..64 << 10]);
@@ -104,7 +104,7 @@ fn clean_data_that_rotted_is_found_and_forgotten() {
     assert_eq!(code, Some(0), "{said}");
     let (code, said, _) = offline(&volume, &["check"]);
     assert!(
-        code == Some(0) && said.contains("all is well") && said.contains("ended well"),
+        code == Some(0) && said.contains("no problems found") && said.contains("closed cleanly"),
         "{said}"
     );
     let server = volume.serve();
@@ -274,11 +274,11 @@ fn a_damaged_page_of_the_log_is_mended_and_loses_nothing() {
         assert!(code == Some(2) && said.contains("floe check --repair"), "{said}");
         let (code, printed, said) = offline(&volume, &["check"]);
         assert!(
-            code == Some(1) && said.contains("--repair mends them, and nothing is lost"),
+            code == Some(1) && said.contains("--repair repairs them, and nothing is lost"),
             "{said}"
         );
         assert!(
-            printed.contains("is made again from others") && !printed.contains("lost:"),
+            printed.contains("can be rebuilt from other pages") && !printed.contains("lost:"),
             "{printed}"
         );
         let (code, printed, said) = offline(&volume, &["check", "--repair"]);

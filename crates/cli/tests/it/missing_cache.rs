@@ -44,7 +44,7 @@ fn a_cache_with_dirty_data_is_missed_when_its_file_is_gone_or_zeroed() {
         let away = move_away(&volume);
         let cache = text(&volume.path("cache.img")).to_owned();
         let check = |said: &str| {
-            let how = if killed { "may have what was written" } else { "has 65536 bytes (64KiB)" };
+            let how = if killed { "may have dirty data" } else { "has 65536 bytes (64KiB)" };
             for wanted in ["volume \"floe\" was served with the cache", &*cache, how, "mount"] {
                 assert!(said.contains(wanted), "{wanted}: {said}");
             }
@@ -92,7 +92,7 @@ fn a_missing_cache_that_was_given_up_does_not_come_back_unnoticed() {
     server.drain_and_end();
     // Once is enough.
     let server = attempt(&volume, &[]).expect("that cache was given up");
-    assert!(!server.log().contains("goes on without"), "{}", server.log());
+    assert!(!server.log().contains("continues without"), "{}", server.log());
     server.end();
     std::fs::rename(&away, volume.path("cache.img")).expect("it is back");
     let said = refused(&volume, &[]);
@@ -109,7 +109,7 @@ fn a_clean_cache_that_is_missing_is_named_in_the_log_and_nothing_of_it_is_used_l
     let away = move_away(&volume);
     let server = attempt(&volume, &[]).expect("nothing is lost");
     let log = server.log();
-    assert!(log.contains("goes on without the cache") && log.contains("cache.img"), "{log}");
+    assert!(log.contains("continues without the cache") && log.contains("cache.img"), "{log}");
     let piece = pattern(9, DIRTY);
     write(&server, MIB, &piece, true);
     content[MIB..][..piece.len()].copy_from_slice(&piece);
@@ -168,7 +168,7 @@ fn a_refused_start_changes_no_tier() {
     let cached = std::fs::read(volume.path("cache.img")).expect("the cache");
     for more in [&["--tier", &*tier][..], &["--tier", &*volatile]] {
         let said = refused(&volume, more);
-        assert!(said.contains("holds data that is not a cache of floe's"), "{said}");
+        assert!(said.contains("holds data that is not a Floe cache"), "{said}");
         assert_eq!(session(), before);
         assert!(std::fs::read(volume.path("cache.img")).expect("the cache") == cached);
     }

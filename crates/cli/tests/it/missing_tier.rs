@@ -153,7 +153,7 @@ fn a_tier_with_data_of_its_own_is_missed_by_the_other() {
         stack.refused(&[&lower], &[], &["upper.img"]);
         let server = stack.serve(&[&lower], &["--accept-backing"]);
         stack.check(&server);
-        assert!(server.log().contains("goes on without a tier"), "{}", server.log());
+        assert!(server.log().contains("continues without a tier"), "{}", server.log());
         server.end();
         // That is for one start, and then forgotten.
         let server = stack.serve(&[&lower], &[]);

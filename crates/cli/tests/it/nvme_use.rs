@@ -56,7 +56,7 @@ fn a_host_counts_once_for_each_volume_as_long_as_it_has_io_queues() {
     let other = Controller::connect(&access(&server)).expect("a controller");
     assert_eq!(clients(&server), [(1, 1), (0, 1), (1, 5)]);
     let table = floe_ok(&["status", "--admin", &server.admin]);
-    for text in [", 6 client(s) (1 nbd, 5 nvme-tcp), ", "  1 nbd, 1 nvme-tcp ", "  1 nvme-tcp "] {
+    for text in [", 6 clients (1 nbd, 5 nvme-tcp), ", "  1 nbd, 1 nvme-tcp ", "  1 nvme-tcp "] {
         assert!(table.contains(text), "{text:?} is not in:\n{table}");
     }
     drop((queues, other));

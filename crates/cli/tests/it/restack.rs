@@ -103,7 +103,7 @@ fn what_cannot_be_added_or_removed_is_refused_in_a_line() {
     refused(&server, &["add", "memory:4MiB,shards=1"], &["shard"]);
     refused(&server, &["add", &path("cache.img")], &["cache.img"]);
     refused(&server, &["add", &path("backing.img")], &["backing.img"]);
-    refused(&server, &["add", "memory:4MiB", "--at", "0"], &["below the first"]);
+    refused(&server, &["add", "memory:4MiB", "--at", "0"], &["above the first"]);
     refused(&server, &["add", "memory:4MiB", "--at", "2"], &["number 2"]);
     refused(&server, &["remove", "0"], &["first tier stays"]);
     refused(&server, &["remove", "1"], &["no tier 1"]);

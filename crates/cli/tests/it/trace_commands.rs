@@ -354,7 +354,7 @@ fn sizes_of_the_curve_are_bytes_on_disks_only() {
     let said = complaint(&["trace", "info", "uniform:keys=1000,requests=10000", "--size", "1MiB"]);
     assert!(said.contains("--size"), "{said}");
     let table = floe_ok(&["trace", "info", disk, "--size", "400KiB"]);
-    assert!(table.contains("LRU of 400KiB"), "{table}");
+    assert!(table.contains("LRU misses at 400KiB"), "{table}");
     let table = floe_ok(&["trace", "info", "--reuse", disk, disk, "zipf:keys=1000,requests=5000"]);
     let longest = table.lines().map(|line| line.chars().count()).max();
     assert!(longest <= Some(80), "{table}");

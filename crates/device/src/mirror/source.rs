@@ -243,10 +243,13 @@ pub enum MirrorRefusal {
     #[error("{0} is a half of another mirror; to use it, overwrite its first MiB with zeros")]
     OtherMirror(String),
     /// The named device holds other data, while other devices are halves of the mirror.
-    #[error("{0} holds data that is no half's; to use it, overwrite its first MiB with zeros")]
+    #[error(
+        "{0} holds data that is not a half of a mirror; to use it, overwrite its first MiB \
+             with zeros"
+    )]
     Foreign(String),
     /// A half belongs to a mirror with another number of halves or another size.
-    #[error("{name} is of a mirror of {found}, not of {wanted}")]
+    #[error("{name} belongs to a mirror of {found}, not of {wanted}")]
     OtherShape {
         /// The name of the half.
         name: String,

@@ -322,7 +322,8 @@ fn look(shared: &Shared, half: usize) -> io::Result<(Box<dyn HalfDevice>, usize,
         Seen::Header(label, header) if label == shared.label(half) => Some(header.sequence),
         Seen::Header(..) => return Err(io::Error::other("it is a half of another mirror")),
         Seen::Foreign | Seen::Missing(_) => {
-            let message = "it holds data that is no half's: overwrite its first MiB with zeros";
+            let message = "it holds data that is not a half of a mirror: overwrite its first MiB \
+                           with zeros";
             return Err(io::Error::other(message));
         }
     };

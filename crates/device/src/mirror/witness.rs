@@ -64,7 +64,7 @@ impl KnownWitness {
     }
 
     fn known(&self, mirror: &[u8; 16]) -> io::Result<Generation> {
-        let unknown = || io::Error::other("the state folder does not know the mirror");
+        let unknown = || io::Error::other("the state folder has no record of the mirror");
         self.0.read(mirror)?.ok_or_else(unknown)
     }
 }

@@ -249,7 +249,7 @@ impl Hub {
         let change = if self.measuring.is_empty() && info.size_bytes < size {
             Some(format!("it has {} bytes now, not {size}", info.size_bytes))
         } else if !info.has(before.flags) || info.maximum_block_bytes < before.maximum_block_bytes {
-            Some("its server can do less than it could".to_owned())
+            Some("its server offers fewer features than before".to_owned())
         } else {
             None
         };
@@ -442,7 +442,7 @@ pub enum NbdError {
     #[error("export {0} takes requests of at most {1} bytes; a device needs {SECTOR_BYTES}")]
     SmallRequests(String, u32),
     /// After a reconnect, the export had changed in this way.
-    #[error("export {0} is not what it was: {1}")]
+    #[error("export {0} has changed: {1}")]
     Changed(String, String),
     /// The system could not provide a thread, ring or socket.
     #[error("cannot serve the connection to export {export}: {source}")]

@@ -121,7 +121,7 @@ impl Socket {
     /// Returns the descriptor of the connection, for a driver that takes over.
     pub(super) fn into_fd(self) -> Result<OwnedFd, ClientError> {
         if self.start < self.end {
-            let early = "it sent something that nobody asked for";
+            let early = "it sent a message that was not requested";
             return Err(ClientError::Protocol(early.to_owned()));
         }
         Ok(match self.stream {

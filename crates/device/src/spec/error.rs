@@ -8,9 +8,9 @@ use crate::medium::Medium;
 pub enum SpecError {
     /// The text begins with neither a known kind of device nor a path.
     #[error(
-        "unknown kind of device in {0:?}; there are file:PATH, memory:SIZE, stripe:PATH+PATH, \
-         mirror:HALF+HALF, rbd:POOL/IMAGE, s3://BUCKET/PREFIX, nbd://HOST:PORT/EXPORT, and paths \
-         that begin with / or ./"
+        "{0:?} is not a device; write file:PATH, memory:SIZE, stripe:PATH+PATH, mirror:HALF+HALF, \
+         rbd:POOL/IMAGE, s3://BUCKET/PREFIX, nbd://HOST:PORT/EXPORT, or a path that begins with / \
+         or ./"
     )]
     Kind(String),
     /// `file:` has no path.

@@ -227,9 +227,12 @@ fn halves_of_other_mirrors_and_other_data_are_refused() {
     let error = mixed("data", "more");
     assert!(error.contains("it holds data; overwrite its first MiB with zeros"), "{error}");
     let error = mixed("one", "data");
-    assert!(error.contains("data holds data that is no half's; to use it,"), "{error}");
+    assert!(
+        error.contains("data holds data that is not a half of a mirror; to use it,"),
+        "{error}"
+    );
     let error = prepare(path, &files(path), DATA / 2).expect_err("another size").to_string();
-    assert!(error.contains("is of a mirror of 2 halves of 16777216 bytes"), "{error}");
+    assert!(error.contains("belongs to a mirror of 2 halves of 16777216 bytes"), "{error}");
     let folder = path.join("none");
     let error = prepare(&folder, &files(&folder), DATA).expect_err("no folder").to_string();
     assert!(error.contains("none/one is needed to make the mirror: cannot create"), "{error}");

@@ -157,12 +157,12 @@ fn a_path_needs_no_kind() {
 fn mistakes_are_named_with_what_there_is() {
     assert_eq!(
         refused("disk:/a"),
-        "unknown kind of device in \"disk:/a\"; there are file:PATH, memory:SIZE, \
-         stripe:PATH+PATH, mirror:HALF+HALF, rbd:POOL/IMAGE, s3://BUCKET/PREFIX, \
-         nbd://HOST:PORT/EXPORT, and paths that begin with / or ./"
+        "\"disk:/a\" is not a device; write file:PATH, memory:SIZE, stripe:PATH+PATH, \
+         mirror:HALF+HALF, rbd:POOL/IMAGE, s3://BUCKET/PREFIX, nbd://HOST:PORT/EXPORT, or a path \
+         that begins with / or ./"
     );
     for text in ["a", "a/b", ".a", "..", "~/a", ""] {
-        assert!(refused(text).contains("begin with / or ./"), "{text}");
+        assert!(refused(text).contains("begins with / or ./"), "{text}");
     }
     assert!(refused("/a,sice=4096").contains("write-cache=volatile"));
     assert!(refused("file:").contains("no path"));

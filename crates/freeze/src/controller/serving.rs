@@ -197,7 +197,7 @@ impl Controller {
             // frozen and grew old.
             let then = Then::Recheck(self.phases.monitor.windows().means(&self.costs));
             return self
-                .thaw(After::WarmUp(then), format!("{why}; the baseline is looked at again"));
+                .thaw(After::WarmUp(then), format!("{why}; the baseline is measured again"));
         }
         self.state = State::Thawing { after: After::Renew };
         self.report.refresh(self.now, self.phase(), why);
@@ -210,7 +210,7 @@ impl Controller {
             return None;
         }
         if self.schedule.wants_to_learn(self.now) {
-            return Some("it was long ago that the ratio was learned".to_owned());
+            return Some("the ratio was learned long ago".to_owned());
         }
         self.phases.moved()
     }

@@ -409,7 +409,7 @@ pub enum CalibrateError {
     #[error(transparent)]
     Load(#[from] LoadError),
     /// A run ended without any operation, so a longer one is needed.
-    #[error("{policy}: nothing was done in one of the runs; a larger --seconds leaves time for it")]
+    #[error("{policy}: one of the runs was too short to serve a request; give a larger --seconds")]
     Nothing {
         /// The policy that was run.
         policy: String,

@@ -48,18 +48,18 @@ pub enum TestBedError {
     Simulate(#[from] StageError),
     /// A device in virtual time names no medium, so its operations would take no time.
     #[error(
-        "{0} says no medium, and in virtual time nothing else takes time: say which it is like, \
-         such as {0},medium=nvme"
+        "{0} names no medium, so it would take no time in virtual time: name one, such as \
+         {0},medium=nvme"
     )]
     NoTime(String),
     /// The device holds a persistent cache.
     #[error(
-        "{0} holds a kept cache, which a measurement would overwrite; measure a new file on the \
-         same disk, or the disk before a cache is made"
+        "{0} holds a persistent cache, which a measurement would overwrite; measure a new file on \
+         the same disk, or the disk before a cache is made"
     )]
     KeptCache(String),
     /// The device holds data, and overwriting was not allowed.
-    #[error("{0} holds data, which a measurement would overwrite; say --overwrite if it may")]
+    #[error("{0} holds data, which a measurement would overwrite; give --overwrite to allow that")]
     Data(String),
     /// The device is too small for a measurement.
     #[error("only {bytes} bytes of {spec} can be used; a measurement takes {wanted} at least")]

@@ -130,7 +130,7 @@ pub struct Fit {
 pub enum LayoutError {
     /// The trace has more volumes than are configured.
     #[error(
-        "the trace speaks of {wanted} volumes and there are {there}: configure as many, or lay \
+        "the trace has {wanted} volumes, and {there} are configured: configure as many, or lay \
          them end to end on the first with --concatenate"
     )]
     Volumes {

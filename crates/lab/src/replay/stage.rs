@@ -124,8 +124,8 @@ pub enum StageError {
     Open(#[from] OpenError),
     /// A device in virtual time is a file and names no medium.
     #[error(
-        "{0} says no medium, and in virtual time no file is touched: say which medium it is like, \
-         such as {0},medium=nvme"
+        "{0} names no medium, and in virtual time no file is used: name one, such as \
+         {0},medium=nvme"
     )]
     NoMedium(String),
     /// The size of a volume is unknown.

@@ -49,7 +49,7 @@ pub struct Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let writer = |request: &u64| match request {
-            0 => "zeros, as nobody wrote there".to_owned(),
+            0 => "zeros, because nothing was written there".to_owned(),
             request => format!("what request {request} wrote"),
         };
         let wanted = self.wanted.iter().map(writer).collect::<Vec<_>>().join(" or ");

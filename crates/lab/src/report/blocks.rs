@@ -22,7 +22,7 @@ const VIEWS: [View; 4] = [
     (
         "backing-bytes",
         "Read from and written to the volumes",
-        "Lower is better, where the volumes are what is waited for.",
+        "Lower is better where the volumes limit the throughput.",
         Unit::Bytes,
         |o| Some((o.backing_read_bytes + o.backing_write_bytes) as f64),
     ),
@@ -36,7 +36,7 @@ const VIEWS: [View; 4] = [
     (
         "admitted",
         "Admitted",
-        "The share of the smallest blocks offered that came in, where somebody was asked.",
+        "Share of the smallest blocks that the admission let in, where one is set.",
         Unit::Ratio,
         |o| {
             o.admission
@@ -472,7 +472,7 @@ fn admission_rows(about: &str, admission: &AdmissionOutcome) -> Group {
     }
     if admission.stores_withheld > 0 {
         rows.push(row(
-            "blocks not made, as nothing was to leave",
+            "blocks not created because nothing was to be evicted",
             count(admission.stores_withheld),
         ));
     }
@@ -492,8 +492,12 @@ fn admission_chart(tier: usize, admission: &AdmissionOutcome) -> Chart {
     let fates = fates.map(|(name, blocks)| (name.to_owned(), blocks)).into_iter();
     let declined =
         admission.declined.iter().map(|it| (format!("declined by {}", it.by), it.blocks));
-    let several =
-        if admission.declined.is_empty() { "" } else { " What several declined counts for each." };
+    let several = if admission.declined.is_empty() {
+        ""
+    } else {
+        " A block that several declined is counted \
+                                                        for each of them."
+    };
     Chart {
         name: format!("admission-{tier}"),
         title: format!("Admission: {}", admission.admission),

@@ -33,7 +33,7 @@ pub fn model_report(command: &str, solved: &Solved) -> Report {
     if policies.len() > 1 {
         sections.insert(0, beside_each_other(solved));
     }
-    Report { title: "What a hit ratio is worth".to_owned(), command: command.to_owned(), sections }
+    Report { title: "Throughput by hit ratio".to_owned(), command: command.to_owned(), sections }
 }
 
 /// Returns the section of one policy, with a chart for each curve.
@@ -92,9 +92,9 @@ fn beside_each_other(solved: &Solved) -> Section {
             let chart = Chart {
                 name: format!("policies-{}", charts.len() + 1),
                 title: name.clone(),
-                note:
-                    "At the same hit ratio; which one a policy has at a size is another question."
-                        .to_owned(),
+                note: "Policies are compared at the same hit ratio; at the same size their hit \
+                     ratios differ."
+                    .to_owned(),
                 x: Axis::new("hit ratio", Unit::Ratio),
                 y: axis(lines),
                 series: Vec::new(),

@@ -33,7 +33,7 @@ pub enum CandidateError {
     Choice(#[from] floe_policy_counted::registry::ChoiceError),
     /// The policy depends on more than the sequence of keys: on next uses or on streams.
     #[error(
-        "policy {0} looks at more than which keys come, so what it does cannot be counted here"
+        "policy {0} uses more than the sequence of keys, so its operations cannot be counted here"
     )]
     LooksAtMore(&'static str),
 }

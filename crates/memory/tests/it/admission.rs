@@ -475,8 +475,8 @@ fn admissions_that_a_cache_cannot_serve_are_refused() {
         builder.try_build().map(drop).unwrap_err()
     };
     for (text, why) in [
-        ("fussy", "admission fussy lets in what it orders to be fetched"),
-        ("second-access+sequential:threshold=8", "goes by the position of blocks"),
+        ("fussy", "admission fussy asks for entries to be fetched"),
+        ("second-access+sequential:threshold=8", "depends on the positions of blocks"),
     ] {
         let error = refusal(text);
         assert!(matches!(&error, BuildError::Admission { .. }), "{error:?}");

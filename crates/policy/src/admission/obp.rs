@@ -62,7 +62,7 @@ impl Obp {
     /// # Panics
     /// When the target is not a number from 0 to 1.
     pub fn new(target: f64) -> Self {
-        assert!((0.0..=1.0).contains(&target), "a target is from 0 to 1, not {target}");
+        assert!((0.0..=1.0).contains(&target), "a target must be from 0 to 1, not {target}");
         Self { target, ..Self::default() }
     }
 

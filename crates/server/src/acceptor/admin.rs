@@ -216,7 +216,7 @@ impl AdminClients {
             Ok(text) => session.conversation.hear(&text),
             Err(Undecipherable::InTheClear) => {
                 let problem = "this address takes TLS only, as other machines can reach it or \
-                               clients must show certificates; ask by https";
+                               clients must show certificates; use https";
                 Heard::Refusal(Reply::trouble(Trouble::Forbidden, problem))
             }
             Err(Undecipherable::Broken(error)) => {

@@ -113,8 +113,11 @@ impl Access {
     /// Returns the reply to a browser that asks for a change from another page than the live page.
     pub(super) fn refusal_of_browser(&self) -> Reply {
         let problem = match &self.page {
-            None => "browsers only look here, unless the server has admin-write = true",
-            Some(_) => "browsers change something from this server's live page only; load it again",
+            None => {
+                "browsers may not change anything here, unless the server has admin-write = \
+                     true"
+            }
+            Some(_) => "browsers may change something only from this server's live page; reload it",
         };
         Reply::trouble(Trouble::Forbidden, problem)
     }
@@ -123,13 +126,13 @@ impl Access {
     pub(super) fn refusal(&self, token_given: bool) -> Reply {
         let there_is_one = self.network.as_ref().is_some_and(|rules| rules.token.is_some());
         let problem = match (token_given, there_is_one) {
-            (true, true) => "this is not the admin token: nothing is changed",
+            (true, true) => "wrong admin token: nothing is changed",
             (false, true) => {
-                "over TCP a change needs the admin token: give --admin-token-file, or ask through \
-                 the Unix socket"
+                "over TCP a change needs the admin token: give --admin-token-file, or use the Unix \
+                 socket"
             }
             (_, false) => {
-                "over TCP this server only tells: ask through the Unix socket, or give the server \
+                "over TCP this server allows no changes: use the Unix socket, or give the server \
                  an admin-token-file"
             }
         };
@@ -144,9 +147,7 @@ impl NetworkRules {
         // Every browser sends `Host`; a program that does not is none.
         if let Some(host) = hosts.iter().find(|host| !self.knows(host)) {
             let host = String::from_utf8_lossy(host);
-            return refuse(format!(
-                "this server is not called {host:?}; admin-hosts names what it is called"
-            ));
+            return refuse(format!("{host:?} is not a name of this server; add it to admin-hosts"));
         }
         let own = |origin: &[u8]| {
             let authority =
@@ -156,7 +157,7 @@ impl NetworkRules {
             })
         };
         if values(headers, "Origin").any(|origin| !own(origin)) {
-            return refuse("pages of other servers may not ask here".into());
+            return refuse("pages of other sites may not use this address".into());
         }
         Ok(())
     }
@@ -561,8 +562,8 @@ mod token_tests {
             0,
         )
         .unwrap();
-        assert!(Token::read(&pipe).unwrap_err().to_string().contains("no regular file"));
-        assert!(Token::read(folder.path()).unwrap_err().to_string().contains("no regular file"));
+        assert!(Token::read(&pipe).unwrap_err().to_string().contains("not a regular file"));
+        assert!(Token::read(folder.path()).unwrap_err().to_string().contains("not a regular file"));
         assert!(
             Token::read(Path::new("/no/token")).unwrap_err().to_string().contains("No such file")
         );

@@ -55,8 +55,8 @@ pub enum AdminError {
     },
     /// This user may not open the socket.
     #[error(
-        "{address} is not for this user: {source}; ask as the server's user, as root or as one of \
-         its admin-group"
+        "this user may not use {address}: {source}; run as the server's user, as root or as a \
+         member of its admin-group"
     )]
     Denied {
         /// Address of the admin interface.
@@ -447,7 +447,7 @@ fn answer_of(stream: &mut impl Read) -> io::Result<Vec<u8>> {
 }
 
 fn hung_up() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up before it answered")
+    io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection before it answered")
 }
 
 /// Sends a request and returns all bytes of the reply. A failed send is ignored if a reply arrives,

@@ -242,13 +242,22 @@ fn named(text: &str) -> Result<String, Reply> {
     let bytes = uri::decode(text).ok();
     let name =
         bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|name| !name.is_empty());
-    name.ok_or_else(|| Reply::trouble(Trouble::Input, format!("{text:?} is no volume's name")))
+    name.ok_or_else(|| {
+        Reply::trouble(
+            Trouble::Input,
+            format!(
+                "{text:?} is not the name of a \
+                                                               volume"
+            ),
+        )
+    })
 }
 
 /// Parses a tier's number from a path.
 fn numbered(text: &str) -> Result<usize, Reply> {
-    text.parse()
-        .map_err(|_| Reply::trouble(Trouble::Input, format!("{text:?} is no number of a tier")))
+    text.parse().map_err(|_| {
+        Reply::trouble(Trouble::Input, format!("{text:?} is not the number of a tier"))
+    })
 }
 
 /// A reply to an admin client.
@@ -335,7 +344,7 @@ impl Reply {
                 response(trouble.status(), text, "", &format!("{problem}\n"))
             }
             Self::WrongMethod(allowed) => {
-                let problem = format!("only {allowed} can be asked for here\n");
+                let problem = format!("this path takes {allowed} only\n");
                 response("405 Method Not Allowed", text, &format!("Allow: {allowed}\r\n"), &problem)
             }
         }

@@ -71,7 +71,7 @@ impl Conversation {
                 ));
             }
             Err(error) => {
-                return Err(Reply::trouble(Trouble::Input, format!("this is no HTTP: {error}")));
+                return Err(Reply::trouble(Trouble::Input, format!("this is not HTTP: {error}")));
             }
         };
         let trust = self.access.judge(request.headers)?;
@@ -107,7 +107,11 @@ fn body_bytes(headers: &[httparse::Header<'_>]) -> Result<usize, Reply> {
             format!("a body has at most {BODY_MAX_BYTES} bytes"),
         )),
         Some(bytes) if lengths.next().is_none() => Ok(bytes as usize),
-        _ => Err(Reply::trouble(Trouble::Input, "the Content-Length is no number, or given twice")),
+        _ => Err(Reply::trouble(
+            Trouble::Input,
+            "the Content-Length is not a number, or is given \
+                                                 twice",
+        )),
     }
 }
 

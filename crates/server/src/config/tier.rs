@@ -75,7 +75,7 @@ impl TierConfig {
                 sizes.filter(|_| part.starts_with(|first: char| first.is_ascii_digit()))
             {
                 return Err(format!(
-                    "block-sizes: a tier's are joined by +, such as block-sizes={sizes}+{part}"
+                    "block-sizes: join those of a tier by +, such as block-sizes={sizes}+{part}"
                 ));
             }
             let (name, value) = part
@@ -98,7 +98,7 @@ impl TierConfig {
         // A device that makes no sense is the validation's to refuse.
         let cache = device.parse().map_err(|error: SpecError| match error {
             SpecError::Setting { .. } => {
-                format!("{error}; of a tier there are also {}", own_forms().join(", "))
+                format!("{error}; a tier also has {}", own_forms().join(", "))
             }
             _ => error.to_string(),
         })?;
@@ -214,7 +214,7 @@ impl TierConfig {
                 Where::Server => ", with --cache SPEC or --tier SPEC",
                 _ => "",
             };
-            return Err(place.wrong("cache", format!("cache is missing: say which device{how}")));
+            return Err(place.wrong("cache", format!("cache is missing: name its device{how}")));
         };
         let bytes = place.cache_bytes(cache, self.cache_size)?;
         if let Some(too_much) = too_much_memory(tables_of(bytes)) {
@@ -231,13 +231,14 @@ impl TierConfig {
         self.calibration = None; // it is in the admission
         let evict = self.evict.get_or_insert_default();
         if mode == WriteMode::Pass && *evict != Evict::default() {
-            let problem = "evict is for a cache that something comes into; here write is pass";
+            let problem = "evict has no effect with write = pass, by which nothing is cached";
             return Err(place.wrong("evict", problem));
         }
         if mode.keeps_writes() {
             self.dirty_max.get_or_insert(Percent::HALF);
         } else if self.dirty_max.is_some() {
-            let problem = format!("dirty-max is for write = back and only; here write is {mode}");
+            let problem =
+                format!("dirty-max applies to write = back or only; here write is {mode}");
             return Err(place.wrong("dirty-max", problem));
         }
         Ok(self)
@@ -296,19 +297,18 @@ impl Where {
     fn admit(self, tier: &TierConfig, has_memory: bool) -> Result<Admissions, Wrong> {
         let admit = tier.admit.clone().unwrap_or_else(always);
         if !has_memory && admit.needs().above {
-            let problem = "admit: small-bypass is for a cache below others; say \
-                           small-bypass:memory=BYTES, or have a tier above (in floe serve also \
+            let problem = "admit: small-bypass needs memory above the cache; write \
+                           small-bypass:memory=BYTES, or add a tier above (in floe serve also \
                            memory)";
             return Err(self.wrong("admit", problem));
         }
         if tier.mode() == WriteMode::Pass && !admit.is_always() {
-            let problem = "admit is for a cache that something comes into; here write is pass";
+            let problem = "admit has no effect with write = pass, by which nothing is cached";
             return Err(self.wrong("admit", problem));
         }
         let Some(file) = &tier.calibration else { return Ok(admit) };
         if admit.is_always() {
-            let problem =
-                "calibration is for an admission that it tells something, such as admit = obp";
+            let problem = "calibration needs an admission that uses it, such as admit = obp";
             return Err(self.wrong("calibration", problem));
         }
         let found = read_calibration(file);
@@ -338,7 +338,10 @@ fn read_calibration(file: &Path) -> Result<Calibrated, String> {
     if write_cost >= 0.0 && is_share(target) && is_share(target_bytes) {
         Ok(Calibrated { write_cost, target, target_bytes })
     } else {
-        Err(format!("{}: a target is from 0 to 1, and a write cost not below 0", file.display()))
+        Err(format!(
+            "{}: the target must be from 0 to 1, and the write cost at least 0",
+            file.display()
+        ))
     }
 }
 

@@ -58,7 +58,8 @@ impl ServerConfig {
         }
         let mode = self.tiers().next().map_or(WriteMode::default(), TierConfig::mode);
         if self.serving.shed.is_some() && mode == WriteMode::Pass {
-            let problem = "shed is for a cache that reads are answered from; here write is pass";
+            let problem = "shed has no effect with write = pass, by which the cache answers no \
+                           reads";
             return Err(wrong("shed", problem));
         }
         self.validate_flush_interval(mode)?;
@@ -78,11 +79,14 @@ impl ServerConfig {
                 Err(Wrong::new(Some(TableRef::Volume(index)), setting, problem))
             };
             let Some(name) = volume.name.as_ref().filter(|name| !name.is_empty()) else {
-                let problem = "name is missing: say what clients call this volume";
+                let problem = "name is missing: give the name by which clients ask for this volume";
                 return of_volume("name", problem.to_owned());
             };
             let Some(backing) = &volume.backing else {
-                return of_volume("backing", "backing is missing: say which device".to_owned());
+                return of_volume(
+                    "backing",
+                    "backing is missing: name the device of the volume".to_owned(),
+                );
             };
             // Another machine is not asked before signals are heard.
             let size = if backing.is_remote() { None } else { backing.size_found() };
@@ -90,11 +94,11 @@ impl ServerConfig {
                 let (has, most) = (format_size(bytes), format_size(MOST_VOLUME_BYTES));
                 return of_volume(
                     "backing",
-                    format!("{backing} has {has}, a volume at most {most}"),
+                    format!("{backing} has {has}; a volume may have at most {most}"),
                 );
             }
             if volume.share && volume.attach.is_none() {
-                let problem = "share is for an attached volume; give attach, too";
+                let problem = "share applies to attached volumes; give attach, too";
                 return of_volume("share", problem.to_owned());
             }
             for other in &self.volume[..index] {
@@ -118,7 +122,7 @@ impl ServerConfig {
         if self.first.cache.is_some() || self.tier.is_empty() {
             self.first = std::mem::take(&mut self.first).validated(Where::Server, has_memory)?;
         } else if let Some(setting) = self.first.given().first() {
-            let problem = format!("{setting} is for cache; of tiers, each has its own");
+            let problem = format!("{setting} applies to cache; each tier has its own");
             return Err(Where::Server.wrong(setting, problem));
         }
         for index in 0..self.tier.len() {
@@ -296,7 +300,7 @@ impl ServerConfig {
     fn validate_standby(&self) -> Result<(), Wrong> {
         let lease = self.serving.lease.map(|Interval(lease)| lease);
         if lease.is_some_and(|lease| !self.serving.standby || lease < SHORTEST_LEASE) {
-            return Err(wrong("lease", "lease is for standby, and 1s at least"));
+            return Err(wrong("lease", "lease needs standby, and is at least 1s"));
         }
         self.validate_half()?;
         if !self.serving.standby {
@@ -306,9 +310,9 @@ impl ServerConfig {
         let other = self.volume.iter().find(|it| !it.backing().is_image() || it.read_only);
         let problem = if let Some(volume) = other {
             let name = volume.name();
-            format!("standby is for images of Ceph (rbd:) that are written; {name:?} is none")
+            format!("standby needs volumes on writable images of Ceph (rbd:); {name:?} is not one")
         } else if self.volume.iter().any(|volume| volume.reach().is_local()) {
-            "standby is for volumes that clients reach; this one is attached".to_owned()
+            "standby does not work with attached volumes".to_owned()
         } else if let Some(tier) = own().find(|tier| tier.is_persistent()) {
             let cache = tier.cache();
             format!(
@@ -336,14 +340,14 @@ impl ServerConfig {
         let problem = match &self.serving.half_listen {
             None => return Ok(()),
             Some(ListenAddress::NvmeTcp(_)) => "half-listen: a half is exported over NBD",
-            Some(_) if !self.serving.standby => "half-listen is for standby",
+            Some(_) if !self.serving.standby => "half-listen needs standby",
             Some(_) => match self.tiers().filter(|tier| is_shared(tier)).count() {
                 1 => return Ok(()),
                 0 => {
-                    "half-listen is for a cache on a mirror of a disk here and one of the other \
-                      server"
+                    "half-listen needs a cache on a mirror of a disk here and one of the other \
+                     server"
                 }
-                _ => "half-listen is for one mirror; here are several",
+                _ => "half-listen needs exactly one mirror; there are several",
             },
         };
         Err(wrong("half-listen", problem))
@@ -408,7 +412,10 @@ impl MemoryConfig {
             return match self.given().first() {
                 None => Ok(()),
                 Some(setting) => {
-                    let problem = format!("{setting} is for a tier in memory; give memory, too");
+                    let problem = format!(
+                        "{setting} applies to the tier in memory; give memory, \
+                                           too"
+                    );
                     Err(wrong(setting, problem))
                 }
             };
@@ -420,8 +427,8 @@ impl MemoryConfig {
         self.memory_freeze.get_or_insert_default();
         let admit = self.memory_admit.get_or_insert_with(always);
         if admit.names().any(|name| name.split(':').next() == Some(SmallBypass::INFO.name)) {
-            let problem = "memory-admit: small-bypass is for what is below memory, and nothing is \
-                           above that";
+            let problem = "memory-admit: small-bypass needs memory above the cache, and memory is \
+                           the uppermost tier";
             return Err(wrong("memory-admit", problem));
         }
         self.times().map(drop)
@@ -505,7 +512,10 @@ impl ListenConfig {
         if let Some((setting, _)) = of_nvme.into_iter().find(|(_, given)| *given)
             && !self.listen.iter().any(ListenAddress::is_nvme)
         {
-            let problem = format!("{setting} is for listen = nvme-tcp://HOST; there is none here");
+            let problem = format!(
+                "{setting} applies to listen = nvme-tcp://HOST; there is no such \
+                                   address"
+            );
             return Err(wrong(setting, problem));
         }
         let is_on = self.tls.unwrap_or_default() != TlsMode::Off;
@@ -515,12 +525,12 @@ impl ListenConfig {
         ];
         match given.into_iter().find(|(_, given)| *given) {
             Some((setting, _)) if !is_on => {
-                let problem = format!("{setting} is for tls = on or require; here tls is off");
+                let problem = format!("{setting} applies to tls = on or require; here tls is off");
                 Err(wrong(setting, problem))
             }
             _ if is_on && self.tls_certificates.is_none() => {
                 let problem =
-                    "tls-certificates is missing: say which folder holds the server's certificate";
+                    "tls-certificates is missing: name the folder with the server's certificate";
                 Err(wrong("tls", problem))
             }
             _ => Ok(()),
@@ -537,18 +547,21 @@ impl AdminConfig {
         if let Some((setting, _)) = of_tcp.into_iter().find(|(_, given)| *given)
             && !self.admin.iter().any(is_tcp)
         {
-            let problem = format!("{setting} is for admin = HOST:PORT; here is no such address");
+            let problem = format!(
+                "{setting} applies to admin = HOST:PORT; there is no such \
+                                   address"
+            );
             return Err(wrong(setting, problem));
         }
         if self.admin_group.is_some() && !self.is_on_a_socket() {
-            let problem = "admin-group is for a Unix socket; here admin = none leaves it out";
+            let problem = "admin-group applies to the Unix socket, which admin = none leaves out";
             return Err(wrong("admin-group", problem));
         }
         let is_socket =
             |choice: &&AdminChoice| matches!(choice, AdminChoice::At(AdminAddress::Unix(_)));
         match self.admin.iter().find(is_socket) {
             Some(socket) if self.admin.contains(&AdminChoice::NoSocket) => {
-                let problem = format!("admin: none is for no socket, and {socket} is one");
+                let problem = format!("admin: none means no socket, but {socket} is given, too");
                 Err(wrong("admin", problem))
             }
             _ => Ok(()),

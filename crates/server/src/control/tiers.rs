@@ -116,8 +116,8 @@ fn dismiss(control: &mut Control, above: TierKey, problem: Problem) -> Reply {
 fn check_place(at: usize, tiers: usize) -> Result<(), Reply> {
     if at == 0 {
         return Err(conflict(
-            "a tier comes below the first one, which clients, memory and shedding depend on: say 1 \
-             or more",
+            "a tier cannot be above the first one, which clients, memory and shedding depend on: \
+             give 1 or more",
         ));
     }
     if at > tiers {
@@ -204,7 +204,10 @@ fn keep(control: &mut Control, number: usize, above: TierKey, problem: &Problem)
         control.ask_all(Wait::Long, || WorkerCommand::Tier(StackCommand::Keep { above, bytes }));
     Reply::trouble(
         Trouble::Failed,
-        format!("tier {number} stays, since it could not bring down what only it has: {problem}"),
+        format!(
+            "tier {number} stays, because its dirty data could not be written to the devices \
+                 below: {problem}"
+        ),
     )
 }
 
@@ -221,14 +224,14 @@ fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
     let forgotten = peers.map(|peer| peer.forget_companion(&writer)).fold(Ok(()), Result::and);
     let unlinked = linked.and(forgotten).map_err(|error| {
         format!(
-            "the tier is removed, but others could not be told so, and will ask for it at the next \
-             start: {error}"
+            "the tier is removed, but that could not be recorded on the other tiers, which will \
+             ask for it at the next start: {error}"
         )
     });
     let vacated = writer.vacate().map_err(|error| {
         format!(
-            "the tier is removed, but its device could not be told so: {error}; do not serve it \
-             again without --initialise"
+            "the tier is removed, but that could not be recorded on its device: {error}; do not \
+             serve it again without --initialise"
         )
     });
     unlinked.and(vacated)

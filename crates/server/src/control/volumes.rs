@@ -230,7 +230,7 @@ pub(crate) fn resize_volume(
         )));
     }
     if !bytes.is_multiple_of(512) {
-        return Err(refuse(format!("{bytes} bytes are no size: it has to be a multiple of 512")));
+        return Err(refuse(format!("a size of {bytes} bytes is not a multiple of 512")));
     }
     if bytes < before {
         return Err(refuse(format!(

@@ -60,7 +60,7 @@ const volumeActions = (name) => [
 const tierActions = (at) => [
   button("Remove", `Remove tier ${at}`, () => ({
     title: `Remove tier ${at}`, verb: "Remove", method: "DELETE", path: `tiers/${at}`,
-    text: "Data that only this tier has goes to the ones below or to the volumes first.",
+    text: "Its dirty data is written to the tiers below it, or to the volumes, first.",
     done: `Tier ${at} is removed.` })),
 ];
 
@@ -109,15 +109,16 @@ function buildAdminister() {
   byId("administer").hidden = false;
   if (writing === "no-token") {
     byId("administer-note").textContent =
-      "Over TCP nothing changes without an admin token: give the server an admin-token-file, or " +
-      "forward its Unix socket.";
+      "Over TCP changes need an admin token: start the server with admin-token-file, or forward " +
+      "its Unix socket.";
     return;
   }
-  byId("administer-note").textContent = "Every change is confirmed first.";
+  byId("administer-note").textContent = "Each change asks for a confirmation first.";
   const parts = writing === "token" ? [tokenForm()] : [];
   const flush = button("Flush", "Flush all volumes", () => ({
     title: "Flush", verb: "Flush", method: "POST", path: "flush",
-    text: "All dirty data is written to the volumes, durably.", done: "All is flushed." }));
+    text: "All dirty data is written to the volumes, durably.",
+    done: "All volumes are flushed." }));
   byId("administer-parts").append(...parts, element("p", {}, flush),
     element("div", { id: "volume-actions", class: "wide" }), volumeForm(),
     element("div", { id: "tier-actions", class: "wide" }), tierForm());

@@ -1,4 +1,4 @@
-// "What if?" and "Are you past p*?"
+// "What if?" and "Would more hits slow reads down?"
 
 const sizesPlot = new Plot({
   title: "Reads that hit, by size of the cache", note: "logarithmic sizes",
@@ -31,9 +31,9 @@ function showWhatIf(outlook) {
       known(it.mean_us) ? `${most}${micros(it.mean_us)}` : "–"];
   });
   const filling = outlook.sizes.some((it) => it.is_filling)
-    ? [element("p", {}, `Still filling: ${bytes(outlook.seen_bytes)} of different blocks were ` +
-      `touched so far, and ${percent(outlook.first_read_ratio)} of reads were of a block's first ` +
-      "time. A larger size gets at least the hits shown; more time tells how many more.")]
+    ? [element("p", {}, `Still filling: reads and writes touched ${bytes(outlook.seen_bytes)} of ` +
+      `blocks so far, and ${percent(outlook.first_read_ratio)} of the reads were the first of ` +
+      "their block. Larger sizes get at least the hits shown, perhaps more.")]
     : [];
   const share = outlook.sampled_share;
   const sample = share < 1
@@ -41,11 +41,12 @@ function showWhatIf(outlook) {
     : "all blocks are sampled";
   const measured = `Measured over the same time: ${percent(outlook.measured_hit_ratio)} of reads ` +
     `hit, mean ${micros(outlook.measured_mean_us)}. The estimate for this size is ` +
-    `${apart(now.hit_ratio - outlook.measured_hit_ratio)}: it counts blocks in one LRU list, not ` +
-    "requests to this cache. So compare estimates with each other.";
-  const how = "Both count all since the start, and what is 10 minutes old weighs half; the last " +
-    `seconds, under “Now”, may differ. Blocks are of ${bytes(outlook.block_bytes)}; ${sample}; ` +
-    `the curve takes ${bytes(outlook.memory_bytes)}.`;
+    `${apart(now.hit_ratio - outlook.measured_hit_ratio)}, because it counts blocks of one LRU ` +
+    "list, not requests to this cache. Compare estimates with each other only.";
+  const how = "Estimate and measurement cover the time since the start; reads of 10 minutes ago " +
+    "count half. “Now” covers the last seconds only. " +
+    `Blocks have ${bytes(outlook.block_bytes)}; ${sample}; ` +
+    `the estimate takes ${bytes(outlook.memory_bytes)} of memory.`;
   byId("what-if").replaceChildren(
     table("Other sizes", ["cache", "size", "hits, estimated", "mean read, estimated"], rows),
     ...filling, element("p", {}, measured), sizesPlot.figure, element("p", { class: "hint" }, how));
@@ -61,19 +62,19 @@ function showModel(status, curve) {
   if (!advice || !curve) {
     const why = status.memory
       ? "No reads recently."
-      : "Without a tier in memory each thread has lists of its own: more hits cost no throughput.";
+      : "No: without a tier in memory each thread has its own lists, which more hits do not slow.";
     byId("p-star").replaceChildren(element("p", {}, why));
     return;
   }
   const verdict = advice.past_p_star
-    ? `Yes: past a hit ratio of ${percent(advice.p_star)} more hits cost throughput.`
+    ? `Yes: past a hit ratio of ${percent(advice.p_star)} (p*) more hits cost throughput.`
     : advice.p_star < 1
-      ? `No: throughput falls only past a hit ratio of ${percent(advice.p_star)}.`
-      : "No: with this policy and load more hits never cost throughput.";
+      ? `No: throughput falls only past a hit ratio of ${percent(advice.p_star)} (p*).`
+      : "No: with this policy and load throughput never falls as hits become more.";
   const peak = curve.reduce((best, it) => (it[1] > best[1] ? it : best));
   const inFlight = Math.max(1, Math.round(advice.in_flight));
-  const note = `The curve is the model's with ${counted(inFlight, "read")} in flight, as in the ` +
-    "last seconds. A server that waits for its clients is below it.";
+  const note = `The curve is computed by a model for ${counted(inFlight, "read")} in flight, as ` +
+    "in the last seconds. A server that waits for its clients serves less.";
   byId("p-star").replaceChildren(
     element("p", { class: advice.past_p_star ? "bad" : "" }, verdict), modelPlot.figure,
     element("p", { class: "hint" }, note));

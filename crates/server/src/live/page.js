@@ -129,7 +129,7 @@ function showAge() {
       ? ` ${ago(age())}, at ${clock(point.at)}` : ` the last ${duration(point.seconds)}`;
   }
   AGES.forEach((it) => { it.textContent = stale ? ` as of ${ago(age())}` : ""; });
-  if (stale && !latest.isCut) sayState("The server sends nothing new; waiting", true);
+  if (stale && !latest.isCut) sayState("The server has sent nothing new; waiting", true);
 }
 
 const ago = (seconds) => (seconds < 1 ? "just now" : `${duration(seconds)} ago`);
@@ -178,7 +178,7 @@ function showAnswered(status) {
   const shown = rows.map(([name, reads], at) =>
     [name, count(reads), all ? percent(reads / all) : "–", bar(all ? reads / all : 0, at)]);
   const below = status.tiers.length > 1
-    ? " A tier below the first is asked in blocks, so that shares are of parts of reads." : "";
+    ? " Tiers below the first count blocks, not whole reads." : "";
   const note = element("p", { class: "hint" }, `Since the start.${below}`);
   const head = ["by", "reads", "share", ""];
   byId("answered").replaceChildren(table("Reads by place", head, shown), note);
@@ -186,7 +186,11 @@ function showAnswered(status) {
 
 function showBlocks(status) {
   const all = status.blocks.reduce((sum, it) => sum + it.blocks * it.block_bytes, 0);
-  const rows = status.blocks.map(({ block_bytes, blocks }) => {
+  if (all === 0) {
+    byId("blocks").replaceChildren(element("p", {}, "Nothing is cached yet."));
+    return;
+  }
+  const rows = status.blocks.filter((it) => it.blocks > 0).map(({ block_bytes, blocks }) => {
     const share = all ? (blocks * block_bytes) / all : 0;
     return [bytes(block_bytes), count(blocks), percent(share), bar(share)];
   });
@@ -207,8 +211,8 @@ function showDirty(status) {
 function standing(tier) {
   if (tier.refused_bytes > 0) return ["refuses requests", "bad"];
   if (tier.journal_lost) return ["journal lost", "bad"];
-  if (tier.degraded) return ["given up", "bad"];
-  if (tier.mirror?.degraded) return ["a half is out", "bad"];
+  if (tier.degraded) return ["failed", "bad"];
+  if (tier.mirror?.degraded) return ["mirror half missing", "bad"];
   return ["healthy", "good"];
 }
 
@@ -250,7 +254,7 @@ function sayState(text, bad) {
   const state = byId("state");
   if (state.textContent !== text) state.textContent = text; // announced once
   state.className = bad ? "bad" : "good";
-  document.title = bad ? "⚠ Floe" : "Floe";
+  document.title = `${bad ? "⚠ " : ""}Floe on ${location.host}`;
 }
 
 // For a day: by then an unclean end is no news.

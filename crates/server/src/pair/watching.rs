@@ -139,7 +139,7 @@ pub fn stand_by(
                 next
             }
             Err(error) => {
-                tracing::warn!(%error, "the images cannot be looked at; trying again");
+                tracing::warn!(%error, "cannot read the locks of the images; trying again");
                 LeaseState::Wait
             }
         };

@@ -14,8 +14,8 @@ use crate::volume::{DeviceSource, Volume};
 pub enum Refusal {
     /// The cache device holds data that is not a cache of Floe's.
     #[error(
-        "the cache device holds data that is not a cache of floe's; if it may be overwritten, \
-         give --initialise"
+        "the cache device holds data that is not a Floe cache; if it may be overwritten, give \
+         --initialise"
     )]
     Foreign,
     /// The cache cannot be read completely.
@@ -23,8 +23,8 @@ pub enum Refusal {
     Unreadable(StoreError),
     /// A new cache would replace an existing one, which may hold dirty data.
     #[error(
-        "a new cache would lose {} that were written and only the old one has; bring them back \
-         first with floe export-dirty, or give --discard-dirty to lose them",
+        "a new cache would lose {} of dirty data in the old one; write it back first with floe \
+         export-dirty, or give --discard-dirty to lose it",
         AtLeast { bytes: *dirty_bytes, exact: *exact }
     )]
     WouldLose {
@@ -48,9 +48,8 @@ pub enum Refusal {
     },
     /// The cache has dirty data of a volume that is not to be served.
     #[error(
-        "the cache has {} of volume {volume:?} that its backing device does not have, and no such \
-         volume is to be served; serve it too, bring the data back with floe export-dirty, or \
-         give --discard-dirty to lose it",
+        "the cache has {} of dirty data of volume {volume:?}, which is not served; serve it too, \
+         write the data back with floe export-dirty, or give --discard-dirty to lose it",
         Bytes(*dirty_bytes)
     )]
     MissingVolume {
@@ -61,9 +60,9 @@ pub enum Refusal {
     },
     /// A peer tier that may hold dirty data is not among the tiers to be served.
     #[error(
-        "the cache was served together with the tier {tier}, which may hold what was written to \
-         the volumes and nothing else has, and is not given: give it, too, or bring its data back \
-         with floe export-dirty and give --accept-backing, which forgets what this cache has"
+        "the cache was served together with the tier {tier}, which may hold dirty data and is not \
+         given: give it, too, or write its data back with floe export-dirty and give \
+         --accept-backing, which forgets the clean data of this cache"
     )]
     MissingTier {
         /// Device and settings of the missing tier.
@@ -71,9 +70,9 @@ pub enum Refusal {
     },
     /// A tier below this one is missing: its older data would later overwrite newer data.
     #[error(
-        "the cache was served above the tier {tier}, which may hold older data that would be \
-         written over its own later: give both, in any order, or --accept-backing if that one has \
-         nothing any more"
+        "the cache was served above the tier {tier}, which may hold older dirty data that would \
+         overwrite newer data later: give both, in any order, or --accept-backing if that tier has \
+         no dirty data any more"
     )]
     LowerTier {
         /// Device and settings of the missing tier.
@@ -84,8 +83,8 @@ pub enum Refusal {
     NoVolumes,
     /// The tiers were served in another order, and one of them may hold newer data than another.
     #[error(
-        "it was served below {upper}, and one of them may hold newer data than the other: give \
-         the tiers in the order {}; after floe flush and an end in good order another one will do",
+        "it was served below {upper}, and one of them may hold newer data than the other: give the \
+         tiers in the order {}; after floe flush and floe stop any order will do",
         order.join(", ")
     )]
     Order {
@@ -135,13 +134,13 @@ pub enum Refusal {
     #[error(
         "volume {volume:?} was served with the cache {cache}, which {}, and that cache is not \
          there: mount or attach its device and give it again; or, if it is gone for good, give \
-         --discard-dirty, which serves the older data that the volume itself has and loses the \
-         rest ({witness} notes session {session} of it)",
+         --discard-dirty, which loses that data and serves the older data of the volume ({witness} \
+         records session {session} of that cache)",
         match dirty_bytes {
             Some(bytes) => {
-                format!("has {} of what was written and the volume lacks", Bytes(*bytes))
+                format!("has {} of dirty data", Bytes(*bytes))
             }
-            None => "may have what was written and flushed and the volume lacks".to_owned(),
+            None => "may have dirty data, flushed by clients".to_owned(),
         }
     )]
     MissingCache {
@@ -159,17 +158,16 @@ pub enum Refusal {
     },
     /// The cache was bypassed, and its dirty data may or may not have been written back.
     #[error(
-        "the cache was passed by in session {noted} when its device failed, as {witness} notes, \
-         and what it has of the volumes may be old: give --accept-backing, which forgets its clean \
-         data{}",
+        "requests bypassed the cache in session {noted} when its device failed, as {witness} \
+         records, so its data may be older than the volumes: give --accept-backing, which forgets \
+         its clean data{}",
         if *dirty_bytes > 0 {
             let dirty = Bytes(*dirty_bytes);
             format!(
-                ", and decide about {dirty} of dirty data, of which nothing tells whether it was \
-                 written back: if not, --discard-dirty loses it and --keep-dirty is right; if it \
-                 was, --keep-dirty overwrites what was written there since, and --discard-dirty is \
-                 right; compare them first, on a copy of the volume, with floe export-dirty \
-                 --accept-backing"
+                ", and decide about {dirty} of dirty data, of which nothing records whether it was \
+                 written back. If it was not, give --keep-dirty: --discard-dirty would lose it. If \
+                 it was, give --discard-dirty: --keep-dirty would overwrite newer data. Compare \
+                 first, on a copy of the volume, with floe export-dirty --accept-backing"
             )
         } else {
             String::new()
@@ -185,14 +183,14 @@ pub enum Refusal {
     },
     /// The cache is an old copy: a newer state of it was served.
     #[error(
-        "the cache is an old copy: it is in the state of session {session}, and {witness} notes a \
-         later one, of session {noted}; use the cache that was served last, or give \
-         --accept-backing, which forgets what this one has of the volumes{}",
+        "the cache is an old copy: it is in the state of session {session}, and {witness} records \
+         a later session, {noted}; use the cache that was served last, or give --accept-backing, \
+         which forgets the clean data of this one{}",
         if *dirty_bytes > 0 {
             let dirty = Bytes(*dirty_bytes);
             format!(
-                ", and decide about {dirty} of dirty data: --keep-dirty writes it over what the \
-                 volumes have there, which may be newer, and --discard-dirty loses it"
+                ", and decide about {dirty} of dirty data: --keep-dirty writes it over the data of \
+                 the volumes, which may be newer, and --discard-dirty loses it"
             )
         } else {
             String::new()
@@ -249,7 +247,7 @@ pub enum Refusal {
     /// The cache has dirty data of a volume that is to be served read-only.
     #[error(
         "volume {volume:?} is read-only now, and the cache has {} that were not written back to \
-         it: serve it writable, or bring them back with floe export-dirty",
+         it: serve it writable, or write them back with floe export-dirty",
         Bytes(*dirty_bytes)
     )]
     ReadOnly {
@@ -273,7 +271,7 @@ pub enum Refusal {
     },
     /// The cache has fewer shards than the requested number of threads, and each thread needs one.
     #[error(
-        "the cache was made with {shards} shard(s), which {threads} threads cannot share; give \
+        "the cache was made with shards = {shards}, which {threads} threads cannot share; give \
          fewer --threads, or --initialise and --shards to make a new one"
     )]
     Threads {
@@ -284,9 +282,9 @@ pub enum Refusal {
     },
     /// A device to be attached to the running server holds a cache, whose data may be old by now.
     #[error(
-        "the device holds a cache, and what that has of the volumes may be old by now; bring back \
-         what only it has with floe export-dirty, if there is anything, and give --initialise to \
-         make a new one in its place"
+        "the device holds a cache whose data may be older than the volumes; write its dirty data \
+         back with floe export-dirty, if there is any, and give --initialise to make a new cache \
+         in its place"
     )]
     Joins,
     /// The device holds no cache.
@@ -314,15 +312,15 @@ pub enum Refusal {
         difference: Difference,
     },
     /// A device is given without a volume's name, and the cache has several volumes.
-    #[error("the cache has {}: say which one the device is, as NAME=SPEC", names(of))]
+    #[error("the cache has {}: give the volume of the device, as NAME=SPEC", names(of))]
     WhichVolume {
         /// Names of the cache's volumes.
         of: Vec<String>,
     },
     /// The device of a volatile cache holds a persistent cache, which would be overwritten.
     #[error(
-        "the cache device holds a kept cache{}, which one that ends with the program would \
-         overwrite; use another device for that",
+        "the cache device holds a persistent cache{}, which a volatile one would overwrite; use \
+         another device",
         if *dirty_bytes > 0 {
             format!(" with {} that were not written back", Bytes(*dirty_bytes))
         } else {
@@ -401,7 +399,8 @@ impl fmt::Display for Given {
         f.write_str(&self.name)?;
         if self.has_kernel_name {
             f.write_str(
-                " (a name that another disk may have after a boot: give one of /dev/disk/by-id)",
+                " (another disk may have this name after a reboot: use a name below \
+                 /dev/disk/by-id)",
             )?;
         }
         Ok(())

@@ -146,8 +146,8 @@ impl Guard {
                 let volume = &self.volume;
                 tracing::warn!(
                     volume, %error,
-                    "the superblock of a cache could not be written before a sector changes by \
-                     which it tells the volume: the next start may refuse the volume"
+                    "the superblock of a cache could not be written before a sector changes that \
+                     identifies the volume: the next start may refuse the volume"
                 );
             }
         }

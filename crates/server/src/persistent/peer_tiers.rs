@@ -54,7 +54,7 @@ pub fn check_peers(
         for companion in &missing {
             tracing::warn!(
                 missing = %companion.name,
-                "goes on without a tier that may hold what nothing else has"
+                "continues without a tier that may hold dirty data"
             );
         }
         if let Some(upper) = (at + 1..known.len()).find(|&lower| was_above(&known, lower, at)) {
@@ -193,13 +193,13 @@ impl Missing {
             match noted.dirty {
                 true => tracing::warn!(
                     %cache, %volumes, note = %file_name,
-                    "goes on without a cache that may hold what nothing else has, as \
-                     --discard-dirty or --accept-backing says"
+                    "continues without a cache that may hold dirty data, as --discard-dirty or \
+                     --accept-backing says"
                 ),
                 false => tracing::warn!(
                     %cache, %volumes, note = %file_name,
-                    "goes on without the cache that was served last: nothing is lost, for it held \
-                     nothing that the volumes lack"
+                    "continues without the cache that was served last: nothing is lost, because it \
+                     held no dirty data"
                 ),
             }
             state.write(&file, &noted);

@@ -393,8 +393,8 @@ impl Written {
         let noted = Noted { generation: noted.generation + UNWRITTEN, passed, ..noted };
         if !state.note(&self.superblock.id, &noted) {
             tracing::error!(
-                "neither the cache's device nor the state directory takes the record that requests \
-                 go past the cache: do not serve it again without --initialise"
+                "neither the cache device nor the state directory could record that requests \
+                 bypass the cache: do not serve it again without --initialise"
             );
         }
     }

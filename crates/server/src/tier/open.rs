@@ -186,8 +186,8 @@ impl PreparedCache {
 }
 
 /// The error message for permissions that no configured cache can need.
-const FOR_PERSISTENT: &str = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are \
-                              for a cache that is kept";
+const FOR_PERSISTENT: &str = "--initialise, --discard-dirty, --accept-backing and --keep-dirty \
+                              apply to persistent caches only";
 
 /// Returns whether the device of a tier exists already: a file with a length, a disk, or anything
 /// on a network. A mirror exists if one of its halves does, a stripe if all its parts do.
@@ -474,7 +474,8 @@ fn log_changes() -> impl Fn(&MirrorStatus) + Send + 'static {
                 let bytes = half.mended_bytes - mended;
                 tracing::warn!(
                     half = %name, bytes, all_bytes = half.mended_bytes,
-                    "a half did not have what was stored, and got it from another one"
+                    "a half returned something else than was stored, and was repaired from another \
+                     one"
                 );
             }
             match half.state {
@@ -492,11 +493,11 @@ fn log_changes() -> impl Fn(&MirrorStatus) + Send + 'static {
         }
         let was_fenced = before.as_ref().is_some_and(|before| before.fenced);
         if status.fenced && !was_fenced {
-            tracing::error!("another server has the mirror: nothing of it is served");
+            tracing::error!("another server uses the mirror: this one serves nothing from it");
         }
         let knew = before.as_ref().is_some_and(|before| before.witness_error.is_some());
         if let Some(error) = status.witness_error.as_ref().filter(|_| !knew) {
-            tracing::error!(%error, "the witness of the mirror does not take its generation");
+            tracing::error!(%error, "the witness of the mirror cannot record its generation");
         }
     }
 }

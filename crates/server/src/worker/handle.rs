@@ -72,7 +72,7 @@ impl Team {
             if thread.is_finished() {
                 let _ = thread.join(); // a panic has been told
             } else {
-                tracing::error!(thread = number, "a thread hangs, and is left behind");
+                tracing::error!(thread = number, "a thread hangs; the server ends without it");
                 ended = Err(ServeError::Hangs(number));
             }
         }

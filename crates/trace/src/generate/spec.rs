@@ -268,7 +268,7 @@ pub(super) const BLOCK: Parameter = Parameter {
     name: "block",
     of: Type::Bytes,
     default: "0",
-    about: "makes keys disk I/O of so many bytes, one behind the other",
+    about: "turns keys into disk I/O of this size, key 1 right behind key 0",
 };
 pub(super) const READ: Parameter = Parameter {
     name: "read",

@@ -226,7 +226,7 @@ fn a_last_batch_that_cannot_be_made_again_is_told_as_far_as_it_can_be() {
     superblock.clean = true;
     disk.io(|io| write_superblock(io, &mut superblock)).unwrap();
     let error = found(&mut disk).unwrap_err().to_string();
-    assert!(error.contains("page 199, at offset") && error.contains("ended well"), "{error}");
+    assert!(error.contains("page 199, at offset") && error.contains("closed cleanly"), "{error}");
     let (trusted, Salvage { gone, .. }) = salvaged(&mut disk);
     assert_eq!(gone.len(), 1, "{gone:?}");
     for (found, is) in trusted.sectors().into_iter().zip(model.sectors()) {

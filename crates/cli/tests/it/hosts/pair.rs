@@ -91,7 +91,7 @@ fn a_server_that_was_paused_for_longer_than_its_lease_answers_nothing_more() {
     pair.signal(0, Signal::CONT);
     assert_eq!(pair.ended(0), Some(i32::from(LOST_TURN)), "{}", pair.log(0));
     assert_eq!(reader.join().expect("no panic"), (false, false), "an answer after its turn");
-    assert!(pair.log(0).contains("this server's turn is over"), "{}", pair.log(0));
+    assert!(pair.log(0).contains("another server may have taken over"), "{}", pair.log(0));
     let mut found = vec![0; MIB];
     other.read(0, &mut found).expect("a read");
     assert_same("the volume", &found, &newer);
@@ -176,13 +176,16 @@ fn what_a_standby_could_not_have_is_refused_in_a_line() {
     let alone = "mirror:./none+./other,size=16MiB";
     for (more, wanted) in [
         (&["--backing", image, "--write", "back", "--volatile"][..], "write-back would leave"),
-        (&["--backing", "memory:4MiB", "--write", "through"], "standby is for images of Ceph"),
-        (&["--backing", image, "--write", "through", "--lease", "10ms"], "lease is for standby"),
-        (&["--backing", image, "--half-listen", listen], "for a cache on a mirror"),
+        (
+            &["--backing", "memory:4MiB", "--write", "through"],
+            "standby needs volumes on writable images of Ceph",
+        ),
+        (&["--backing", image, "--write", "through", "--lease", "10ms"], "lease needs standby"),
+        (&["--backing", image, "--half-listen", listen], "needs a cache on a mirror"),
         (&["--backing", image, "--cache", mirror, "--write", "back"], "give half-listen"),
         (&["--backing", image, "--cache", alone, "--write", "back"], "outlives the server"),
         (&["--backing", image, "--cache", mirror, "--half-listen", named], "names an export"),
-        (&["--backing", image, "--read-only", "--write", "through"], "that are written"),
+        (&["--backing", image, "--read-only", "--write", "through"], "writable images"),
     ] {
         let mut line = vec!["serve", "--standby"];
         line.extend(more);

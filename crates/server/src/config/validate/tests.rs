@@ -137,7 +137,7 @@ fn tiers_stand_in_their_order_whether_or_not_a_cache_is_the_first() {
     let three = tiers(&format!("cache = 'memory:4MiB'\nwrite = 'around'\n{below}")).unwrap();
     assert_eq!((three[0], &three[1..]), ((4, WriteMode::Around), &two[..]));
     let refused = tiers(&format!("write = 'around'\n{below}")).unwrap_err();
-    assert_eq!(refused, "line 1: write is for cache; of tiers, each has its own");
+    assert_eq!(refused, "line 1: write applies to cache; each tier has its own");
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn with_admin_write_the_page_changes_the_server_after_a_confirmation() {
         browser.wait_for("!document.getElementById('confirm').open");
         assert_eq!(dirty(&rig), 4096);
     }
-    assert_eq!(confirm(&mut browser, "Flush all volumes"), "All is flushed.");
+    assert_eq!(confirm(&mut browser, "Flush all volumes"), "All volumes are flushed.");
     assert_eq!(dirty(&rig), 0);
     let volume = folder.path().join("new.img");
     std::fs::write(&volume, vec![0; 1 << 20]).unwrap();

@@ -79,7 +79,7 @@ fn with_the_token_changes_are_made_over_tcp_too() {
         },
     );
     refused(admin::flush(&over_tcp(&rig, None)), "needs the admin token");
-    refused(admin::flush(&over_tcp(&rig, Some(wrong))), "not the admin token");
+    refused(admin::flush(&over_tcp(&rig, Some(wrong))), "wrong admin token");
     let remote = over_tcp(&rig, Some(right.clone()));
     admin::flush(&remote).unwrap();
     admin::add_volume(&remote, &in_file("in", &folder.path().join("new"), Some(1 << 20))).unwrap();
@@ -97,7 +97,7 @@ fn with_the_token_changes_are_made_over_tcp_too() {
     std::fs::copy(folder.path().join("new-token"), folder.path().join("right")).unwrap();
     let old = token(folder.path(), "old", SECRET);
     right.reload().unwrap();
-    refused(admin::flush(&over_tcp(&rig, Some(old))), "not the admin token");
+    refused(admin::flush(&over_tcp(&rig, Some(old))), "wrong admin token");
     admin::flush(&over_tcp(&rig, Some(new))).unwrap();
     rig.end();
 }

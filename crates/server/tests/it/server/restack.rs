@@ -230,7 +230,7 @@ fn what_cannot_come_or_go_changes_nothing() {
         setup = setup
             .tier(WriteMode::Through, 8 << 20, |memory| -> Box<dyn Device> { Box::new(memory) });
         let rig = with_newcomers(setup, &Mood::default());
-        refused(admin::add_tier(&rig.admin, &tier("back 8", Some(0))), "below the first one");
+        refused(admin::add_tier(&rig.admin, &tier("back 8", Some(0))), "above the first one");
         refused(admin::add_tier(&rig.admin, &tier("back 8", Some(3))), "number 3");
         let small = NewTier { tier: "memory:64KiB".into(), ..tier("back 1", None) };
         refused(admin::add_tier(&rig.admin, &small), "too small");
