@@ -263,14 +263,9 @@ impl Worker {
         snapshot
     }
 
-    /// Sends new changes of the tiers to the control thread.
-    fn report(&mut self) {
-        self.watches.report(self.post.outbox.worker, &mut self.driver, &self.post.outbox);
-    }
-
     /// Does the work that is due by time, and replies to commands that have ended.
     fn watch_the_clock(&mut self) {
-        self.report();
+        self.watches.report(&mut self.driver, &self.post.outbox);
         if !self.commands.awaited.is_empty() {
             self.look_after_commands();
         }
@@ -340,7 +335,7 @@ impl Worker {
     /// Carries out a command that ends at once. The control thread has every change of the tiers
     /// before the reply.
     fn carry_out(&mut self, command: WorkerCommand) -> Result<Done, Problem> {
-        self.report();
+        self.watches.report(&mut self.driver, &self.post.outbox);
         match command {
             WorkerCommand::Sample(sampling) => {
                 let touches = self.requests.sampler.take(sampling);
@@ -739,11 +734,11 @@ impl CacheWatches {
     }
 
     /// Sends new changes of the tiers to the control thread.
-    pub(crate) fn report(&mut self, worker: usize, driver: &mut Driver, outbox: &WorkerOutbox) {
+    pub(crate) fn report(&mut self, driver: &mut Driver, outbox: &WorkerOutbox) {
         for (tier, watch) in self.list.iter_mut().enumerate() {
             let tier = driver.tier_mut(tier).expect("workers have all tiers");
             tier.take_newly_lost(&mut self.newly_lost);
-            for event in watch.events(worker, tier.cache()) {
+            for event in watch.events(outbox.worker, tier.cache()) {
                 outbox.send(Event::Tier(watch.key, event));
             }
             for (volume, run) in self.newly_lost.drain(..) {
