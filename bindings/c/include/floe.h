@@ -277,7 +277,7 @@ typedef struct floe_hybrid_figures {
   uint64_t declined_over_budget;
   // Objects not written to flash because they were requested too seldom.
   uint64_t declined_unpopular;
-  // Objects not written to flash because writes cost the reads too much.
+  // Objects not written to flash because writes slowed reads too much.
   uint64_t declined_write_cost;
   // Objects not written to flash because the objects in use fit into memory.
   uint64_t declined_fits_memory;

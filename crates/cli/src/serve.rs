@@ -108,7 +108,7 @@ pub(crate) fn attach(AttachArguments { arguments }: AttachArguments) -> Result<(
     let source = source.attached();
     let config = source.config()?;
     if !config.volume.iter().any(|volume| volume.reach().is_local()) {
-        let problem = "no volume of the file is to be attached: give one attach = \"ublk\"";
+        let problem = "no volume of the file has attach = \"ublk\"";
         return Err(CliError::usage(problem));
     }
     serve(config, print_config, consent, log_format)

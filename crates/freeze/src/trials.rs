@@ -613,8 +613,10 @@ impl Proof {
             && let Some(look) = LOOKS.iter().position(|&look| look == merged)
         {
             let found = self.found(PROOF_RISK / LOOKS.len() as f64);
-            let numbers =
-                found.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
+            let numbers = found.map_or_else(
+                || "too few requests were measured".to_owned(),
+                |found| found.to_string(),
+            );
             match found {
                 Some(found) if found.is_gain(0.0) => return Course::Pays(found),
                 Some(found) if found.gain > 0.0 && look + 1 < LOOKS.len() => {}

@@ -118,7 +118,7 @@ const FIGURES: &[Figure] = figures! {
         "Objects not written to flash because they were requested too seldom.",
         |it| it.flash.declined_unpopular;
     Counter "declined_total" { reason: "write_cost" } "declined_write_cost",
-        "Objects not written to flash because writes cost the reads too much.",
+        "Objects not written to flash because writes slowed reads too much.",
         |it| it.flash.declined_write_cost;
     Counter "declined_total" { reason: "fits_memory" } "declined_fits_memory",
         "Objects not written to flash because the objects in use fit into memory.",

@@ -105,7 +105,7 @@ pub struct FlashStats {
     pub declined_over_budget: u64,
     /// Objects not written to flash because they were requested too seldom.
     pub declined_unpopular: u64,
-    /// Objects not written to flash because writes cost the reads too much.
+    /// Objects not written to flash because writes slowed reads too much.
     pub declined_write_cost: u64,
     /// Objects not written to flash because the objects in use fit into memory.
     pub declined_fits_memory: u64,

@@ -220,7 +220,7 @@ impl Policy {
     pub fn network(&self, service: &Service, setting: &Setting) -> Result<Network, ModelError> {
         share("the hit ratio", setting.hit_ratio)?;
         time("the disk's time", setting.disk_us)?;
-        time("the time computed besides", setting.compute_us)?;
+        time("the time of computing", setting.compute_us)?;
         share("the frozen share", setting.frozen.unwrap_or(0.0))?;
         share("the share of marks that are written", setting.written)?;
         let q = self.q(service, setting.q);

@@ -261,7 +261,7 @@ fn replacement(
     }
     if dirty_bytes > 0 {
         tracing::warn!(
-            "{} that only the old cache had are discarded, as --discard-dirty says",
+            "{} of dirty data of the old cache are discarded, as --discard-dirty says",
             Bytes(dirty_bytes)
         );
     }

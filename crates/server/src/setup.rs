@@ -148,7 +148,7 @@ impl AdminSetup {
 /// Returns a random key for the live page if `write` allows changes there.
 fn page_key(write: bool) -> Result<Option<PageKey>, String> {
     let key = write.then(PageKey::draw).transpose();
-    key.map_err(|error| format!("no random numbers: {error}"))
+    key.map_err(|error| format!("cannot get random numbers: {error}"))
 }
 
 /// Returns the folders of the files among these devices. Disks are left out, because all of them

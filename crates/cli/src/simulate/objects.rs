@@ -170,7 +170,9 @@ fn latency(arguments: &Arguments) -> Result<Option<Latency>, CliError> {
     let insert_us = arguments.insert_us.unwrap_or(0.0);
     for (name, time) in [("--hit-us", hit_us), ("--miss-us", miss_us), ("--insert-us", insert_us)] {
         if !(time >= 0.0 && time.is_finite()) {
-            return Err(CliError::usage(format!("{name} {time} is not a time of at least 0")));
+            return Err(CliError::usage(format!(
+                "{name} must be a time of at least 0, not {time}"
+            )));
         }
     }
     Ok(Some(Latency { hit_us, miss_us, insert_us }))

@@ -273,7 +273,7 @@ impl Shared {
                 () => "out",
             };
             // A half may have to leave because of another one.
-            let stale = (kind == "out").then(|| "it lacks what was written last".to_owned());
+            let stale = (kind == "out").then(|| "it lacks the last writes".to_owned());
             let error = half.error.clone().or(stale).filter(|_| kind != "in-sync");
             let (name, mended_bytes) = (half.name.clone(), half.mended_bytes);
             HalfStatus { name, state: kind, error, mended_bytes }

@@ -95,7 +95,7 @@ impl Witness for ImageWitness {
     fn read(&self, mirror: &[u8; 16]) -> io::Result<Option<Generation>> {
         let Some(text) = self.0.note(&key(mirror))? else { return Ok(None) };
         let damaged = || {
-            let message = format!("rbd:{} has {text:?} as a generation", self.0.name());
+            let message = format!("rbd:{}: {text:?} is not a generation", self.0.name());
             io::Error::new(io::ErrorKind::InvalidData, message)
         };
         Generation::parse(&text).ok_or_else(damaged).map(Some)

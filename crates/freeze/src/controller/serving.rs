@@ -223,8 +223,8 @@ impl Controller {
         let found = by_hits
             .filter(|found| found.is_loss(0.0))
             .or_else(|| self.baseline.difference(&suspect.means));
-        let numbers =
-            found.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
+        let numbers = found
+            .map_or_else(|| "too few requests were measured".to_owned(), |found| found.to_string());
         if found.is_some_and(|found| !found.is_loss(0.0)) {
             self.phases.forgive();
             self.baseline.replace_pool();
@@ -255,7 +255,8 @@ impl Controller {
             };
         }
         let Some(now) = now else {
-            let reason = "too little was seen to tell whether freezing is slower".to_owned();
+            let reason =
+                "too few requests were measured to tell whether freezing is slower".to_owned();
             return self.give_up_merged(reason);
         };
         self.schedule.put_off_recheck(self.now);

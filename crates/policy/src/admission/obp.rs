@@ -106,7 +106,7 @@ impl RegisteredAdmission for Obp {
             "half-life",
             1 << 18,
             1..=1 << 50,
-            "operations after which earlier ones count half",
+            "number of operations after which older ones count half",
         ),
         Parameter::count("bytes", 0, 0..=1, "whether bytes count instead of blocks"),
         Parameter {

@@ -280,7 +280,7 @@ impl ServerConfig {
     fn validate_flush_interval(&mut self, mode: WriteMode) -> Result<(), Wrong> {
         let problem = match self.serving.flush_interval {
             Some(_) if !self.keeps_writes() => format!(
-                "flush-interval is for write = back or only and for memory-write = back; here \
+                "flush-interval applies to write = back or only, and to memory-write = back; here \
                  write is {mode}"
             ),
             Some(Interval(Duration::ZERO)) => "flush-interval: 0s is too short; without write = \

@@ -370,9 +370,7 @@ impl fmt::Display for Difference {
             Self::Alone => f.write_str("a tier that may hold newer data of it is missing"),
             Self::Apart => f.write_str("it was served through some of the tiers without others"),
             Self::Without => f.write_str("it was served without this cache since"),
-            Self::Content => {
-                f.write_str("it was changed while no server was there, or is another disk")
-            }
+            Self::Content => f.write_str("it was changed while no server ran, or is another disk"),
         }
     }
 }
@@ -470,7 +468,7 @@ pub enum StartError {
         left_bytes: u64,
     },
     /// The cache device does not return the superblock just written to it.
-    #[error("what was written to it is not there")]
+    #[error("data that was written to it is missing")]
     Forgets,
     /// Waiting for completions on the ring failed.
     #[error("waiting for I/O failed: {0}")]

@@ -273,7 +273,7 @@ pub(super) fn lost(volume: &str, dirty_bytes: u64) {
     if dirty_bytes > 0 {
         tracing::warn!(
             volume,
-            "{} that only the cache had are discarded, as --discard-dirty says",
+            "{} of dirty data are discarded, as --discard-dirty says",
             Bytes(dirty_bytes)
         );
     }

@@ -280,7 +280,7 @@ pub(super) const WEIGHT: Parameter = Parameter {
     name: "weight",
     of: Type::Weight,
     default: "1",
-    about: "how often this part's turn comes",
+    about: "relative number of turns of this part",
 };
 
 /// Parameters that a part of a mix accepts besides its generator's own.

@@ -262,7 +262,7 @@ impl Generate for Uniform {
 
 pub(super) static DRIFT: Entry = Entry {
     name: "drift",
-    about: "Zipf's law whose ranks move on to other keys",
+    about: "Zipf's law whose popular keys change over time",
     parameters: &[
         KEYS,
         THETA,
@@ -270,13 +270,13 @@ pub(super) static DRIFT: Entry = Entry {
             name: "shift",
             of: Type::Count,
             default: "1",
-            about: "by how many keys ranks move",
+            about: "number of keys by which the ranks shift",
         },
         Parameter {
             name: "every",
             of: Type::Count,
             default: "1000",
-            about: "requests between two moves",
+            about: "requests between two shifts",
         },
     ],
     chooses_ops: false,
