@@ -49,7 +49,7 @@ pub struct Section {
     pub lead: String,
     /// Name and text of a file to copy from the page.
     pub file: Option<(String, String)>,
-    /// Table of the main results, before the charts.
+    /// Table of the main results, after the first chart.
     pub summary: Option<Table>,
     /// Charts of the section, the most informative first.
     pub charts: Vec<Chart>,
@@ -138,7 +138,7 @@ const ROWS_UNFOLDED: usize = 60;
 
 /// Returns the report as an HTML page.
 pub fn html(report: &Report) -> String {
-    let title = escaped(&report.title);
+    let title = escaped(without_folders(&report.title));
     let mut page = format!(
         concat!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n",
@@ -156,12 +156,17 @@ pub fn html(report: &Report) -> String {
     if report.sections.len() > 1 {
         page.push_str("<nav><p>");
         for (at, section) in report.sections.iter().enumerate() {
-            page.push_str(&format!("<a href=\"#s{at}\">{}</a> ", escaped(&section.heading)));
+            let heading = escaped(without_folders(&section.heading));
+            page.push_str(&format!("<a href=\"#s{at}\">{heading}</a> "));
         }
         page.push_str("</p></nav>\n");
     }
     for (at, section) in report.sections.iter().enumerate() {
-        page.push_str(&in_section(at, section));
+        let heading = match section.heading == report.title {
+            true => String::new(), // the page's heading says it
+            false => format!("<h2>{}</h2>\n", escaped(without_folders(&section.heading))),
+        };
+        page.push_str(&format!("<section id=\"s{at}\">\n{heading}{}", in_section(section)));
     }
     page.push_str(&format!(
         "<footer>floe {}</footer>\n</body>\n</html>\n",
@@ -170,17 +175,23 @@ pub fn html(report: &Report) -> String {
     page
 }
 
-fn in_section(at: usize, section: &Section) -> String {
-    let mut out = format!("<section id=\"s{at}\">\n<h2>{}</h2>\n", escaped(&section.heading));
-    out.push_str(&format!("<p>{}</p>\n", escaped(&section.lead)));
+/// Returns a heading without the folders of the file name that it begins with, if it does.
+fn without_folders(heading: &str) -> &str {
+    let name = heading.split(' ').next().unwrap_or(heading);
+    match name.rfind('/') {
+        Some(at) if at + 1 < name.len() => &heading[at + 1..],
+        _ => heading,
+    }
+}
+
+fn in_section(section: &Section) -> String {
+    let mut out = format!("<p>{}</p>\n", escaped(&section.lead));
     if let Some((name, text)) = &section.file {
         let lines: Vec<String> = text.trim_end().lines().map(escaped).collect();
         let (name, text) = (escaped(name), lines.join("\n"));
         out.push_str(&format!("<h3>{name}</h3>\n<pre><code>{text}\n</code></pre>\n"));
     }
-    if let Some(summary) = &section.summary {
-        out.push_str(&in_table(summary));
-    }
+    let mut summary = section.summary.as_ref().map_or(String::new(), in_table);
     for chart in &section.charts {
         out.push_str(&format!(
             "<h3>{}</h3>\n<p>{}</p>\n",
@@ -189,7 +200,9 @@ fn in_section(at: usize, section: &Section) -> String {
         ));
         out.push_str(&format!("<figure>{}</figure>\n", svg(chart, &section.heading)));
         out.push_str(&legend(chart));
+        out.push_str(&std::mem::take(&mut summary));
     }
+    out.push_str(&summary);
     if let Some(figures) = &section.figures {
         let open = if figures.rows() <= ROWS_UNFOLDED { " open=\"open\"" } else { "" };
         let caption = escaped(&figures.caption);

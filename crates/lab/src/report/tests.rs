@@ -110,6 +110,21 @@ fn the_page_is_well_formed_and_names_every_policy_and_size() {
 }
 
 #[test]
+fn the_first_chart_stands_before_the_table_and_folders_are_left_out() {
+    let outcomes = [outcome("in/a folder/t.csv", "lru", 10, 0.5), outcome("b", "lru", 10, 0.4)];
+    let mut report = of(&outcomes);
+    report.title = "in/folders/t.csv replayed".to_owned();
+    report.sections[0].heading = "in/folders/t.csv".to_owned();
+    report.sections[0].summary = report.sections[0].figures.clone();
+    let page = html(&report);
+    check_form(&page);
+    assert!(page.contains("<h1>t.csv replayed</h1>") && page.contains("<h2>t.csv</h2>"), "{page}");
+    let body = page.split_once("<section").expect("a section").1;
+    let at = |tag: &str| body.find(tag).expect("it is there");
+    assert!(at("<figure") < at("<table"), "{body}");
+}
+
+#[test]
 fn the_page_refers_to_nothing_outside_itself() {
     let page = page(&several());
     for outside in ["http:", "https:", "src=", "url(", "@import", "<link", "<script", "xmlns"] {
