@@ -74,30 +74,43 @@ function dirtyBytes(points) {
   return [...memory, ...byTier((tier) => tier.dirty_bytes, "")(points)];
 }
 
-const CHARTS = [
-  { title: "Requests", format: perSecond,
-    series: lines(["reads", (it) => it.read.rate], ["writes", (it) => it.write.rate]) },
-  { title: "Throughput", format: bytesPerSecond, bytes: true,
-    series: lines(["reads", (it) => it.read.bytes], ["writes", (it) => it.write.bytes]) },
-  { title: "Hit ratio", note: "of the requests in each interval", format: percent, top: 1,
-    series: hitRatios },
-  { title: "Read latency", format: micros, log: true, series: latencies((it) => it.read) },
-  { title: "Write latency", format: micros, log: true, series: latencies((it) => it.write) },
-  { title: "Read latency by tier", format: micros, log: true, series: byPlace },
-  { title: "Dirty data", format: bytes, bytes: true, series: dirtyBytes },
-  { title: "Requests by volume", format: perSecond,
-    series: byVolume((it) => it.reads + it.writes) },
-  { title: "Read hits by volume", format: percent, top: 1,
-    series: byVolume((it) => it.read_hit_ratio) },
-  { title: "Throughput by volume", format: bytesPerSecond, bytes: true,
-    series: byVolume((it) => it.read_bytes + it.write_bytes) },
-  { title: "Read latency by volume, p99", format: micros, log: true,
-    series: byVolume((it) => present(it.read.p99_us)) },
-  { title: "Read latency by volume, median", format: micros, log: true,
-    series: byVolume((it) => present(it.read.p50_us)) },
-  { title: "Write latency by volume, p99", format: micros, log: true,
-    series: byVolume((it) => present(it.write.p99_us)) },
-].map((spec) => new Chart(spec));
+// Charts by the element that shows them.
+const CHARTS = Object.entries({
+  "traffic-charts": [
+    { title: "Requests", format: perSecond,
+      series: lines(["reads", (it) => it.read.rate], ["writes", (it) => it.write.rate]) },
+    { title: "Throughput", format: bytesPerSecond, bytes: true,
+      series: lines(["reads", (it) => it.read.bytes], ["writes", (it) => it.write.bytes]) },
+    { title: "Hit ratio", note: "of the requests in each interval", format: percent, top: 1,
+      series: hitRatios },
+  ],
+  "latency-charts": [
+    { title: "Read latency", format: micros, log: true, series: latencies((it) => it.read) },
+    { title: "Write latency", format: micros, log: true, series: latencies((it) => it.write) },
+    { title: "Read latency by tier", format: micros, log: true, series: byPlace },
+  ],
+  "volume-charts": [
+    { title: "Requests by volume", format: perSecond,
+      series: byVolume((it) => it.reads + it.writes) },
+    { title: "Read hits by volume", format: percent, top: 1,
+      series: byVolume((it) => it.read_hit_ratio) },
+    { title: "Throughput by volume", format: bytesPerSecond, bytes: true,
+      series: byVolume((it) => it.read_bytes + it.write_bytes) },
+    { title: "Read latency by volume, p99", format: micros, log: true,
+      series: byVolume((it) => present(it.read.p99_us)) },
+    { title: "Read latency by volume, median", format: micros, log: true,
+      series: byVolume((it) => present(it.read.p50_us)) },
+    { title: "Write latency by volume, p99", format: micros, log: true,
+      series: byVolume((it) => present(it.write.p99_us)) },
+  ],
+  "dirty-charts": [
+    { title: "Dirty data over time", format: bytes, bytes: true, series: dirtyBytes },
+  ],
+}).flatMap(([place, specs]) => specs.map((spec) => {
+  const chart = new Chart(spec);
+  byId(place).append(chart.figure);
+  return chart;
+}));
 
 function showTiles(point, status) {
   const tile = (name, value, more) => [
@@ -245,9 +258,30 @@ function showVolumes(point, status) {
     table("Volumes", ["volume", "size", "access", "clients", "requests", "reads", "writes"], rows));
 }
 
+// Gains below this share are not worth a sentence, as in the server's own text.
+const NOTABLE = 0.005;
+
 function showAdvice(status) {
-  const text = status.advice?.text ?? "No advice: there were no reads recently.";
-  byId("advice").replaceChildren(element("p", {}, text));
+  const { advice } = status;
+  if (!advice) {
+    byId("advice").replaceChildren(element("p", {}, "No advice: there were no reads recently."));
+    return;
+  }
+  const busy = percent(advice.utilisation);
+  const gain = (share, what) => (known(share) && share > NOTABLE
+    ? [`${what} would serve ${percent(share)} more reads, by the model.`] : []);
+  const sentences = [
+    advice.past_p_star
+      ? "More hits would slow reads down: the lists of memory are what reads wait for."
+      : "More hits would not slow reads down.",
+    advice.tier === "cache"
+      ? `The server's threads were busy for ${busy} of the last ${duration(advice.seconds)}.`
+      : `The busiest list operation of memory is in use for ${busy} of the time, by the model.`,
+    ...gain(advice.frozen_gain, "Freezing all pages that hit (memory-freeze)"),
+    ...gain(advice.other_gain, `The policy ${advice.other_policy}, at the same hit ratio,`),
+  ];
+  byId("advice").replaceChildren(element("p", {}, sentences.join(" ")),
+    element("p", { class: "hint" }, advice.text));
 }
 
 function sayState(text, bad) {
@@ -346,7 +380,7 @@ function connect() {
 }
 
 buildAdminister();
-byId("charts").append(...CHARTS.map((chart) => chart.figure));
+document.querySelector("h1").textContent = `Floe on ${location.host}`;
 connect();
 setInterval(showAge, 1000);
 // So that an outage grows at the right end.
