@@ -60,7 +60,8 @@ pub(crate) struct Arguments {
     trace: String,
     #[command(flatten)]
     source: Source,
-    /// Requests in flight: as many all the time, or with --at recorded at most [default: 1, with
+    /// Requests in flight: this many all the time; with --at recorded, at most this many [default:
+    /// 1, with
     /// --at recorded 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     in_flight: Option<u32>,
@@ -168,8 +169,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let settings = arguments.source.config()?;
     if settings.memory.memory.is_some() {
         return Err(CliError::usage(
-            "memory applies to floe serve only; a replay has no memory \
-                                    tier, but --tier memory:SIZE",
+            "memory applies to floe serve only; in a replay give --tier memory:SIZE",
         ));
     }
     let prices = of_all(&arguments.price, settings.tiers().count())?;

@@ -29,8 +29,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Returns the settings with the volume as a block device of this machine. A settings file must
-    /// say that itself.
+    /// Returns the settings, with the volume attached as a block device. A settings file must say
+    /// that itself.
     pub(crate) fn attached(mut self) -> Self {
         self.volume.push(("attach".to_owned(), vec!["ublk".to_owned()]));
         self

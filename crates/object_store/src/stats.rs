@@ -54,7 +54,7 @@ pub struct Stats {
     pub pinned_bytes: u64,
     /// Bytes of requests under way.
     pub in_flight_bytes: u64,
-    /// Time from a request to its first byte, as it was learned.
+    /// Learned time from a request to its first byte.
     pub request_time: Duration,
     /// Bytes that one connection brings in a second, as it was learned.
     pub bytes_per_second: f64,

@@ -29,7 +29,7 @@ const NAMES: [&str; SEGMENTS_MAX] = [
     "segment 8",
 ];
 
-/// SLRU (`slru`): LRU in segments; a hit lifts an entry by one segment. LRU-like.
+/// SLRU (`slru`): LRU in segments; a hit moves an entry up by one segment. LRU-like.
 #[derive(Debug, Clone)]
 pub struct Slru {
     /// LRU list of each segment; segment 0 is the lowest.

@@ -159,7 +159,8 @@ impl FromStr for Lifetime {
             Some(factor) if is_factor => Ok(Self::Constructions(factor)),
             Some(seconds) => Ok(Self::Fixed(Duration::from_secs_f64(seconds))),
             None => Err(format!(
-                "`{text}` is not drift, a number of constructions as 20x, or of seconds"
+                "`{text}` is not a lifetime; write drift, a number of constructions such as 20x, \
+                 or of seconds"
             )),
         }
     }

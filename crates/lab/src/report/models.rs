@@ -69,7 +69,7 @@ fn section(policy: &str, curves: &[&(Vec<Line>, Star)]) -> Section {
     Section {
         file: None,
         heading: policy.to_owned(),
-        lead: "Throughput at each hit ratio, by the methods beside each other.".to_owned(),
+        lead: "Throughput at each hit ratio, computed by several methods.".to_owned(),
         summary: Some(stars(curves)),
         charts: curves.iter().enumerate().map(chart).collect(),
         figures: Some(figures(curves)),

@@ -122,9 +122,10 @@ impl Trace<'_> {
         let mut gaps = self.chart("gap-to-belady", "Gap to Belady", Unit::Points, &gap);
         gaps.y.label = "miss ratio above Belady’s".to_owned();
         gaps.series.retain(|series| series.look.is_some());
-        gaps.note = "What a policy that knew the future would still gain at the same size; lower \
-                     is better."
-            .to_owned();
+        gaps.note =
+            "Miss ratio above Belady's, which knows the future, at the same size; lower is \
+                     better."
+                .to_owned();
         if gaps.series.iter().any(|series| !series.points.is_empty()) {
             charts.push(gaps);
         }
