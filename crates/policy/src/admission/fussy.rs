@@ -184,7 +184,7 @@ impl RegisteredAdmission for Fussy {
             "tune",
             0,
             0..=1,
-            "whether measured times decide, instead of popular and patience",
+            "whether measured times decide; popular and patience then have no effect",
         ),
     ]);
 

@@ -106,7 +106,7 @@ impl Dirty {
     pub(crate) fn log(&self) {
         let (dirty_bytes, held_bytes) = (self.bytes(), self.held_bytes);
         match dirty_bytes + held_bytes {
-            0 => tracing::warn!("still ending, with nothing that kill -9 would lose"),
+            0 => tracing::warn!("still ending; kill -9 would lose nothing"),
             _ => tracing::warn!(
                 dirty_bytes,
                 held_bytes,
