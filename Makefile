@@ -59,6 +59,7 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences, p
 	scripts/house --check
 	scripts/check-paths
 	scripts/picture-demo --check
+	scripts/picture-results --check
 	scripts/check-results
 	scripts/check-licences
 	scripts/check-packages
