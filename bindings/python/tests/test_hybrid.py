@@ -317,7 +317,7 @@ def test_values_of_another_serializer_are_misses(path: pathlib.Path) -> None:
     with floe_cache.HybridCache(
         path, memory=MEMORY, flash=FLASH, serializer=json  # type: ignore[arg-type]
     ) as cache:
-        with pytest.raises(TypeError, match="dumps returns bytes, not str"):
+        with pytest.raises(TypeError, match="dumps must return bytes, not str"):
             cache["a"] = 1
 
 

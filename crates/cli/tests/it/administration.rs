@@ -258,9 +258,9 @@ fn settings_of_the_admin_interface_that_make_no_sense_are_refused() {
     refused(
         &serve(&["--admin-token-file", "x"]),
         2,
-        &["admin-token-file is for admin = HOST:PORT"],
+        &["admin-token-file applies to admin = HOST:PORT"],
     );
-    refused(&serve(&["--admin-hosts", "x"]), 2, &["admin-hosts is for admin = HOST:PORT"]);
+    refused(&serve(&["--admin-hosts", "x"]), 2, &["admin-hosts applies to admin = HOST:PORT"]);
     let tcp = ["--admin", "127.0.0.1:0"];
     refused(
         &serve(&[&tcp[..], &["--admin-token-file", "/no/file"]].concat()),

@@ -62,7 +62,7 @@ fn clean_copies_that_a_crash_found_half_overwritten_are_no_problem() {
     rot(&volume, &content[MIB + 4096..][..4096]);
     let (code, said, _) = offline(&volume, &["check"]);
     assert!(
-        code == Some(0) && said.contains("half overwritten when it ended, and are not used: 1"),
+        code == Some(0) && said.contains("left half overwritten, and that are not used: 1"),
         "{said}"
     );
     assert!(said.contains("no problems found"), "{said}");

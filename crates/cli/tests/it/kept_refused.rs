@@ -17,7 +17,7 @@ fn a_cache_of_another_volume_is_refused() {
     let volume = volume.with(&["--volume", "other", "--initialise", "--discard-dirty"]);
     let server = volume.serve();
     assert!(
-        server.log().contains("65536 bytes (64KiB) that only the old cache had"),
+        server.log().contains("65536 bytes (64KiB) of dirty data of the old cache"),
         "{}",
         server.log()
     );

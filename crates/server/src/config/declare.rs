@@ -274,7 +274,7 @@ impl<'de> Deserializer<'de> for Texts {
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, GivenError> {
         match self.0.first() {
             None => visitor.visit_bool(true),
-            Some(value) => Err(GivenError(format!("it needs a value, such as {value:?}"))),
+            Some(value) => Err(GivenError(format!("it takes no value, but {value:?} was given"))),
         }
     }
 

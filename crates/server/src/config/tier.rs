@@ -75,7 +75,8 @@ impl TierConfig {
                 sizes.filter(|_| part.starts_with(|first: char| first.is_ascii_digit()))
             {
                 return Err(format!(
-                    "block-sizes: join those of a tier by +, such as block-sizes={sizes}+{part}"
+                    "block-sizes: those of a tier are joined by +, such as \
+                     block-sizes={sizes}+{part}"
                 ));
             }
             let (name, value) = part
@@ -378,10 +379,10 @@ mod tests {
         for (text, said) in [
             ("memory:1MiB,write=back,write=back", "\"write\" is given twice"),
             ("memory:1MiB,volatile,volatile", "\"volatile\" is given twice"),
-            ("memory:1MiB,volatile=yes", "volatile: it has no value"),
+            ("memory:1MiB,volatile=yes", "volatile: it takes no value"),
             ("memory:1MiB,shards=few", "shards: `few` is not a whole number"),
             ("memory:1MiB,block-sizes=4KiB,64KiB", "joined by +, such as block-sizes=4KiB+64KiB"),
-            ("memory:1MiB,colour=red", "of a tier there are also write=MODE"),
+            ("memory:1MiB,colour=red", "a tier also has write=MODE"),
         ] {
             let problem = TierConfig::parse(text).unwrap_err();
             assert!(problem.contains(said), "{text}: {problem}");

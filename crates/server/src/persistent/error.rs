@@ -468,7 +468,7 @@ pub enum StartError {
         left_bytes: u64,
     },
     /// The cache device does not return the superblock just written to it.
-    #[error("data that was written to it is missing")]
+    #[error("it does not return data that was just written to it")]
     Forgets,
     /// Waiting for completions on the ring failed.
     #[error("waiting for I/O failed: {0}")]

@@ -151,7 +151,7 @@ fn what_is_wrong_with_a_tier_is_named_by_its_number_and_its_line() {
         (
             "cache = 'memory:4MiB'\n[[tier]]\ncache = 'memory:4MiB'\ndirty-max = '5%'",
             5,
-            "tier 2: dirty-max is for",
+            "tier 2: dirty-max applies to",
         ),
         (
             "cache = 'file:x,size=4MiB'\n[[tier]]\ncache = 'file:x,size=4MiB'",
