@@ -8,17 +8,16 @@ use clap::Args;
 use comfy_table::Table;
 use floe_block::WriteMode;
 use floe_device::Medium;
-use floe_lab::advise::{Advice, AdviseError, Question, Trial, Workload, advise};
-use floe_lab::report::advice_report;
+use floe_lab::advise::objects::{advise_objects, sizes_for};
+use floe_lab::advise::{Advice, AdviseError, Goal, Question, Trial, Workload, advise};
+use floe_lab::report::{advice_report, hybrid_report};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::error::{CliError, OrFail};
 use crate::output;
-use crate::simulate::WriteArguments;
+use crate::simulate::{Objects, WriteArguments, print_hybrids};
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use floe_server::config::Bytes;
-
-mod objects;
 
 /// Number of requests of a trace that are held in memory, unless --limit says otherwise.
 const LIMIT: u64 = 2_000_000;
@@ -28,16 +27,23 @@ Examples:
   floe advise disk.vscsi --backing hdd --cache nvme
   floe advise disk.vscsi --backing cloud --cache nvme=10GiB --write through,around
   floe advise src1_0.csv.gz --backing hdd --cache sata-ssd --price 0.08 --report advice.html
+  floe advise disk.vscsi --backing hdd --cache nvme --goal p99.9
   floe advise zipf:keys=100000,requests=100000,block=4KiB --backing hdd --cache nvme --json
   floe advise objects.csv --objects --report advice.html
 
 Replays the trace in virtual time with many settings, on all cores: sizes and write modes, then
 block sizes, policies and admissions. Each round keeps the best of the one before, and the last
-replays the whole trace. The best has the shortest mean time of a request; of sizes within 5 % the
-smallest is chosen. write = back keeps written data in the cache alone until it is cleaned: without
---write through,around only choose it where the cache's device is as safe as the volume. No size is
-larger than what the trace touches, in blocks of 32 KiB. Terabytes a year follow the times in the
-trace; where it has none, they are not known.
+replays the whole trace. The best has the shortest mean time of a request, or what --goal says; of
+sizes within 5 % the smallest is chosen. The verdict names the means, p99 and p99.9 of reads and of
+writes that the recommended cache makes worse. write = back keeps written data in the cache alone
+until it is cleaned: without --write through,around only choose it where the cache's device is as
+safe as the volume. No size is larger than what the trace touches, in blocks of 32 KiB. Terabytes a
+year follow the times in the trace; where it has none, they are not known.
+
+Goals: p99 and p99.9 want the shortest time within which 99 or 99.9 % of the requests are answered,
+from settings that make it longer than on the bare volume neither for reads nor for writes. cost
+wants the smallest cache, and endurance the fewest bytes written to it, of the settings with three
+quarters of the gain of the fastest ones.
 
 With --objects, simulates floe::hybrid with 1, 3 and 10 % of what the trace touches as memory, and
 10, 25, 50 and 100 % as flash. The best is the least memory, and then the least flash, whose hits
@@ -56,13 +62,18 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "MEDIUM[=SIZE]", required_unless_present = "objects")]
     cache: Option<CacheMedium>,
     /// Advise on the memory and the flash of a cache of objects (floe::hybrid) instead
-    #[arg(long, conflicts_with_all = ["backing", "cache", "write", "in_flight", "limit", "price"])]
+    #[arg(long, conflicts_with_all = [
+        "backing", "cache", "goal", "write", "in_flight", "limit", "price",
+    ])]
     objects: bool,
     /// Size of every object of a trace of keys without sizes, with --objects
     #[arg(long, value_name = "SIZE", requires = "objects")]
     object_size: Option<Bytes>,
     #[command(flatten)]
     writes: WriteArguments,
+    /// The measure to choose by: mean, p99, p99.9, cost or endurance
+    #[arg(long, value_name = "GOAL", default_value_t)]
+    goal: Goal,
     /// Write modes to choose from
     #[arg(long, value_name = "MODE", value_delimiter = ',', default_value = "through,around,back",
           value_parser = write_mode)]
@@ -144,7 +155,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             arguments.writes.need("--objects")?;
             advise_blocks(arguments, backing, cache)
         }
-        _ => objects::run(arguments),
+        _ => advise_on_objects(arguments),
     }
 }
 
@@ -157,6 +168,7 @@ fn advise_blocks(
     let workload = read(arguments)?;
     let question = Question {
         trace: trace.clone(),
+        goal: arguments.goal,
         backing: backing.to_owned(),
         cache: cache.medium.clone(),
         cache_bytes: cache.bytes,
@@ -189,6 +201,40 @@ fn advise_blocks(
     Ok(())
 }
 
+/// Advises on the memory and the flash of a cache of objects.
+fn advise_on_objects(arguments: &Arguments) -> Result<(), CliError> {
+    let trace = &arguments.trace;
+    let mut objects = Objects::read(trace, &arguments.open, arguments.object_size)?;
+    let requests = objects.stream.keys.len() as u64;
+    let warmup = requests * u64::from(arguments.warmup) / 100;
+    objects.stream.count_from(warmup as usize, None);
+    let footprint_bytes = objects.stream.footprint;
+    let results =
+        objects.simulate(trace, &sizes_for(footprint_bytes), arguments.writes.settings())?;
+    let advice = advise_objects(trace, footprint_bytes, results);
+    let untried = || CliError::failure(format!("{trace}: no setting could be tried"));
+    let advice = advice.ok_or_else(untried)?;
+    output::write_report(arguments.report.as_deref(), None, |command| {
+        let title = format!("{trace}: memory and flash for it");
+        let mut report = hybrid_report(&title, command, &advice.simulations);
+        if let Some(section) = report.sections.first_mut() {
+            section.lead = [&[advice.verdict.clone()][..], &advice.warnings].concat().join(" ");
+        }
+        report
+    })?;
+    if arguments.json {
+        return output::json_line(&advice).or_failure();
+    }
+    output::say!("{}\n", wrapped(&advice.verdict));
+    print_hybrids(&advice.simulations);
+    let touched = output::bytes(advice.footprint_bytes);
+    output::say!("\n{requests} requests touch {touched}; the first {warmup} do not count.");
+    for warning in &advice.warnings {
+        output::say!("\n{}", wrapped(&format!("Warning: {warning}")));
+    }
+    Ok(())
+}
+
 /// Reads the trace into memory.
 fn read(arguments: &Arguments) -> Result<Workload, CliError> {
     let path = &arguments.trace;
@@ -216,12 +262,9 @@ fn read(arguments: &Arguments) -> Result<Workload, CliError> {
 }
 
 fn print(advice: &Advice) {
-    output::say!("{}\n", wrapped(&advice.verdict));
+    output::say!("{}\n", wrapped(&advice.verdict.text));
     output::print_table(&table(advice));
-    if let Some(safe) = &advice.without_write_back {
-        let time = output::microseconds(safe.mean_us);
-        let text =
-            format!("Without write-back, {} is best, with a mean of {time}.", safe.candidate);
+    for text in advice.alternatives() {
         output::say!("\n{}", wrapped(&text));
     }
     let of_them = match advice.coarse_requests < advice.requests {
@@ -239,7 +282,7 @@ fn print(advice: &Advice) {
     for warning in &advice.warnings {
         output::say!("\n{}", wrapped(&format!("Warning: {warning}")));
     }
-    match &advice.toml {
+    match &advice.verdict.toml {
         Some(toml) => output::say!("\nfloe.toml:\n\n{}", toml.trim_end()),
         None => output::say!("\nNo floe.toml is recommended."),
     }
@@ -258,7 +301,9 @@ fn table(advice: &Advice) -> Table {
         ("blocks", Box::new(|t| range(&t.candidate.block_sizes))),
         ("evict", Box::new(|t| t.candidate.evict.clone())),
         ("admit", Box::new(|t| t.candidate.admit.clone())),
-        ("mean request", Box::new(|t| output::microseconds(t.mean_us))),
+        ("request mean", Box::new(|t| output::microseconds(t.mean_us))),
+        ("        p99", Box::new(|t| output::microseconds(t.p99_us))),
+        ("        p99.9", Box::new(|t| output::microseconds(t.p999_us))),
         ("read mean", Box::new(move |t| us(t.result.read_us_mean))),
         ("     p50", Box::new(move |t| us(t.result.read_us_p50))),
         ("     p99", Box::new(move |t| us(t.result.read_us_p99))),

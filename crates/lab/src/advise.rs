@@ -2,34 +2,40 @@
 //!
 //! [`Workload`] holds the trace, [`Candidate`] is a floe.toml, and [`advise`] searches: sizes and
 //! write modes first, then block sizes, policies and admissions, each combined with the best
-//! candidates of the round before. Rounds of a long trace replay its beginning; the last round
-//! replays all of it. Every trial is a replay in virtual time of a configuration that the server's
-//! own parser has read.
+//! candidates of the round before. The [`Goal`] says which are the best. Rounds of a long trace
+//! replay its beginning; the last round replays all of it. Every trial is a replay in virtual time
+//! of a configuration that the server's own parser has read.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::fmt::{self, Write};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use floe_block::{Config, Evict, Memory, WriteMode, format_size};
-use floe_server::config::ServerConfig;
+use floe_block::Evict;
 use floe_trace::{Error, Info, Kind, Op, Request, Stats};
 use hashbrown::HashSet;
 use serde::Serialize;
 
-use crate::replay::{
-    Fit, Layout, Pace, Plan, ReplayError, ReplayResult, Setup, Stage, Survey, Tier, Volume, run,
-};
+use self::trial::AUTOMATIC;
+use self::verdict::Judge;
+use crate::replay::{Fit, Layout, Pace, ReplayError, Setup, Stage, Survey, run};
 use crate::report::Unit;
 
 pub mod objects;
+mod trial;
+mod verdict;
+
+pub use self::trial::{Candidate, Trial};
+pub use self::verdict::{Goal, Harm, Verdict, harms};
 
 /// Trace, media and limits of a search for the best cache settings.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// Name of the trace.
     pub trace: String,
+    /// Measure by which settings are chosen.
+    pub goal: Goal,
     /// Medium of the volume.
     pub backing: String,
     /// Medium of the cache.
@@ -44,26 +50,6 @@ pub struct Question {
     pub writes: Vec<String>,
     /// Price of a gibibyte of cache, in any currency.
     pub price: Option<f64>,
-}
-
-/// Results of replaying a trace with candidate settings.
-#[derive(Debug, Clone, Serialize)]
-pub struct Trial {
-    /// Settings of the cache that was replayed.
-    pub candidate: Candidate,
-    /// Mean latency of a request in microseconds.
-    pub mean_us: f64,
-    /// Terabytes (10¹² bytes) written to the cache device in a year at the pace of the trace. For a
-    /// trace without times, the pace is that of the replay, whose volume is never idle.
-    pub written_tb_per_year: f64,
-    /// Drive writes per day: how often a day the whole capacity of the cache device is written, at
-    /// the pace of `written_tb_per_year`.
-    pub writes_per_day: f64,
-    /// Price of the cache; `None` where no price per gibibyte was given.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub price: Option<f64>,
-    /// All measurements of the replay.
-    pub result: ReplayResult,
 }
 
 /// Result of a search: the recommended configuration, and the trials it was chosen from.
@@ -82,15 +68,17 @@ pub struct Advice {
     pub footprint_in_cache_bytes: u64,
     /// Reasons to doubt the recommendation, a sentence each.
     pub warnings: Vec<String>,
-    /// The recommendation in one sentence.
-    pub verdict: String,
-    /// The recommended floe.toml; `None` where no cache makes requests at least 5 % faster.
-    pub toml: Option<String>,
+    /// The recommendation, and what it makes worse.
+    #[serde(flatten)]
+    pub verdict: Verdict,
     /// Trial of the best settings.
     pub best: Trial,
     /// Trial of the best settings that never hold dirty data; `None` where the best settings never
     /// do.
     pub without_write_back: Option<Trial>,
+    /// Trial of the best settings that are worth a cache and make nothing worse than the bare
+    /// volume; `None` where the recommended settings are so, or no settings are.
+    pub harmless: Option<Trial>,
     /// Trial of the default settings, with a cache of the recommended size.
     pub default: Trial,
     /// Trial of the volume without a cache.
@@ -99,6 +87,22 @@ pub struct Advice {
     pub finalists: Vec<Trial>,
     /// Number of trials in all rounds.
     pub trials: usize,
+}
+
+impl Advice {
+    /// Returns the settings to use instead for another promise, a sentence each.
+    pub fn alternatives(&self) -> Vec<String> {
+        let told = |(words, trial): (&str, &Option<Trial>)| {
+            let trial = trial.as_ref()?;
+            let mean = Unit::Microseconds.value(trial.mean_us);
+            Some(format!("{words} {}, with a mean of {mean}.", trial.candidate))
+        };
+        let all = [
+            ("Best of those that make nothing worse:", &self.harmless),
+            ("Best without write-back:", &self.without_write_back),
+        ];
+        all.into_iter().filter_map(told).collect()
+    }
 }
 
 /// Errors of a search for settings.
@@ -120,164 +124,6 @@ pub enum AdviseError {
     /// The caller stopped the search.
     #[error("interrupted")]
     Interrupted,
-}
-
-impl Trial {
-    /// Returns whether the write rate per year follows the times of the trace, and not the pace of
-    /// the replay.
-    pub fn has_pace(&self) -> bool {
-        self.result.endurance.as_ref().is_none_or(|it| it.clock == "trace")
-    }
-}
-
-/// Block sizes that floe.toml leaves to the server.
-const AUTOMATIC: &str = "automatic";
-
-/// Settings of a cache, in the notation of floe.toml.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub struct Candidate {
-    /// Size of the cache in bytes.
-    pub cache_bytes: u64,
-    /// Write mode of the cache.
-    pub write: String,
-    /// Block sizes of the cache; `automatic` where the server chooses them.
-    pub block_sizes: String,
-    /// Eviction policy.
-    pub evict: String,
-    /// Admission policy.
-    pub admit: String,
-}
-
-impl Candidate {
-    /// Returns the server's default settings for a cache of `cache_bytes`.
-    pub fn default_of(cache_bytes: u64) -> Self {
-        Self {
-            cache_bytes,
-            write: WriteMode::default().to_string(),
-            block_sizes: AUTOMATIC.to_owned(),
-            evict: floe_block::Evict::default().to_string(),
-            admit: "always".to_owned(),
-        }
-    }
-
-    /// Returns settings that cache nothing, for the latency of the bare volume.
-    pub fn bare(cache_bytes: u64) -> Self {
-        Self { write: WriteMode::Pass.to_string(), ..Self::default_of(cache_bytes) }
-    }
-
-    /// Returns a floe.toml with these settings and devices. Settings at their defaults are left
-    /// out.
-    pub fn toml(&self, cache: &str, backing: &str) -> String {
-        let default = Self::default_of(self.cache_bytes);
-        let mut text = format!("cache = \"{cache}\"\n");
-        let size = format_size(self.cache_bytes);
-        for (name, value, default) in [
-            ("cache-size", &size, ""),
-            ("write", &self.write, &default.write),
-            ("block-sizes", &self.block_sizes, &default.block_sizes),
-            ("evict", &self.evict, &default.evict),
-            ("admit", &self.admit, &default.admit),
-        ] {
-            if value != default {
-                writeln!(text, "{name} = \"{value}\"").expect("text takes all");
-            }
-        }
-        write!(text, "\n[[volume]]\nname = \"floe\"\nbacking = \"{backing}\"\n")
-            .expect("text takes all");
-        text
-    }
-
-    /// Returns the plan of a replay on simulated media, and the server configuration it was made
-    /// from.
-    fn plan(
-        &self,
-        cache: &str,
-        backing: &str,
-        volume_bytes: u64,
-    ) -> Result<(Plan, ServerConfig), AdviseError> {
-        let size = format_size(self.cache_bytes);
-        let text = self.toml(
-            &format!("memory:{size},medium={cache}"),
-            &format!("memory:{volume_bytes},medium={backing}"),
-        );
-        let config = ServerConfig::from_text(&text).map_err(AdviseError::Config)?;
-        let tier = &config.first;
-        let tiers = vec![Tier {
-            config: Config { kept: false, ..tier.config(Memory::None, 0) },
-            most_dirty_bytes: tier.most_dirty_bytes(),
-            device: tier.cache().clone(),
-        }];
-        let volume = |volume: &floe_server::config::VolumeConfig| Volume {
-            name: volume.name().to_owned(),
-            spec: volume.backing().clone(),
-            read_only: false,
-        };
-        let volumes = config.volume.iter().map(volume).collect();
-        Ok((Plan { tiers, volumes }, config))
-    }
-}
-
-impl fmt::Display for Candidate {
-    /// Writes the size of the cache, followed by the settings that differ from the defaults.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let default = Self::default_of(self.cache_bytes);
-        write!(f, "{}, write {}", format_size(self.cache_bytes), self.write)?;
-        for (name, value, default) in [
-            ("blocks", &self.block_sizes, &default.block_sizes),
-            ("evict", &self.evict, &default.evict),
-            ("admit", &self.admit, &default.admit),
-        ] {
-            if value != default {
-                write!(f, ", {name} {value}")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Smallest relative gain in latency that counts as a difference.
-const MARGIN: f64 = 0.05;
-
-/// Returns the recommendation as a sentence, and the floe.toml if a cache is worth having.
-fn verdict(
-    question: &Question,
-    best: &Trial,
-    default: &Trial,
-    bare: &Trial,
-) -> (String, Option<String>) {
-    let us = |trial: &Trial| Unit::Microseconds.value(trial.mean_us);
-    let gain = |trial: &Trial| 1.0 - best.mean_us / trial.mean_us;
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-    if gain(bare) < MARGIN {
-        let margin = percent(gain(bare).max(0.0));
-        return (
-            format!(
-                "No cache pays: requests take {} on the bare volume, and the best cache gains \
-                 {margin}.",
-                us(bare)
-            ),
-            None,
-        );
-    }
-    let is_default = gain(default) < MARGIN;
-    let chosen = if is_default { default } else { best };
-    let beside = if is_default {
-        format!("the best settings gain {} more", percent(gain(default).max(0.0)))
-    } else {
-        format!("{} less than with the defaults ({})", percent(gain(default)), us(default))
-    };
-    let verdict = format!(
-        "With {} of {}{} a request takes {} on average instead of {} bare, {:.1} times as fast; \
-         {beside}.",
-        format_size(chosen.candidate.cache_bytes),
-        question.cache,
-        if is_default { " and the defaults" } else { "" },
-        us(chosen),
-        us(bare),
-        bare.mean_us / chosen.mean_us,
-    );
-    let disk = |name: &str| format!("file:/dev/disk/by-id/{name}");
-    (verdict, Some(chosen.candidate.toml(&disk("CACHE"), &disk("VOLUME"))))
 }
 
 /// Size in bytes of the smallest block that a cache has by default.
@@ -353,8 +199,9 @@ impl Workload {
         layout: &Layout,
         count: usize,
     ) -> Result<Trial, AdviseError> {
-        let (plan, config) =
-            candidate.plan(&question.cache, &question.backing, self.volume_bytes)?;
+        let (plan, config) = candidate
+            .plan(&question.cache, &question.backing, self.volume_bytes)
+            .map_err(AdviseError::Config)?;
         let stage = Stage::simulated(&plan, false)
             .map_err(|error| AdviseError::Config(error.to_string()))?;
         let warmup = (count as f64 * question.warmup) as usize;
@@ -369,25 +216,7 @@ impl Workload {
         let requests = &self.requests[..count];
         let result =
             run(&question.trace, requests.iter().copied().map(Ok), layout, &setup, stage, |_| ())?;
-        Ok(Trial::new(candidate, question, result))
-    }
-}
-
-impl Trial {
-    fn new(candidate: &Candidate, question: &Question, result: ReplayResult) -> Self {
-        let time = |count: u64, mean: Option<f64>| count as f64 * mean.unwrap_or_default();
-        let total_us =
-            time(result.reads, result.read_us_mean) + time(result.writes, result.write_us_mean);
-        let endurance = result.endurance.as_ref();
-        let gibibytes = candidate.cache_bytes as f64 / (1u64 << 30) as f64;
-        Self {
-            candidate: candidate.clone(),
-            mean_us: total_us / (result.reads + result.writes).max(1) as f64,
-            written_tb_per_year: endurance.map_or(0.0, |it| it.terabytes_per_year),
-            writes_per_day: endurance.map_or(0.0, |it| it.drive_writes_per_day),
-            price: question.price.map(|price| price * gibibytes),
-            result,
-        }
+        Ok(Trial::new(candidate, question.price, result))
     }
 }
 
@@ -405,9 +234,6 @@ const FEW_REQUESTS: usize = 10_000;
 
 /// Span of a trace in seconds below which a warning says that yearly figures are extrapolated.
 const SHORT_SECONDS: f64 = 3600.0;
-
-/// Ratio to the best mean latency up to which a smaller cache is preferred.
-const CLOSE: f64 = 1.05;
 
 const BLOCK_SIZES: [&str; 8] = [
     AUTOMATIC,
@@ -451,6 +277,7 @@ pub fn advise(
         done: AtomicUsize::new(0),
         expected: 0,
         known: HashMap::new(),
+        bare: HashMap::new(),
     };
     search.run()
 }
@@ -464,6 +291,8 @@ struct Search<'a> {
     expected: usize,
     /// Trials by settings and number of requests; `None` where the settings are impossible.
     known: HashMap<(Candidate, usize), Option<Trial>>,
+    /// Trials of the bare volume, by number of requests.
+    bare: HashMap<usize, Trial>,
 }
 
 impl Search<'_> {
@@ -481,6 +310,11 @@ impl Search<'_> {
             write: write.clone(),
             ..candidate.clone()
         };
+        let largest = *sizes.last().expect("there is a size to try");
+        for count in [coarse, all] {
+            let bare = self.reference(&Candidate::bare(largest), count)?;
+            self.bare.insert(count, bare);
+        }
         let first: Vec<Candidate> = sizes
             .iter()
             .flat_map(|&size| {
@@ -489,7 +323,8 @@ impl Search<'_> {
             })
             .collect();
         let ranked = self.round(&first, coarse)?;
-        let size = smallest_close(&ranked).ok_or_else(|| self.impossible(&first[0], coarse))?;
+        let close = self.judge(coarse).smallest_close(&ranked);
+        let size = close.ok_or_else(|| self.impossible(&first[0], coarse))?;
         let blocks = self.question.writes.iter().flat_map(|write| {
             BLOCK_SIZES.iter().map(move |blocks| Candidate {
                 block_sizes: (*blocks).to_owned(),
@@ -497,7 +332,7 @@ impl Search<'_> {
             })
         });
         let ranked = self.round(&blocks.collect::<Vec<_>>(), coarse)?;
-        let safest = ranked.iter().find(|trial| !keeps_writes(trial)).cloned();
+        let safest = ranked.iter().find(|trial| !trial.keeps_writes()).cloned();
         let evict = vary(&ranked, &policies, |candidate, evict| candidate.evict = evict);
         let ranked = self.round(&evict, coarse)?;
         let admissions: Vec<String> = ADMISSIONS.map(str::to_owned).into();
@@ -514,23 +349,37 @@ impl Search<'_> {
         }
         let writes = &self.question.writes;
         last.extend(writes.iter().map(|write| with_write(&Candidate::default_of(size), write)));
+        if self.question.goal.saves() {
+            // Their gain is what is kept most of, in the last round, too.
+            last.push(self.judge(coarse).fastest.candidate.clone());
+        }
         let finalists = self.round(&last, all)?;
-        let size = smallest_close(&finalists).unwrap_or(size);
+        let size = self.judge(all).smallest_close(&finalists).unwrap_or(size);
         let best = finalists.iter().find(|trial| trial.candidate.cache_bytes == size);
         let best = best.expect("a size comes from a trial").clone();
-        let mut reference = |candidate: Candidate| -> Result<Trial, AdviseError> {
-            let found = self.round(std::slice::from_ref(&candidate), all)?.pop();
-            found.ok_or_else(|| self.impossible(&candidate, all))
-        };
-        let default = reference(Candidate::default_of(size))?;
-        let bare = reference(Candidate::bare(size))?;
+        let default = self.reference(&Candidate::default_of(size), all)?;
         // Equal settings are the defaults, and nothing is gained by others within noise.
-        let best = if default.mean_us <= best.mean_us { default.clone() } else { best };
-        let without_write_back = match safest.filter(|_| keeps_writes(&best)) {
+        let best = match self.judge(all).compare(&default, &best) {
+            Ordering::Greater => best,
+            _ => default.clone(),
+        };
+        let without_write_back = match safest.filter(|_| best.keeps_writes()) {
             Some(safe) => self.safest(&safe, &best, &default, all)?,
             None => None,
         };
-        let (verdict, toml) = verdict(self.question, &best, &default, &bare);
+        let judge = self.judge(all);
+        let bare = judge.bare.clone();
+        let verdict = Verdict::new(&judge, &self.question.cache, &best, &default);
+        let harmless = match verdict.worse.is_empty() {
+            true => None,
+            false => finalists
+                .iter()
+                .chain(&without_write_back)
+                .chain([&default])
+                .filter(|trial| judge.pays(trial) && harms(trial, &bare).is_empty())
+                .min_by(|a, b| judge.compare(a, b))
+                .cloned(),
+        };
         Ok(Advice {
             trace: self.question.trace.clone(),
             requests: all as u64,
@@ -539,8 +388,8 @@ impl Search<'_> {
             footprint_in_cache_bytes: self.workload.footprint_in_cache_bytes(),
             warnings: self.warnings(&best),
             verdict,
-            toml,
             without_write_back,
+            harmless,
             best,
             default,
             bare,
@@ -550,7 +399,7 @@ impl Search<'_> {
     }
 
     /// Replays the candidate `safe`, which has no write-back, with its own eviction policy and with
-    /// that of `best`. Returns the fastest of both and of the defaults, if these have no
+    /// that of `best`. Returns the better one of both and of the defaults, if these have no
     /// write-back.
     fn safest(
         &mut self,
@@ -563,8 +412,9 @@ impl Search<'_> {
         let safe = Candidate { cache_bytes, ..safe.candidate.clone() };
         let other = Candidate { evict, ..safe.clone() };
         let mut trials = self.round(&[safe, other], count)?;
-        trials.extend((!keeps_writes(default)).then(|| default.clone()));
-        Ok(trials.into_iter().min_by(|a, b| a.mean_us.total_cmp(&b.mean_us)))
+        trials.extend((!default.keeps_writes()).then(|| default.clone()));
+        let judge = self.judge(count);
+        Ok(trials.into_iter().min_by(|a, b| judge.compare(a, b)))
     }
 
     /// Returns the cache sizes to try.
@@ -627,9 +477,43 @@ impl Search<'_> {
         trial.err().unwrap_or(AdviseError::Interrupted)
     }
 
+    /// Returns the judge of trials of the first `count` requests.
+    fn judge(&self, count: usize) -> Judge<'_> {
+        let bare = &self.bare[&count];
+        let known = self.known.iter().filter(|((_, of), _)| *of == count);
+        let trials = known.filter_map(|(_, trial)| trial.as_ref());
+        let fastest = trials.min_by(|a, b| {
+            // The map has no order: of equals, always the same is chosen.
+            let order = a.mean_us.total_cmp(&b.mean_us);
+            order.then_with(|| a.candidate.to_string().cmp(&b.candidate.to_string()))
+        });
+        Judge::new(self.question.goal, bare, fastest.unwrap_or(bare))
+    }
+
+    /// Returns the trial of one candidate.
+    fn reference(&mut self, candidate: &Candidate, count: usize) -> Result<Trial, AdviseError> {
+        self.replay_all(std::slice::from_ref(candidate), count)?;
+        let known = self.known.get(&(candidate.clone(), count)).cloned().flatten();
+        known.ok_or_else(|| self.impossible(candidate, count))
+    }
+
     /// Replays candidates without a known trial. Returns the trials of all possible candidates,
     /// best first.
     fn round(&mut self, candidates: &[Candidate], count: usize) -> Result<Vec<Trial>, AdviseError> {
+        self.replay_all(candidates, count)?;
+        let mut trials: Vec<Trial> = Vec::new();
+        for (at, candidate) in candidates.iter().enumerate() {
+            if !candidates[..at].contains(candidate) {
+                trials.extend(self.known.get(&(candidate.clone(), count)).cloned().flatten());
+            }
+        }
+        let judge = self.judge(count);
+        trials.sort_by(|a, b| judge.compare(a, b));
+        Ok(trials)
+    }
+
+    /// Replays candidates without a known trial, on all cores.
+    fn replay_all(&mut self, candidates: &[Candidate], count: usize) -> Result<(), AdviseError> {
         let mut wanted: Vec<&Candidate> = Vec::new();
         for candidate in candidates {
             let key = (candidate.clone(), count);
@@ -669,26 +553,8 @@ impl Search<'_> {
             };
             self.known.insert((candidate, count), trial);
         }
-        let trials = candidates.iter().filter_map(|candidate| {
-            self.known.get(&(candidate.clone(), count)).and_then(Clone::clone)
-        });
-        let mut trials: Vec<Trial> = trials.collect();
-        trials.sort_by(|a, b| a.mean_us.total_cmp(&b.mean_us));
-        trials.dedup_by(|a, b| a.candidate == b.candidate);
-        Ok(trials)
+        Ok(())
     }
-}
-
-/// Returns whether the cache of a trial may hold dirty data.
-fn keeps_writes(trial: &Trial) -> bool {
-    trial.candidate.write.parse::<WriteMode>().is_ok_and(WriteMode::keeps_writes)
-}
-
-/// Returns the smallest cache size with a mean latency within [`CLOSE`] of the best.
-fn smallest_close(ranked: &[Trial]) -> Option<u64> {
-    let best = ranked.first()?.mean_us;
-    let close = ranked.iter().filter(|trial| trial.mean_us <= best * CLOSE);
-    close.map(|trial| trial.candidate.cache_bytes).min()
 }
 
 /// Returns the best [`GO_ON`] candidates, each combined with every value of a setting.
@@ -709,37 +575,105 @@ fn vary(
 }
 
 #[cfg(test)]
-mod candidate_tests {
-    use super::*;
+mod tests {
+    use std::time::Duration;
 
-    #[test]
-    fn a_floe_toml_has_what_differs_and_the_server_reads_it() {
-        let mut candidate = Candidate::default_of(1 << 30);
-        let text = candidate.toml("file:/dev/fast", "file:/dev/slow");
-        assert!(!text.contains("evict") && !text.contains("write"), "{text}");
-        candidate.block_sizes = "4KiB,64KiB".to_owned();
-        candidate.evict = "s3-fifo:small=0.2".to_owned();
-        candidate.write = "back".to_owned();
-        candidate.admit = "second-access".to_owned();
-        let text = candidate.toml("file:/dev/fast", "file:/dev/slow");
-        let config = ServerConfig::from_text(&text).unwrap();
-        let tier = config.first.config(Memory::None, 0);
-        assert_eq!(tier.sizes.to_string(), candidate.block_sizes);
-        assert_eq!(tier.evict.to_string(), candidate.evict);
-        assert_eq!(tier.mode.to_string(), candidate.write);
-        assert_eq!(tier.gate.admission.to_string(), candidate.admit);
-        assert_eq!(tier.cache_bytes, 1 << 30);
+    use super::*;
+    use crate::replay::Latencies;
+
+    /// Returns the trial of a cache of `mib`, with these latencies: a number of requests and their
+    /// time in milliseconds each.
+    fn trial(mib: u64, reads: &[(u64, u64)], writes: &[(u64, u64)]) -> Trial {
+        let request = Request { time_ns: 0, key: 0, bytes: 4096, volume: 0, op: Op::Read };
+        let workload = Workload::read([Ok(request)].into_iter()).unwrap();
+        let question = Question {
+            trace: "trace".to_owned(),
+            goal: Goal::Mean,
+            backing: "hdd".to_owned(),
+            cache: "nvme".to_owned(),
+            cache_bytes: None,
+            in_flight: 1,
+            warmup: 0.0,
+            writes: vec!["back".to_owned()],
+            price: None,
+        };
+        let candidate = Candidate::default_of(mib << 20);
+        let layout = workload.layout().unwrap();
+        let mut result = workload.trial(&candidate, &question, &layout, 1).unwrap().result;
+        let latencies = |of: &[(u64, u64)]| {
+            let mut all = Latencies::default();
+            for &(count, ms) in of {
+                (0..count).for_each(|_| all.record(Duration::from_millis(ms)));
+            }
+            all
+        };
+        (result.read_latencies, result.write_latencies) = (latencies(reads), latencies(writes));
+        (result.reads, result.writes) =
+            (result.read_latencies.count(), result.write_latencies.count());
+        result.read_us_mean = result.read_latencies.mean_us();
+        result.write_us_mean = result.write_latencies.mean_us();
+        Trial::new(&candidate, None, result)
+    }
+
+    fn of_harms(trial: &Trial, bare: &Trial) -> Vec<String> {
+        harms(trial, bare).into_iter().map(|harm| harm.of).collect()
     }
 
     #[test]
-    fn defaults_are_those_of_the_server() {
-        let candidate = Candidate::default_of(1 << 30);
-        let (plan, config) = candidate.plan("nvme", "hdd", 1 << 30).unwrap();
-        let tier = &plan.tiers[0].config;
-        assert!(tier.adapts_fetches && candidate.block_sizes == AUTOMATIC);
-        assert_eq!(tier.evict.to_string(), candidate.evict);
-        assert_eq!(tier.mode.to_string(), candidate.write);
-        assert_eq!(tier.gate.admission.to_string(), candidate.admit);
-        assert_eq!(config.volume.len(), 1);
+    fn a_percentile_is_best_where_neither_reads_nor_writes_pay_for_it() {
+        let bare = trial(64, &[(2000, 10)], &[(2000, 10)]);
+        let uneven = trial(64, &[(1970, 1), (30, 12)], &[(2000, 1)]);
+        let even = trial(64, &[(2000, 8)], &[(2000, 8)]);
+        assert!(uneven.p99_us < even.p99_us && uneven.mean_us < even.mean_us);
+        assert_eq!(of_harms(&uneven, &bare), ["p99 of reads"]);
+        let judge = |goal| Judge::new(goal, &bare, &uneven);
+        assert_eq!(judge(Goal::Mean).compare(&uneven, &even), Ordering::Less);
+        assert_eq!(judge(Goal::P99).compare(&uneven, &even), Ordering::Greater);
+        assert!(judge(Goal::Mean).pays(&uneven) && !judge(Goal::P99).pays(&uneven));
+        let verdict = |goal, best| Verdict::new(&judge(goal), "nvme", best, &bare);
+        let text = verdict(Goal::Mean, &uneven).text;
+        assert!(text.contains(" It makes worse: the p99 of reads (12,00"), "{text}");
+        assert!(verdict(Goal::P99, &even).worse.is_empty());
+        let none = verdict(Goal::P99, &uneven);
+        assert!(none.text.starts_with("No cache pays") && none.toml.is_none(), "{}", none.text);
+    }
+
+    #[test]
+    fn percentiles_of_few_requests_are_not_compared() {
+        let bare = |count| trial(64, &[(count, 10)], &[]);
+        let slower = |count| trial(64, &[(count, 20)], &[]);
+        assert_eq!(of_harms(&slower(999), &bare(999)), ["mean of reads"]);
+        assert_eq!(of_harms(&slower(1000), &bare(1000)), ["mean of reads", "p99 of reads"]);
+        let of_all = ["mean of reads", "p99 of reads", "p99.9 of reads"];
+        assert_eq!(of_harms(&slower(10_000), &bare(10_000)), of_all);
+        assert!(of_harms(&bare(10_000), &bare(10_000)).is_empty());
+    }
+
+    #[test]
+    fn what_saves_has_to_keep_three_quarters_of_the_gain() {
+        let of = |mib, ms, written| {
+            let mut trial = trial(mib, &[(1000, ms)], &[]);
+            trial.result.cache_write_bytes = written;
+            trial
+        };
+        let bare = of(64, 100, 0);
+        let (fastest, small, tiny) = (of(64, 20, 500), of(32, 38, 900), of(16, 42, 100));
+        let best = |goal| {
+            let judge = Judge::new(goal, &bare, &fastest);
+            let all = [&fastest, &small, &tiny];
+            all.into_iter().min_by(|a, b| judge.compare(a, b)).unwrap().candidate.cache_bytes >> 20
+        };
+        assert_eq!([Goal::Mean, Goal::Cost, Goal::Endurance].map(best), [64, 32, 64]);
+        let judge = Judge::new(Goal::Cost, &bare, &fastest);
+        let text = Verdict::new(&judge, "nvme", &small, &tiny).text;
+        assert!(text.contains("keeps 77 % of the gain of the fastest settings (64MiB"), "{text}");
+    }
+
+    #[test]
+    fn goals_are_read_as_they_are_written() {
+        for name in ["mean", "p99", "p99.9", "cost", "endurance"] {
+            assert_eq!(name.parse::<Goal>().unwrap().to_string(), name);
+        }
+        assert!("p999".parse::<Goal>().unwrap_err().contains(&Goal::names()));
     }
 }

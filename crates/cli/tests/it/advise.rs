@@ -45,6 +45,40 @@ fn the_best_is_beside_defaults_and_bare_volume_and_the_server_reads_its_settings
 }
 
 #[test]
+fn a_goal_chooses_and_the_verdict_names_what_gets_worse() {
+    let zipf = "zipf:keys=4000,theta=0.9,read=0.6,block=4KiB,requests=4000";
+    let of = |goal: &str| {
+        let arguments = ["--backing", "hdd", "--cache", "nvme", "--write", "through,back"];
+        let advice = advice(&[&[zipf, "--goal", goal], &arguments[..]].concat());
+        assert_eq!(advice["goal"], goal);
+        advice
+    };
+    let figure = |trial: &Value, name: &str| trial["result"][name].as_f64().expect("a figure");
+    // 1,920 reads and 1,280 writes count: p99 is compared, p99.9 is not.
+    let latencies = [
+        ("mean of reads", "read_us_mean"),
+        ("p99 of reads", "read_us_p99"),
+        ("mean of writes", "write_us_mean"),
+        ("p99 of writes", "write_us_p99"),
+    ];
+    let is_worse =
+        |advice: &Value, name| figure(&advice["best"], name) > 1.05 * figure(&advice["bare"], name);
+    let mean = of("mean");
+    let named: Vec<&Value> =
+        mean["worse"].as_array().expect("a list").iter().map(|harm| &harm["of"]).collect();
+    for (of, name) in latencies {
+        assert_eq!(named.contains(&&Value::from(of)), is_worse(&mean, name), "{of}: {mean}");
+        let verdict = mean["verdict"].as_str().expect("a text");
+        assert_eq!(verdict.contains(of), is_worse(&mean, name), "{of}: {verdict}");
+    }
+    let p99 = of("p99");
+    assert!(!is_worse(&p99, "read_us_p99") && !is_worse(&p99, "write_us_p99"), "{p99}");
+    let size = |advice: &Value| advice["best"]["candidate"]["cache_bytes"].as_u64();
+    let cost = of("cost");
+    assert!(size(&cost) <= size(&mean), "{cost}");
+}
+
+#[test]
 fn a_given_size_and_given_write_modes_are_kept() {
     let arguments = [ZIPF, "--backing", "cloud", "--cache", "nvme=8MiB", "--write", "around"];
     let advice = advice(&arguments);

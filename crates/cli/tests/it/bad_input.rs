@@ -550,6 +550,7 @@ fn advice_that_cannot_be_given_is_refused() {
         good.csv --cache nvme --warmup 95           → --warmup | 95
         good.csv --cache nvme --limit 0             → --limit | 0
         good.csv --cache nvme --price=-1            → --price | -1
+        good.csv --cache nvme --goal fast           → --goal | fast | p99.9 | endurance
         good.csv --cache nvme=4KiB                  → --cache | too small | 256KiB
         ",
     );

@@ -523,8 +523,16 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    pub(super) fn record(&mut self, latency: Duration) {
+    pub(crate) fn record(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Returns the latencies of both, such as those of reads and of writes.
+    #[cfg(feature = "full")]
+    pub(crate) fn merged(&self, other: &Self) -> Self {
+        let mut all = self.clone();
+        all.0.add(&other.0).expect("all histograms have the same bounds");
+        all
     }
 
     /// Returns the number of latencies.
@@ -533,7 +541,7 @@ impl Latencies {
     }
 
     /// Returns the mean latency in microseconds; `None` without requests.
-    pub(super) fn mean_us(&self) -> Option<f64> {
+    pub(crate) fn mean_us(&self) -> Option<f64> {
         (self.count() > 0).then(|| self.0.mean() / 1e3)
     }
 

@@ -314,8 +314,10 @@ pub fn advice_report(command: &str, advice: &Advice) -> Report {
         command: command.to_owned(),
         sections: vec![Section {
             heading: advice.trace.clone(),
-            lead: [&[advice.verdict.clone()][..], &advice.warnings].concat().join(" "),
-            file: advice.toml.as_ref().map(|toml| ("floe.toml".to_owned(), toml.clone())),
+            lead: [&[advice.verdict.text.clone()][..], &advice.alternatives(), &advice.warnings]
+                .concat()
+                .join(" "),
+            file: advice.verdict.toml.as_ref().map(|toml| ("floe.toml".to_owned(), toml.clone())),
             summary: Some(trials_summary(&three)),
             charts: charts
                 .into_iter()
@@ -349,13 +351,14 @@ fn quantile_chart(name: &str, title: &str, three: &[(&str, &Trial); 3], of: Late
     }
 }
 
-const TRIAL_COLUMNS: [&str; 9] = [
+const TRIAL_COLUMNS: [&str; 10] = [
     "",
     "mean",
     "read p50",
     "read p99",
     "read p99.9",
     "write p99",
+    "write p99.9",
     "requests",
     "written a year",
     "memory",
@@ -387,6 +390,7 @@ fn trial_cells(name: &str, trial: &Trial) -> Vec<String> {
         us(result.read_us_p99),
         us(result.read_us_p999),
         us(result.write_us_p99),
+        us(result.write_us_p999),
         result.requests_per_second.map_or("–".into(), |rate| Unit::PerSecond.value(rate)),
         match trial.has_pace() {
             true => format!("{:.1} TB", trial.written_tb_per_year),

@@ -1,12 +1,13 @@
 //! Advice never goes beyond the trace that it is given.
 
-use floe_lab::advise::{Advice, AdviseError, Question, Workload, advise};
+use floe_lab::advise::{Advice, AdviseError, Goal, Question, Workload, advise};
 use floe_lab::report::{advice_report, html};
 use floe_trace::{Op, Request};
 
 fn question() -> Question {
     Question {
         trace: "trace".into(),
+        goal: Goal::Mean,
         backing: "hdd".into(),
         cache: "nvme".into(),
         cache_bytes: None,
@@ -66,7 +67,7 @@ fn doubtful_advice_says_so() {
     let sound = ask(&reads(7000, 1_000_000_000)).expect("advice");
     assert_eq!((&sound.warnings, sound.best.has_pace()), (&vec![], true));
     let page = html(&advice_report("floe advise", &sound));
-    let toml = sound.toml.expect("a cache pays");
+    let toml = sound.verdict.toml.expect("a cache pays");
     let text = toml.trim_end().replace('"', "&quot;");
     assert!(page.contains(&format!("<pre><code>{text}\n</code></pre>")), "{page}");
 }
