@@ -26,6 +26,7 @@ pub(crate) use objects::read_stream;
 
 mod hybrid;
 mod objects;
+mod prompts;
 
 const LISTS: &str = "`floe policies` lists all policies, `floe admissions` all admissions.";
 
@@ -48,6 +49,8 @@ Examples:
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json
   floe simulate objects.csv --memory 1GiB --flash 20GiB,100GiB,500GiB
   floe simulate zipf:keys=1000000 --object-size 4KiB --memory 5% --flash 20%,50%
+  floe simulate mooncake.jsonl --prefix --policy lru,fifo,s3-fifo --size 10%,50%
+  floe simulate bailian.jsonl.zst --prefix --policy lru --block-bytes 2MiB --size 10GiB
   floe simulate objects.csv --memory 1GiB --flash 100GiB --admission popularity \
                         --write-budget '1 DWPD'";
 
@@ -79,6 +82,13 @@ pub(crate) struct Arguments {
     object_size: Option<Bytes>,
     #[command(flatten)]
     writes: WriteArguments,
+    /// Simulate a cache of a language model's keys and values instead, over a trace of prompts
+    /// (Mooncake, Qwen-Bailian): a block is reused if all before it in the prompt are cached
+    #[arg(long, requires = "policy", conflicts_with_all = prompts::CONFLICTS)]
+    prefix: bool,
+    /// Bytes of a block of tokens, so that sizes may be in bytes, with --prefix
+    #[arg(long, value_name = "SIZE", requires = "prefix")]
+    block_bytes: Option<Bytes>,
     /// Cache sizes: objects (1000), bytes (64KiB) or shares of what the trace touches (10%); a,b,c
     /// or from..=to:step
     #[arg(long, value_name = "LIST", required_unless_present = "flash")]
@@ -178,6 +188,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         return hybrid::run(arguments, memory, flash);
     }
     arguments.writes.need("--flash")?;
+    if arguments.prefix {
+        return prompts::run(arguments);
+    }
     match arguments.blocks.is_empty() {
         true => objects::run(arguments),
         false => run_blocks(arguments),

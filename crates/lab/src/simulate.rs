@@ -13,6 +13,7 @@ pub mod hybrid;
 pub mod objects;
 pub mod operations;
 mod policy_loop;
+pub mod prompts;
 pub mod stream;
 
 /// Size in bytes of the blocks into which block traces are cut.

@@ -113,6 +113,7 @@ macro_rules! formats {
 
 mod binary;
 mod csv;
+mod prompts;
 mod rows;
 mod text;
 
@@ -131,6 +132,7 @@ formats! {
     rows: MSR;
     binary: ORACLE_GENERAL;
     text: PLAIN;
+    prompts: PROMPTS;
     rows: SPC;
     text: SRT;
     rows: SYSTOR, TENCENT, TWITTER;

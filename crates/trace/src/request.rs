@@ -48,7 +48,7 @@ pub struct Request {
     /// Length in bytes in block traces, size in bytes for objects, 1 for keys.
     pub bytes: u64,
     /// Number of the disk in a block trace, as in the trace, or in order of appearance where disks
-    /// have names; 0 in other traces.
+    /// have names. Number of the prompt in a trace of prompts, from 0. 0 in other traces.
     pub volume: u32,
     /// Operation: read, write or delete.
     pub op: Op,

@@ -494,3 +494,39 @@ fn caches_in_memory_and_on_flash_are_simulated() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.contains("on flash") && text.contains("DWPD"), "{text}");
 }
+
+/// Three prompts that begin alike, and one between that does not.
+const PROMPTS: &str = r#"{"timestamp": 0, "hash_ids": [1, 2, 3, 4]}
+{"timestamp": 1, "hash_ids": [9]}
+{"timestamp": 2, "hash_ids": [1, 2, 3, 4]}
+"#;
+
+#[test]
+fn prompts_reuse_their_longest_cached_prefix() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kv.jsonl");
+    std::fs::write(&file, PROMPTS).unwrap();
+    let file = file.to_str().unwrap();
+    let options = ["--prefix", "--policy", "lru", "--size", "8KiB", "--block-bytes", "2KiB"];
+    let found = outcomes(&[&[file][..], &options].concat());
+    let figures = |line: &Value| {
+        let field = |name: &str| line[name].as_u64().unwrap();
+        (field("size"), field("blocks"), field("recomputed"), field("behind_a_gap"))
+    };
+    let keeps: Vec<_> = found.iter().map(|line| line["keeps"].as_str().unwrap()).collect();
+    assert_eq!(keeps, ["tail", "head"]);
+    // Of the last prompt, block 1 was evicted, or block 4.
+    assert_eq!(found.iter().map(figures).collect::<Vec<_>>(), [(4, 9, 9, 3), (4, 9, 6, 0)]);
+
+    let refused = |arguments: &[&str], reason: &str| {
+        let output = floe(&[&["simulate"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(reason) && said.lines().count() == 1, "{said}");
+    };
+    let lru = ["--prefix", "--policy", "lru", "--size"];
+    refused(&[&[file][..], &lru, &["8KiB"]].concat(), "--block-bytes");
+    refused(&[&["zipf:keys=9"][..], &lru, &["4"]].concat(), "hash_ids");
+    let belady = ["--prefix", "--policy", "belady", "--size", "4"];
+    refused(&[&[file][..], &belady].concat(), "the next use of each block");
+}

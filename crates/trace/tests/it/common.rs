@@ -7,7 +7,7 @@ use floe_trace::{Error, Format, Kind, Op, OpenOptions, Request, Trace};
 use proptest::prelude::*;
 
 /// All formats whose requests [`encode`] can write.
-pub(crate) const FORMATS: [&str; 28] = [
+pub(crate) const FORMATS: [&str; 29] = [
     "adaptsize",
     "address",
     "alibaba",
@@ -27,6 +27,7 @@ pub(crate) const FORMATS: [&str; 28] = [
     "msr",
     "oracleGeneral",
     "plain",
+    "prompts",
     "spc",
     "srt",
     "ssdsim",
@@ -105,6 +106,7 @@ pub(crate) fn encode(format: &str, request: &Request, out: &mut Vec<u8>) {
             )
         }
         "plain" => format!("{key}\n"),
+        "prompts" => format!("{{\"timestamp\": {}, \"hash_ids\": [{key}]}}\n", s * 1000),
         "spc" => format!("{volume},{sector},{bytes},{letter},{s}.000000\n"),
         "ssdsim" => format!("{time_ns} {volume} {sector} {sectors} {}\n", u8::from(read)),
         "systor" => format!("{s}.000000000,0.25,{letter},{volume},{key},{bytes}\n"),
@@ -167,7 +169,15 @@ pub(crate) fn expected(format: &str, requests: &[Request]) -> Vec<Request> {
     let first_ns = requests.first().map_or(0, |request| request.time_ns);
     let kind = self::format(format).kind();
     let disks = in_order_of_appearance(requests);
-    let told = |&request: &Request| match kind {
+    let told = |(number, &request): (u32, &Request)| match kind {
+        // Each is a prompt of one block.
+        Kind::Key if format == "prompts" => Request {
+            time_ns: request.time_ns.saturating_sub(first_ns),
+            bytes: 1,
+            volume: number,
+            op: Op::Read,
+            ..request
+        },
         Kind::Key if format == "address" => Request { time_ns: 0, bytes: 1, volume: 0, ..request },
         Kind::Key if format == "wikibench" => Request {
             time_ns: request.time_ns.saturating_sub(first_ns),
@@ -193,7 +203,7 @@ pub(crate) fn expected(format: &str, requests: &[Request]) -> Vec<Request> {
             ..request
         },
     };
-    requests.iter().map(told).collect()
+    (0..).zip(requests).map(told).collect()
 }
 
 fn in_order_of_appearance(requests: &[Request]) -> Vec<u32> {

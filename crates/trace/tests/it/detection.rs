@@ -8,8 +8,8 @@ use floe_trace::{ErrorKind, Format, Kind, OpenOptions, Trace, formats_table};
 
 const ALL: &str = "adaptsize, address, alibaba, arc, blkparse, blkparse-issued, cachelib, csv, \
                    disksim, ssdsim, fio, fiu, floe, ibm, be32, be64, le32, le64, msr, \
-                   oracleGeneral, plain, spc, srt, systor, tencent, twitter, vscsi, wikibench, \
-                   wikipedia";
+                   oracleGeneral, plain, prompts, spc, srt, systor, tencent, twitter, vscsi, \
+                   wikibench, wikipedia";
 
 fn detected(bytes: &[u8]) -> String {
     match open(bytes, &OpenOptions::default()) {
@@ -368,4 +368,25 @@ fn a_missing_file_is_one_line() {
     );
     let folder = tempfile::tempdir().unwrap();
     assert!(Trace::open(folder.path(), &OpenOptions::default()).is_err());
+}
+
+#[test]
+fn prompts_of_language_models_are_read_block_by_block() {
+    let mooncake =
+        br#"{"timestamp": 500, "input_length": 1030, "output_length": 3, "hash_ids": [0, 7, 9]}
+{"timestamp": 3500, "input_length": 500, "output_length": 52, "hash_ids": [0]}
+"#;
+    let bailian = br#"{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "hash_ids": [0, 7, 9]}
+{"chat_id": 2, "parent_chat_id": 1, "timestamp": 3.5, "type": "text", "turn": 2, "hash_ids": [0]}
+"#;
+    for bytes in [&mooncake[..], bailian] {
+        let trace = open(bytes, &OpenOptions::default()).unwrap();
+        assert_eq!((trace.format().name(), trace.kind()), ("prompts", Kind::Key));
+        let found = read(bytes, &OpenOptions::default()).unwrap();
+        let found: Vec<_> = found.iter().map(|it| (it.time_ns, it.key, it.volume)).collect();
+        let second = 3_000_000_000;
+        assert_eq!(found, [(0, 0, 0), (0, 7, 0), (0, 9, 0), (second, 0, 1)]);
+    }
+    let broken = detected(b"{\"hash_ids\": [1]}\n{\"hash_ids\": [1, -2]}\n");
+    assert!(broken.contains("a JSON object with `hash_ids`"), "{broken}");
 }
