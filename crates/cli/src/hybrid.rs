@@ -38,8 +38,8 @@ Examples:
   floe hybrid check /mnt/nvme/cache
   floe hybrid check /mnt/nvme/cache --json | jq .damage
 
-The exit code is 0 when no problems found, 1 when there is damage, and 2 when there is no cache or a
-process uses it. Nothing is written. No process can open the cache meanwhile.";
+The exit code is 0 when no problems are found, 1 when there is damage, and 2 when there is no cache
+or a process uses it. Nothing is written. No process can open the cache meanwhile.";
 
 const STATS_EXAMPLES: &str = "\
 Examples:

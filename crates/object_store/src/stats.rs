@@ -70,7 +70,7 @@ impl Stats {
         (self.reads > 0).then(|| self.dollars / self.reads as f64 * 1e6)
     }
 
-    /// Returns the share of reads that the cache had all of. `None` before the first.
+    /// Returns the share of reads that the cache answered completely. `None` before the first.
     pub fn hit_ratio(&self) -> Option<f64> {
         let all = self.hits + self.misses;
         (all > 0).then(|| self.hits as f64 / all as f64)

@@ -260,7 +260,7 @@ pub enum StoreError {
     #[error("no copy of the superblock is intact: {0}; {1}")]
     Superblocks(String, String),
     /// A superblock has a right checksum and impossible content.
-    #[error("the superblock at offset {offset} is damaged: it says {what}")]
+    #[error("the superblock at offset {offset} states something impossible: {what}")]
     Nonsense {
         /// Offset of the superblock on the device, in bytes.
         offset: u64,

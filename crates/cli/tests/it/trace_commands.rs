@@ -118,7 +118,7 @@ fn next_accesses_of_disk_io_are_refused() {
         let arguments =
             [&["trace", "convert", "--next-accesses", &source, text(&to)], &options[..]].concat();
         let said = complaint(&arguments);
-        assert!(said.contains("next accesses need keys"), "{said}");
+        assert!(said.contains("next accesses need a trace of keys"), "{said}");
         assert!(!to.exists(), "half a trace was left behind");
     }
 }

@@ -88,7 +88,7 @@ impl<W: Write + Seek> CompactWriter<W> {
     /// When the output cannot be written, or next accesses are requested for a block trace.
     pub fn new(mut out: W, kind: TraceKind, options: CompactOptions) -> io::Result<Self> {
         if options.next_accesses && kind == TraceKind::Block {
-            let problem = "next accesses need keys, and a block trace has places on a disk";
+            let problem = "next accesses need a trace of keys, and this one has disk addresses";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
         let start = out.stream_position()?;
