@@ -514,7 +514,7 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.set_pinned(key, true)
+        set_pinned(&self.inner, key, true)
     }
 
     /// Unpins an entry, so that it can be evicted again. The policy treats it as a new entry.
@@ -533,27 +533,7 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.set_pinned(key, false)
-    }
-
-    fn set_pinned<Q>(&self, key: &Q, pinned: bool) -> bool
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        let inner = &*self.inner;
-        let hash = inner.hash(key);
-        let shard = inner.shards.of(hash);
-        let found = inner.with_owner(shard, shard.owner(), |owner, _| {
-            let found = owner.find(shard.table(), hash.in_shard(), key);
-            let slot = found
-                .filter(|entry| !entry.head.is_over(inner.lifetimes.clock()))
-                .map(|entry| entry.slot());
-            slot.map(|slot| owner.set_pinned(shard.table(), slot, hash, pinned)).is_some()
-        });
-        if !pinned && inner.budget.is_exceeded() {
-            inner.shrink(); // it was made smaller than what is pinned
-        }
-        found
+        set_pinned(&self.inner, key, false)
     }
 
     /// Removes expired entries, and drops all entries that have left the cache and that no guard
@@ -637,6 +617,28 @@ impl<V> Ref<'_, V> {
         );
         hold_kept(inner, value, &keep)
     }
+}
+
+/// Pins or unpins the entry of a key. Returns false if the key is not in the cache.
+fn set_pinned<K, V, P, S, Q>(inner: &Inner<K, V, P, S>, key: &Q, pinned: bool) -> bool
+where
+    P: Replacement,
+    S: BuildHasher + 'static,
+    Q: Hash + Equivalent<K> + ?Sized,
+{
+    let hash = inner.hash(key);
+    let shard = inner.shards.of(hash);
+    let found = inner.with_owner(shard, shard.owner(), |owner, _| {
+        let found = owner.find(shard.table(), hash.in_shard(), key);
+        let slot = found
+            .filter(|entry| !entry.head.is_over(inner.lifetimes.clock()))
+            .map(|entry| entry.slot());
+        slot.map(|slot| owner.set_pinned(shard.table(), slot, hash, pinned)).is_some()
+    });
+    if !pinned && inner.budget.is_exceeded() {
+        inner.shrink(); // it was made smaller than what is pinned
+    }
+    found
 }
 
 /// Makes a [`Held`] of a value whose entry `keep` protects during the call.

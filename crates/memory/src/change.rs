@@ -326,7 +326,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
         let ((), after) = self.change(shard, shard.owner(), |owner, gone| {
             owner.room.give_back(&self.budget);
-            owner.pass_through(candidate, Cause::Rejected, gone);
+            owner.pass_through(shard, candidate, Cause::Rejected, gone);
         });
         then(after);
     }

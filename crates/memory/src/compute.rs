@@ -7,6 +7,7 @@
 //! address.
 
 use std::borrow::Borrow;
+use std::cmp::Reverse;
 use std::convert::Infallible;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash};
@@ -18,12 +19,13 @@ use floe_policy::Replacement;
 use crate::cache::Cache;
 use crate::change;
 use crate::entry::Entry;
-use crate::guard::{Keep, Ref};
+use crate::guard::{Item, Keep, Ref};
 use crate::hazard::{Cell, RESERVED};
 use crate::index::KeyHash;
 use crate::loader::{Borrowed, Loader, Lookup, Owned, Sharing, Turn, WAITS, plain};
 use crate::loads::{KeyEntry, Loads};
 use crate::options::InsertOptions;
+use crate::owner::hottest as hottest_of;
 use crate::pending::{LoadRun, Wait};
 use crate::stats::Cause;
 use crate::sync::{Arc, Ordering};
@@ -533,6 +535,53 @@ where
             }
         }
         panic.raise();
+    }
+
+    /// Returns up to `count` of the hottest entries, the hottest first, to find out which keys a
+    /// load concentrates on.
+    ///
+    /// Hot is an entry that the policy holds most worth keeping: under the default policy one that
+    /// was hit several times since the policy last looked at it, under LRU the one used last.
+    /// Frozen entries come first. Pinned entries are not ranked and are left out. Each shard ranks
+    /// its own entries. Those of different shards are ordered by the hits that the policy
+    /// remembers, up to 7 by default, and then by their rank in their shard. Where some shards have
+    /// far more of the hottest than others, some of theirs may be missing.
+    ///
+    /// The call locks one shard after the other. Under a lock it walks through the shard's order,
+    /// several times at most. It counts no hits and defers no expiry.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(100);
+    /// (0..100).for_each(|key| cache.insert(key, key));
+    /// (0..10).for_each(|_| assert!(cache.get(&42).is_some()));
+    /// assert_eq!(*cache.hottest(1)[0].key(), 42);
+    /// ```
+    pub fn hottest(&self, count: usize) -> Vec<Item<'_, K, V>> {
+        let (inner, shards) = (&*self.inner, self.inner.shards.len());
+        let share = count / shards;
+        // Hot keys fall unevenly on shards: four standard deviations more than a share.
+        let quota = if shards == 1 { count } else { share + 4 * share.isqrt() + 8 }.min(count);
+        let mut hottest = Vec::new();
+        for shard in inner.shards.iter() {
+            let owner = shard.owner();
+            for (rank, (slot, hits)) in hottest_of(&owner, quota).into_iter().enumerate() {
+                let Some(entry) = owner.entry(shard.table(), slot) else { continue };
+                // SAFETY: it is in, and is taken out under the lock only.
+                if unsafe { &*entry }.head.is_over(inner.lifetimes.clock()) {
+                    continue;
+                }
+                let keep = Keep::new(inner.record().another_cell());
+                keep.name(entry as usize); // before it can be taken out: see `hazard`
+                // SAFETY: kept by the cell from now on, until the guard that takes the cell over
+                // is dropped.
+                let item = Item::new(unsafe { &*entry }, keep);
+                hottest.push((Reverse(hits), rank, item));
+            }
+        }
+        hottest.sort_by_key(|&(hits, rank, _)| (hits, rank));
+        hottest.truncate(count);
+        hottest.into_iter().map(|(.., item)| item).collect()
     }
 }
 

@@ -16,7 +16,9 @@
 //!
 //! An index has numbers of 32 bits in place of addresses, so that twice as many keys fit into a
 //! cache line. A slab takes its memory in chunks. The upper bits of a number give the chunk, the
-//! lower ones the entry in it, counted from 1. Number 0 is no place.
+//! lower ones the entry in it, counted from 1. Number 0 is no place. The marks of most policies are
+//! in the order of places, so that a hit finds the mark by the number alone: its memory is read
+//! while that of the entry is on its way.
 //!
 //! # Tables
 //!
@@ -213,8 +215,8 @@ pub(crate) struct Index {
     buckets: Arc<[Bucket]>,
 }
 
-/// Position of a key, counted from its first bucket. It is constant until the key is removed or the
-/// index replaced.
+/// Lane of a key in its first bucket, if it is there. It is constant until the key is removed or
+/// the index replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lane(u8);
 
@@ -230,18 +232,24 @@ impl Lane {
     /// The first lane of a key's first bucket.
     #[cfg(test)]
     pub(crate) const FIRST: Self = Self(0);
-    /// Marks a key that has to be searched for, as its lane is not recorded.
-    const SOMEWHERE: Self = Self(u8::MAX);
-    /// Distance in buckets from the first one from which a key's lane is not recorded.
-    const FAR: usize = u8::MAX as usize >> 3;
+    /// Marks a key that has passed its first bucket by, and has to be searched for.
+    const SOMEWHERE: Self = Self(Self::BITS);
+    /// All bits of a lane.
+    pub(crate) const BITS: u8 = 7;
 
     fn new(further: usize, lane: usize) -> Self {
-        if further < Self::FAR { Self((further << 3 | lane) as u8) } else { Self::SOMEWHERE }
+        if further == 0 { Self(lane as u8) } else { Self::SOMEWHERE }
     }
 
-    /// Returns the distance in buckets from the key's first one, if it is recorded.
-    fn further(self) -> Option<usize> {
-        Some(usize::from(self.0 >> 3)).filter(|&further| further < Self::FAR)
+    /// Returns the lane as bits within [`BITS`](Self::BITS).
+    pub(crate) const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Creates the lane from its [`bits`](Self::bits).
+    #[inline(always)]
+    pub(crate) fn of_bits(bits: u8) -> Self {
+        Self(bits)
     }
 }
 
@@ -348,12 +356,10 @@ impl Index {
     /// recognizes the key's place. Only the owner may call this.
     #[inline(always)]
     pub(crate) fn spot(&self, hash: Hash32, at: Lane, is_it: impl Fn(u32) -> bool) -> (Spot, u32) {
-        let mut bucket = self.first(hash);
-        let Some(further) = at.further() else { return self.search_spot(hash, is_it) };
-        for _ in 0..further {
-            bucket = self.after(bucket);
+        if at == Lane::SOMEWHERE {
+            return self.search_spot(hash, is_it);
         }
-        let lane = usize::from(at.0 & 7);
+        let (bucket, lane) = (self.first(hash), usize::from(at.0));
         let place = self.bucket(bucket).place(lane);
         // Not of a spot that was emptied: there is no entry at place 0.
         assert!(place != NOWHERE, "a key that is in has a place");
@@ -361,9 +367,10 @@ impl Index {
         (Spot { bucket, lane }, place)
     }
 
-    /// Returns the position of a key that is far from its first bucket, and the number of its
+    /// Returns the position of a key that has passed its first bucket by, and the number of its
     /// entry. Only the owner may call this.
     #[cold]
+    #[inline(never)]
     fn search_spot(&self, hash: Hash32, is_it: impl Fn(u32) -> bool) -> (Spot, u32) {
         self.find(hash, is_it).expect("the key is in the index")
     }
@@ -473,18 +480,27 @@ pub(crate) const ENTRIES: usize = (1 << ENTRY_BITS) - 1;
 pub(crate) struct Places {
     /// For each chunk, the address that place 0 would have if all lower numbers were places, too.
     bases: [AtomicUsize; CHUNKS],
+    /// For each chunk, the difference between the numbers of a place in the order of all chunks and
+    /// here, modulo 2³².
+    orders: [AtomicU32; CHUNKS],
 }
 
 impl Places {
     pub(crate) fn new() -> Self {
-        Self { bases: std::array::from_fn(|_| AtomicUsize::new(0)) }
+        Self {
+            bases: std::array::from_fn(|_| AtomicUsize::new(0)),
+            orders: std::array::from_fn(|_| AtomicU32::new(0)),
+        }
     }
 
-    /// Records the address of a chunk, before any number of a place in it is shared.
-    pub(crate) fn add<E>(&self, chunk: usize, begin: usize) {
+    /// Records the address of a chunk, before any number of a place in it is shared. `earlier` is
+    /// the number of entries in the chunks before it.
+    pub(crate) fn add<E>(&self, chunk: usize, begin: usize, earlier: usize) {
         let before = (chunk << ENTRY_BITS) + 1;
         let base = begin.wrapping_sub(before.wrapping_mul(size_of::<E>()));
         self.bases[chunk].store(base, Ordering::Relaxed); // the index publishes it with a number
+        let order = (earlier as u32).wrapping_sub(before as u32);
+        self.orders[chunk].store(order, Ordering::Relaxed); // as above
     }
 
     /// Returns the number of an entry's place.
@@ -503,6 +519,14 @@ impl Places {
         // Relaxed: the place's number was read with Acquire, or by the owner.
         let base = self.bases[(place >> ENTRY_BITS) as usize].load(Ordering::Relaxed);
         base.wrapping_add((place as usize).wrapping_mul(size_of::<E>()))
+    }
+
+    /// Returns the number of a place in the order of all chunks, dense from 0, as policies know it.
+    #[inline(always)]
+    pub(crate) fn in_order(&self, place: u32) -> u32 {
+        // Relaxed: as in `address`.
+        let order = self.orders[(place >> ENTRY_BITS) as usize].load(Ordering::Relaxed);
+        order.wrapping_add(place)
     }
 }
 

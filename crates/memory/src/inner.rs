@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, Hash};
 use std::time::Instant;
 
 use equivalent::Equivalent;
-use floe_policy::{HitKind, Marks, PolicyInfo, Replacement, Slot, Touch};
+use floe_policy::{Eviction, HitKind, Marks, PolicyInfo, Replacement, Touch};
 
 use crate::budget::Budget;
 use crate::clock::{Clock, Sweep, TICK_US, Ticks};
@@ -31,7 +31,7 @@ use crate::local::{self, Threads};
 use crate::owner::{Owner, Shape};
 use crate::pending::PendingLoads;
 use crate::records::RecordLocks;
-use crate::shard::{FastLookup, Shard, Shards};
+use crate::shard::{FastLookup, Mark, Shard, Shards};
 use crate::stats::{AdmissionStats, Cause, LoadCounts, Stats};
 use crate::sync::{Arc, MutexGuard, Ordering, lock, lock_until};
 use crate::user_code::FirstPanic;
@@ -254,14 +254,13 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         hash: KeyHash,
         record: &Record,
         found: &Found<'_, K, V>,
-        slot: u32,
-        marks: &P::Marks,
+        mark: &Mark<'_, P>,
     ) {
         record.dynamic_hits.add(1);
         let touch = if <P::Marks as Marks>::PLAIN.is_some() {
-            marks.touch(Slot(slot))
+            mark.touch(|| found.entry.slot())
         } else {
-            touch_with_care(found, marks, slot)
+            touch_with_care(found, mark)
         };
         if <P::Marks as Marks>::KIND == HitKind::LruLike && touch != Touch::Noted {
             self.promote(self.shards.of(hash), record, found.entry, touch);
@@ -337,7 +336,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
         let table = self.shards.table(hash);
         match Shard::<K, V, P>::fast_lookup::<true, Q>(table, record, hash.in_shard(), key) {
-            FastLookup::Hit((found, marks)) => self.count(hash, record, found, marks),
+            FastLookup::Hit((found, mark)) => self.count(hash, record, found, &mark),
             FastLookup::Miss => {
                 record.misses.add(1);
                 None
@@ -475,7 +474,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
         let table = self.shards.table(hash);
         match Shard::<K, V, P>::fast_lookup::<false, Q>(table, record, hash.in_shard(), key) {
-            FastLookup::Hit((found, marks)) => self.count(hash, record, found, marks),
+            FastLookup::Hit((found, mark)) => self.count(hash, record, found, &mark),
             FastLookup::Miss => {
                 record.misses.add(1);
                 None
@@ -494,7 +493,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     {
         let hash = self.hash(key);
         match self.shards.of(hash).slow_lookup(record, hash.in_shard(), key, true) {
-            Some((found, marks)) => self.count(hash, record, found, marks),
+            Some((found, mark)) => self.count(hash, record, found, &mark),
             None => {
                 record.misses.add(1);
                 None
@@ -509,13 +508,12 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         hash: KeyHash,
         record: &Record,
         found: Found<'a, K, V>,
-        marks: &P::Marks,
+        mark: &Mark<'_, P>,
     ) -> Option<Found<'a, K, V>> {
-        let state = found.entry.head.state();
-        if !state.is_plain() {
-            return self.count_with_care(hash, record, found, marks);
+        if !found.entry.head.state().is_plain() {
+            return self.count_with_care(hash, record, found, mark);
         }
-        self.note_hit(hash, record, &found, state.slot(), marks);
+        self.note_hit(hash, record, &found, mark);
         Some(found)
     }
 
@@ -527,7 +525,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         hash: KeyHash,
         record: &Record,
         found: Found<'a, K, V>,
-        marks: &P::Marks,
+        mark: &Mark<'_, P>,
     ) -> Option<Found<'a, K, V>> {
         let state = found.entry.head.state();
         let Some(found) = self.unless_expired(found) else {
@@ -537,7 +535,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         // A hit on a frozen entry is what remains of all lookups, so that the usual case there
         // counts once.
         if !state.is_frozen() {
-            self.note_hit(hash, record, &found, state.slot(), marks);
+            self.note_hit(hash, record, &found, mark);
         }
         Some(found)
     }
@@ -545,10 +543,10 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
 
 /// Records a hit in marks that are code of the user, which may use this cache.
 #[inline(never)]
-fn touch_with_care<K, V>(found: &Found<'_, K, V>, marks: &impl Marks, slot: u32) -> Touch {
-    let found = Keep::new(found.cell); // it may panic
-    let touch = marks.touch(Slot(slot));
-    found.into_cell();
+fn touch_with_care<K, V, P: Eviction>(found: &Found<'_, K, V>, mark: &Mark<'_, P>) -> Touch {
+    let keep = Keep::new(found.cell); // it may panic
+    let touch = mark.touch(|| found.entry.slot());
+    keep.into_cell();
     touch
 }
 

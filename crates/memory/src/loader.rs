@@ -292,7 +292,7 @@ where
             inner.put(shard, &mut candidate, |after| afters.push(after));
         } else {
             let pass = |owner: &mut Owner<K, V, P>, gone: &mut _| {
-                owner.pass_through(&mut candidate, Cause::Rejected, gone)
+                owner.pass_through(shard, &mut candidate, Cause::Rejected, gone)
             };
             let ((), after) = inner.change(shard, shard.owner(), pass);
             afters.push(after);

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use equivalent::Equivalent;
-use floe_policy::{Cursor, Eviction, Replacement};
+use floe_policy::{Cursor, Eviction, Marks, Replacement, Slot, Touch};
 
 use crate::barrier;
 use crate::entry::Entry;
@@ -298,8 +298,28 @@ pub(crate) fn rest() {
     std::thread::sleep(REST);
 }
 
-/// A found entry with the policy's marks.
-type Marked<'a, K, V, P> = (Found<'a, K, V>, &'a <P as Eviction>::Marks);
+/// A found entry, and where its mark is.
+pub(crate) type Marked<'a, K, V, P> = (Found<'a, K, V>, Mark<'a, P>);
+
+/// The mark of an entry in a table.
+pub(crate) struct Mark<'a, P: Eviction> {
+    table: &'a TableOf<P>,
+    /// Place of the entry.
+    place: u32,
+}
+
+impl<P: Eviction> Mark<'_, P> {
+    /// Marks a hit on the entry. The entry's slot is read only if the policy keeps marks by slot.
+    #[inline(always)]
+    pub(crate) fn touch(&self, slot: impl FnOnce() -> u32) -> Touch {
+        let (Self { table, place }, slot) = (self, || Slot(slot()));
+        if P::BY_PLACE {
+            table.marks.touch_at(slot, || table.places.in_order(*place))
+        } else {
+            table.marks.touch(slot())
+        }
+    }
+}
 
 /// The result of a fast lookup.
 pub(crate) enum FastLookup<'a, K, V, P: Eviction> {
@@ -353,7 +373,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                 let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
                 if key.equivalent(&entry.key) {
                     std::mem::forget(keep);
-                    return FastLookup::Hit((Found { entry, cell }, &table.marks));
+                    return FastLookup::Hit((Found { entry, cell }, Mark { table, place }));
                 }
                 // Comparing keys is the user's code and may have used this cache: then the thread
                 // may have learned that it has to fence.
@@ -420,7 +440,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                             unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
                         if key.equivalent(&entry.key) {
                             let cell = keep.into_cell();
-                            return Some((Found { entry, cell }, &table.marks));
+                            return Some((Found { entry, cell }, Mark { table, place }));
                         }
                     }
                     if !tags.were_passed_by() {

@@ -137,8 +137,37 @@ impl<E> Slab<E> {
         slab
     }
 
+    /// Returns true if there is memory for another entry.
+    #[inline(always)]
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_free() || self.chunks.last().is_some_and(|chunk| chunk.len() > self.begun)
+    }
+
+    /// Returns true if memory that was given back is free.
+    #[inline(always)]
+    pub(crate) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Takes memory for further entries from the system.
+    pub(crate) fn grow(&mut self) {
+        let chunk = self.another_chunk();
+        self.add(chunk);
+        self.begun = 0;
+    }
+
+    /// Returns the number of places that there are after [`grow`](Self::grow).
+    pub(crate) fn len_grown(&self) -> usize {
+        self.len() + self.next_len()
+    }
+
+    /// Returns the number of places, in use or not.
+    fn len(&self) -> usize {
+        self.chunks.iter().map(Chunk::len).sum()
+    }
+
     /// Returns memory for one entry, with the number of its place. It stays valid until the place
-    /// is [given back](Self::give_back).
+    /// is [given back](Self::give_back). There must be [room](Self::has_room).
     #[inline(always)]
     pub(crate) fn take(&mut self) -> (u32, *mut E) {
         match self.free.pop() {
@@ -155,27 +184,26 @@ impl<E> Slab<E> {
 
     #[inline(never)]
     fn begin(&mut self) -> (u32, *mut E) {
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == self.begun) {
-            let chunk = self.another_chunk();
-            self.add(chunk);
-            self.begun = 0;
-        }
-        let chunk = self.chunks.last().expect("there is one, see above");
+        let chunk = self.chunks.last().expect("there is room");
+        assert!(self.begun < chunk.len(), "there is room");
         let entry = chunk.memory.cast::<E>().wrapping_add(self.begun);
         let place = Places::number(self.chunks.len() - 1, self.begun);
         self.begun += 1;
         (place, entry)
     }
 
-    /// Returns a chunk for further entries.
-    fn another_chunk(&self) -> Chunk<E> {
-        let there = self.chunks.iter().map(Chunk::len).sum::<usize>();
-        if let Some((arena, number)) = &self.arena
-            && there >= arena.before()
-            && !self.is_in_arena()
-        {
-            return Chunk { memory: arena.part(*number), is_in_arena: true };
+    /// Returns the arena from which the next chunk comes, and the slab's number there.
+    fn next_part(&self) -> Option<(&Arena<E>, usize)> {
+        let (arena, number) = self.arena.as_ref()?;
+        (self.len() >= arena.before() && !self.is_in_arena()).then_some((arena, *number))
+    }
+
+    /// Returns the number of entries of the next chunk.
+    fn next_len(&self) -> usize {
+        if let Some((arena, _)) = self.next_part() {
+            return arena.entries();
         }
+        let there = self.len();
         let first = (CHUNK_FIRST_BYTES / size_of::<E>().max(1)).clamp(1, ENTRIES_FIRST);
         // So that there are never more chunks than have numbers.
         let most = (CHUNK_BYTES / size_of::<E>().max(1)).max(there / BEYOND_SHARE);
@@ -186,8 +214,15 @@ impl<E> Slab<E> {
             Some(expected) if there < expected => (expected - there).min(there.max(first)),
             Some(_) => there / BEYOND_SHARE,
         };
-        let entries = more.clamp(1, most.clamp(1, ENTRIES));
-        let mut memory = Box::new_uninit_slice(entries);
+        more.clamp(1, most.clamp(1, ENTRIES))
+    }
+
+    /// Returns a chunk for further entries.
+    fn another_chunk(&self) -> Chunk<E> {
+        if let Some((arena, number)) = self.next_part() {
+            return Chunk { memory: arena.part(number), is_in_arena: true };
+        }
+        let mut memory = Box::new_uninit_slice(self.next_len());
         crate::hints::prefer(memory.as_mut_ptr(), size_of_val(&*memory));
         Chunk { memory: Box::into_raw(memory), is_in_arena: false }
     }
@@ -195,7 +230,7 @@ impl<E> Slab<E> {
     /// Adds a chunk, whose entries are handed out from now on.
     fn add(&mut self, chunk: Chunk<E>) {
         assert!(self.chunks.len() < CHUNKS, "the memory is in too many chunks");
-        self.places.add::<E>(self.chunks.len(), chunk.addresses().start);
+        self.places.add::<E>(self.chunks.len(), chunk.addresses().start, self.len());
         self.chunks.push(chunk);
     }
 

@@ -113,6 +113,8 @@ impl Listed for Car {
     type Marks = Counters;
     type Lists = Lists<2>;
 
+    const BY_PLACE: bool = true;
+
     const WEIGHTED: bool = true;
 
     fn lists(&self) -> &Lists<2> {
@@ -126,6 +128,10 @@ impl Listed for Car {
     #[inline]
     fn marks(&self) -> &Counters {
         &self.used
+    }
+
+    fn reserve_places(&mut self, places: usize) {
+        self.used.reserve_places(places);
     }
 
     /// Inserts a new key into T1 and a remembered one into T2. Lines 12 to 20.

@@ -50,6 +50,8 @@ impl Listed for Clock {
     type Marks = Counters;
     type Lists = Lists<1>;
 
+    const BY_PLACE: bool = true;
+
     fn lists(&self) -> &Lists<1> {
         &self.ring
     }
@@ -61,6 +63,10 @@ impl Listed for Clock {
     #[inline]
     fn marks(&self) -> &Counters {
         &self.chances
+    }
+
+    fn reserve_places(&mut self, places: usize) {
+        self.chances.reserve_places(places);
     }
 
     fn promote(&mut self, _: Slot) {}

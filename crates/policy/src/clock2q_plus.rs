@@ -135,6 +135,8 @@ impl Listed for Clock2QPlus {
     type Marks = Counters;
     type Lists = Lists<3>;
 
+    const BY_PLACE: bool = true;
+
     const WEIGHTED: bool = true;
 
     fn lists(&self) -> &Lists<3> {
@@ -148,6 +150,10 @@ impl Listed for Clock2QPlus {
     #[inline]
     fn marks(&self) -> &Counters {
         &self.hit
+    }
+
+    fn reserve_places(&mut self, places: usize) {
+        self.hit.reserve_places(places);
     }
 
     #[inline]

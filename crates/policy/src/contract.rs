@@ -128,8 +128,23 @@ pub trait Marks: Clone + Send + Sync {
         0
     }
 
+    /// Says that the entry in `slot` lies at `place`, as [`Eviction::place`] does. With `moves`,
+    /// the hits of the former place go along. Only the order's owner calls this.
+    #[inline]
+    fn place(&self, _slot: Slot, _place: u32, _moves: bool) {}
+
     /// Marks a hit on `slot`. A hit on a slot that has just left is harmless.
     fn touch(&self, slot: Slot) -> Touch;
+
+    /// Marks a hit on the entry at a place in memory, for owners of an order
+    /// [by place](Eviction::BY_PLACE). A reader that knows the place reads the mark together with
+    /// the entry, and has no need to read the slot from the entry first. Marks that are kept by
+    /// slot use `slot`. A hit on an entry that has just left is harmless, and so is one on a place
+    /// beyond those that were reserved.
+    #[inline]
+    fn touch_at(&self, slot: impl FnOnce() -> Slot, _place: impl FnOnce() -> u32) -> Touch {
+        self.touch(slot())
+    }
 }
 
 /// Proof that touching the marks `M` runs no foreign code. Only this crate can create one, because
@@ -176,6 +191,12 @@ pub trait Eviction {
     /// The marks, which hits may set without owning the order.
     type Marks: Marks;
 
+    /// True if the order can keep marks by the entries' places in memory. An owner whose entries
+    /// have such places then calls [`reserve_places`](Self::reserve_places) before the first
+    /// insertion, says of each entry [where](Self::place) it lies, and marks hits by
+    /// [`Marks::touch_at`]. Any other owner marks hits by slot.
+    const BY_PLACE: bool = false;
+
     /// Returns the marks of this order.
     fn marks(&self) -> &Self::Marks;
 
@@ -187,6 +208,16 @@ pub trait Eviction {
     /// policy that sizes its ghost lists by the reserved slots then sizes them at once, and later
     /// calls of [`reserve`](Self::reserve) make it forget nothing.
     fn expect(&mut self, _slots: usize) {}
+
+    /// Allocates marks for entries at places `0..places` in memory, after slots were reserved.
+    /// Never shrinks. For orders [by place](Self::BY_PLACE).
+    fn reserve_places(&mut self, _places: usize) {}
+
+    /// Says that the entry in `slot` lies at `place` from now on, before its insertion. With
+    /// `moves`, a replaced value has moved: the hits of its former place go along. For orders
+    /// [by place](Self::BY_PLACE).
+    #[inline]
+    fn place(&mut self, _slot: Slot, _place: u32, _moves: bool) {}
 
     /// Sets the total weight of the cache, which sizes segments and ghost lists. Until it is
     /// called, the capacity is the number of reserved slots.
@@ -262,6 +293,12 @@ pub trait Eviction {
     /// changes slots may be missing or appear twice. The caller may freeze the slots of a batch and
     /// continue; another walk finds the slots that were missed.
     fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor;
+
+    /// Returns the hits of a slot that the order remembers, to compare slots of several orders; 0
+    /// if it counts none.
+    fn remembered_hits(&self, _slot: Slot) -> u32 {
+        0
+    }
 
     /// Puts `slots`, given most worth keeping first, out of reach of [`evict`](Self::evict) until
     /// [`thaw`](Self::thaw). Slots that are not in the order or already frozen are ignored; further

@@ -19,6 +19,9 @@ pub trait Listed {
     /// True if segments or targets are sized by weight. Otherwise every slot counts as weight 1.
     const WEIGHTED: bool = false;
 
+    /// True if the marks can be in the order of places.
+    const BY_PLACE: bool = false;
+
     /// Returns the policy's lists.
     fn lists(&self) -> &Self::Lists;
 
@@ -56,6 +59,9 @@ pub trait Listed {
 
     /// Sets the largest number of slots that will ever be reserved, before the first insertion.
     fn expect(&mut self, _slots: usize) {}
+
+    /// Allocates marks for entries at places `0..places`, in policies that mark hits by place.
+    fn reserve_places(&mut self, _places: usize) {}
 
     /// Adapts per-slot data and targets after a change of the slots or the capacity.
     fn resized(&mut self) {}
@@ -171,6 +177,8 @@ impl<const N: usize> SlotLists for Lists<N> {
 impl<P: Listed> Eviction for P {
     type Marks = <P as Listed>::Marks;
 
+    const BY_PLACE: bool = P::BY_PLACE;
+
     #[inline]
     fn marks(&self) -> &Self::Marks {
         Listed::marks(self)
@@ -183,6 +191,15 @@ impl<P: Listed> Eviction for P {
     fn reserve(&mut self, slots: usize) {
         self.lists_mut().reserve(slots);
         self.resized();
+    }
+
+    fn reserve_places(&mut self, places: usize) {
+        Listed::reserve_places(self, places);
+    }
+
+    #[inline(always)]
+    fn place(&mut self, slot: Slot, place: u32, moves: bool) {
+        Listed::marks(self).place(slot, place, moves);
     }
 
     fn set_capacity(&mut self, weight: u64) {
@@ -233,6 +250,10 @@ impl<P: Listed> Eviction for P {
 
     fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor {
         self.lists().rank(self.hottest_first().as_ref(), self.hits(), from, out)
+    }
+
+    fn remembered_hits(&self, slot: Slot) -> u32 {
+        self.hits().map_or(0, |hits| hits.get(slot).into())
     }
 
     fn freeze(&mut self, slots: &[Slot]) {

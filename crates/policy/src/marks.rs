@@ -52,27 +52,70 @@ impl Marks for TryPromote {
     }
 }
 
-/// A hit counter per slot that stops at a limit; hits beyond the limit only read. One byte a slot.
+/// A hit counter per entry that stops at a limit; hits beyond the limit only read. One byte each.
+///
+/// The counters are in the order of slots, or of the entries' places in memory where the owner
+/// [says](crate::Eviction::place) which those are. Then a map from slots to places takes four more
+/// bytes a slot. Only the owner reads the map.
 #[derive(Debug, Clone)]
 pub struct Counters {
     counts: Arc<[AtomicU8]>,
+    /// Place of the entry in each slot; empty where counters are in the order of slots.
+    places: Arc<[AtomicU32]>,
     limit: u8,
 }
 
 impl Counters {
     /// Creates counters from 0 to `limit`.
     pub fn new(limit: u8) -> Self {
-        Self { counts: Arc::default(), limit }
+        Self { counts: Arc::default(), places: Arc::default(), limit }
     }
 
-    #[inline]
+    /// Returns the number of a slot's counter.
+    #[inline(always)]
+    fn number(&self, slot: Slot) -> usize {
+        match self.places.get(slot.index()) {
+            Some(place) => place.load(Relaxed) as usize, // the owner alone reads and writes it
+            None => slot.index(),
+        }
+    }
+
+    #[inline(always)]
     pub(crate) fn get(&self, slot: Slot) -> u8 {
-        self.counts[slot.index()].load(Relaxed) // a hint: see the module's head
+        self.counts[self.number(slot)].load(Relaxed) // a hint: see the module's head
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set(&self, slot: Slot, count: u8) {
-        self.counts[slot.index()].store(count, Relaxed); // a hint: see the module's head
+        self.counts[self.number(slot)].store(count, Relaxed); // a hint: see the module's head
+    }
+
+    /// Changes the count of a slot by `spend` if it is `least` or more. Returns false if it is
+    /// below.
+    #[inline(always)]
+    pub(crate) fn spend(&self, slot: Slot, least: u8, spend: impl FnOnce(u8) -> u8) -> bool {
+        let count = &self.counts[self.number(slot)];
+        let seen = count.load(Relaxed); // a hint: see the module's head
+        if seen >= least {
+            count.store(spend(seen), Relaxed); // as above
+        }
+        seen >= least
+    }
+
+    /// Allocates counters for entries at places `0..places`, and puts counters in the order of
+    /// places, if no slot was in use before.
+    pub(crate) fn reserve_places(&mut self, places: usize) {
+        if self.places.is_empty() {
+            let slots = self.counts.len();
+            self.places = (0..slots).map(|_| AtomicU32::new(0)).collect();
+        }
+        self.grow_counts(places);
+    }
+
+    fn grow_counts(&mut self, counts: usize) {
+        grow(&mut self.counts, counts, |old| {
+            AtomicU8::new(old.map_or(0, |count| count.load(Relaxed)))
+        });
     }
 
     /// Number of classes that [`class`](Self::class) distinguishes.
@@ -84,6 +127,16 @@ impl Counters {
     pub(crate) fn class(&self, slot: Slot) -> usize {
         3 - ((u8::BITS - self.get(slot).leading_zeros()) as usize).min(3)
     }
+
+    /// Adds a hit to a counter, unless the counter is at its limit.
+    #[inline(always)]
+    fn hit(&self, count: &AtomicU8) {
+        let seen = count.load(Relaxed); // a lost count is one hit less: see the module's head
+        if seen < self.limit {
+            count.store(seen + 1, Relaxed);
+            count::wrote_mark();
+        }
+    }
 }
 
 impl Marks for Counters {
@@ -91,24 +144,42 @@ impl Marks for Counters {
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     fn reserve(&mut self, slots: usize) {
-        grow(&mut self.counts, slots, |old| {
-            AtomicU8::new(old.map_or(0, |count| count.load(Relaxed)))
-        });
+        if self.places.is_empty() {
+            self.grow_counts(slots);
+        } else {
+            grow(&mut self.places, slots, |old| {
+                AtomicU32::new(old.map_or(0, |place| place.load(Relaxed)))
+            });
+        }
     }
 
     fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.counts)
+        size_of_val(&*self.counts) + size_of_val(&*self.places)
     }
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {
-        let count = &self.counts[slot.index()];
-        let seen = count.load(Relaxed); // a lost count is one hit less: see the module's head
-        if seen < self.limit {
-            count.store(seen + 1, Relaxed);
-            count::wrote_mark();
+        self.hit(&self.counts[self.number(slot)]);
+        Touch::Noted
+    }
+
+    #[inline]
+    fn touch_at(&self, _slot: impl FnOnce() -> Slot, place: impl FnOnce() -> u32) -> Touch {
+        // A late reader has marks of fewer places.
+        if let Some(count) = self.counts.get(place() as usize) {
+            self.hit(count);
         }
         Touch::Noted
+    }
+
+    #[inline(always)]
+    fn place(&self, slot: Slot, place: u32, moves: bool) {
+        let Some(lies_at) = self.places.get(slot.index()) else { return };
+        if moves {
+            let count = self.get(slot);
+            self.counts[place as usize].store(count, Relaxed); // a hint: see the module's head
+        }
+        lies_at.store(place, Relaxed); // the owner alone reads and writes it
     }
 }
 

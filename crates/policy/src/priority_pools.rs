@@ -129,6 +129,8 @@ impl<P: Replacement> Replacement for PriorityPools<P> {
 impl<P: Eviction> Eviction for PriorityPools<P> {
     type Marks = P::Marks;
 
+    const BY_PLACE: bool = P::BY_PLACE;
+
     #[inline]
     fn marks(&self) -> &P::Marks {
         self.order.marks()
@@ -145,6 +147,15 @@ impl<P: Eviction> Eviction for PriorityPools<P> {
             self.hashes.resize(slots.max(self.hashes.len()), 0);
             self.resized();
         }
+    }
+
+    fn reserve_places(&mut self, places: usize) {
+        self.order.reserve_places(places);
+    }
+
+    #[inline]
+    fn place(&mut self, slot: Slot, place: u32, moves: bool) {
+        self.order.place(slot, place, moves);
     }
 
     fn set_capacity(&mut self, weight: u64) {
@@ -255,6 +266,10 @@ impl<P: Eviction> Eviction for PriorityPools<P> {
             Cursor::END => ORDER,
             Cursor { part, at } => Cursor { part: part + POOLS, at },
         }
+    }
+
+    fn remembered_hits(&self, slot: Slot) -> u32 {
+        self.order.remembered_hits(slot)
     }
 
     fn freeze(&mut self, slots: &[Slot]) {

@@ -93,19 +93,16 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> QuickDemotion<HITS_TO_STAY,
                 (Some(oldest), _)
                     if main.is_none() || self.queues.size(SMALL) >= self.small_target =>
                 {
-                    if self.hits.get(oldest) < HITS_TO_STAY {
+                    if !self.hits.spend(oldest, HITS_TO_STAY, |_| 0) {
                         return Some((SMALL, oldest));
                     }
-                    self.hits.set(oldest, 0);
                     self.queues.move_to_head(MAIN, oldest);
                 }
                 (_, oldest) => {
                     let oldest = oldest?;
-                    let hits = self.hits.get(oldest);
-                    if hits == 0 {
+                    if !self.hits.spend(oldest, 1, |hits| hits - 1) {
                         return Some((MAIN, oldest));
                     }
-                    self.hits.set(oldest, hits - 1);
                     self.queues.move_to_head(MAIN, oldest);
                 }
             }
@@ -118,6 +115,8 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed
 {
     type Marks = Counters;
     type Lists = Lists<2>;
+
+    const BY_PLACE: bool = true;
 
     const WEIGHTED: bool = true;
 
@@ -132,6 +131,10 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed
     #[inline]
     fn marks(&self) -> &Counters {
         &self.hits
+    }
+
+    fn reserve_places(&mut self, places: usize) {
+        self.hits.reserve_places(places);
     }
 
     #[inline(always)]

@@ -510,6 +510,8 @@ macro_rules! forward {
 impl Eviction for AnyPolicy {
     type Marks = AnyMarks;
 
+    const BY_PLACE: bool = true; // where the chosen policy's are by slot, that is ignored
+
     #[inline]
     fn marks(&self) -> &AnyMarks {
         &self.marks
@@ -520,7 +522,13 @@ impl Eviction for AnyPolicy {
         self.marks = marks_of(&self.order);
     }
 
+    fn reserve_places(&mut self, places: usize) {
+        with_policies!(each &mut self.order, |order| order.reserve_places(places));
+        self.marks = marks_of(&self.order);
+    }
+
     forward! {
+        fn place(&mut self, slot: Slot, place: u32, moves: bool);
         fn expect(&mut self, slots: usize);
         fn set_capacity(&mut self, weight: u64);
         fn len(&self) -> usize;
@@ -534,6 +542,7 @@ impl Eviction for AnyPolicy {
         fn hit(&mut self, slot: Slot, access: &Access);
         fn reweigh(&mut self, slot: Slot, weight: u32);
         fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor;
+        fn remembered_hits(&self, slot: Slot) -> u32;
         fn freeze(&mut self, slots: &[Slot]);
         fn thaw(&mut self);
         fn thaw_some(&mut self, most: usize) -> bool;
@@ -576,6 +585,13 @@ macro_rules! any_marks {
             fn touch(&self, slot: Slot) -> Touch {
                 match &self.0 {
                     $(Inner::$Kind(marks) => marks.touch(slot),)*
+                }
+            }
+
+            #[inline]
+            fn touch_at(&self, slot: impl FnOnce() -> Slot, place: impl FnOnce() -> u32) -> Touch {
+                match &self.0 {
+                    $(Inner::$Kind(marks) => marks.touch_at(slot, place),)*
                 }
             }
         }

@@ -67,6 +67,8 @@ impl Listed for Sieve {
     type Marks = Counters;
     type Lists = Lists<2>;
 
+    const BY_PLACE: bool = true;
+
     fn lists(&self) -> &Lists<2> {
         &self.order
     }
@@ -78,6 +80,10 @@ impl Listed for Sieve {
     #[inline]
     fn marks(&self) -> &Counters {
         &self.visited
+    }
+
+    fn reserve_places(&mut self, places: usize) {
+        self.visited.reserve_places(places);
     }
 
     fn promote(&mut self, _: Slot) {}

@@ -34,6 +34,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     where
         K: Eq,
     {
+        self.make_memory(shard);
         let (hash, need) = (candidate.unplaced.hash.in_shard(), Amount::of(candidate.weight));
         let access = candidate.unplaced.hash.access(candidate.weight);
         match self.look_up(shard.table(), hash, candidate.unplaced.key()) {
@@ -43,7 +44,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 let state = unsafe { &*self.slab.entry(before.place) }.head.state();
                 let slot = state.slot();
                 let is_as_usual = state.is_plain()
-                    && !self.slots[slot].pinned
+                    && !self.slots[slot].is_pinned()
                     && self.slots.weight(slot) == candidate.weight
                     && !(candidate.yields || candidate.pinned);
                 if is_as_usual {
@@ -104,7 +105,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             if !candidate.is_admitted {
                 self.room.release(budget, taken.unwrap_or_default());
                 if candidate.guard.is_some() || gone.has_listener() {
-                    self.pass_through(candidate, Cause::Bypassed, gone);
+                    self.pass_through(shard, candidate, Cause::Bypassed, gone);
                 }
                 return Ok(());
             }
@@ -126,7 +127,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         asks_others: bool,
         gone: &mut Gone,
     ) -> Result<(), Amount> {
-        let is_pinned = self.slots[slot].pinned;
+        let is_pinned = self.slots[slot].is_pinned();
         let place = self.position(shard.table(), slot).place;
         // SAFETY: it is in, and entries are taken out under this lock only.
         if unsafe { &*self.slab.entry(place) }.head.is_over(clock) {
@@ -137,7 +138,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             }
         } else if candidate.yields {
             // A value inserted during the load is newer.
-            self.pass_through(candidate, Cause::Rejected, gone);
+            self.pass_through(shard, candidate, Cause::Rejected, gone);
             return Ok(());
         } else if is_pinned && budget.is_exceeded() {
             // Beyond the limits nothing comes in; only what was pinned when they were lowered may
@@ -234,6 +235,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if self.growth.is_moving() {
             self.move_some(shard);
         }
+        self.lies_at(slot, place, false);
         if !pinned {
             self.order.insert(Slot(slot), access); // last: it can be the user's, and panic
         }
@@ -254,7 +256,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.move_some(shard);
         }
         let table = shard.table();
-        debug_assert!(!self.slots[victim.0].frozen, "what is frozen is out of reach");
+        debug_assert!(!self.slots[victim.0].is_frozen(), "what is frozen is out of reach");
         let Position { index, spot, place: before } = self.position(table, victim.0);
         let place = self.place(victim.0, candidate);
         index.remove(self.slots[victim.0].hash, spot);
@@ -265,6 +267,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.counts.insertions += 1;
         self.counts.evictions += 1;
         self.let_go(before, candidate.weight, Cause::Evicted, gone);
+        self.lies_at(victim.0, place, false);
         if !pinned {
             self.order.insert(victim, access); // last: it can be the user's, and panic
         }
@@ -286,6 +289,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.counts.insertions += 1;
         self.counts.replacements += 1;
         self.let_go(before.place, candidate.weight, Cause::Replaced, gone);
+        self.lies_at(slot, place, true);
         self.order.access(Slot(slot)); // last: it can be the user's, and panic
         if let Some(admission) = &mut self.admission {
             admission.replaced(access);
@@ -302,20 +306,22 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         access: &Access,
         gone: &mut Gone,
     ) {
-        let melts = self.slots[slot].frozen && (candidate.pinned || candidate.expiry.goes_idle());
+        let melts =
+            self.slots[slot].is_frozen() && (candidate.pinned || candidate.expiry.goes_idle());
         let Position { index, spot, place: before } = self.position(shard.table(), slot);
         if melts {
             self.frozen.melt(&mut self.slots[slot], before); // such entries are not frozen
         }
         let place = self.place(slot, candidate);
         let replace = || index.replace(spot, place);
-        if self.slots[slot].frozen {
+        if self.slots[slot].is_frozen() {
             // The hash by which the predecessor was frozen: a faulty `Hash` may give another now.
             self.frozen.succeed(self.slots[slot].hash, before, place, replace);
         } else {
             replace();
         }
-        let (weight_before, pinned_before) = (self.slots.weight(slot), self.slots[slot].pinned);
+        let (weight_before, pinned_before) =
+            (self.slots.weight(slot), self.slots[slot].is_pinned());
         let (weight, pinned) = (candidate.weight, candidate.pinned);
         self.slots.set_pinned(slot, pinned);
         if weight_before != weight {
@@ -327,6 +333,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.counts.note(Cause::Replaced);
         self.let_go(before, weight_before, Cause::Replaced, gone);
         // Last: the policy and the admission can be the user's, and panic.
+        self.lies_at(slot, place, true);
         match (pinned_before, pinned) {
             (false, false) if melts => {
                 self.order.remove(Slot(slot));
@@ -347,7 +354,25 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
+    /// Says to the policy where an entry lies that is about to enter the order, or has moved within
+    /// it. The policy can be the user's, and panic.
+    #[inline(always)]
+    pub(super) fn lies_at(&mut self, slot: u32, place: u32, moves: bool) {
+        if P::BY_PLACE {
+            self.order.place(Slot(slot), self.slab.places().in_order(place), moves);
+        }
+    }
+
+    /// Makes sure that there is memory for another entry, and a mark for its place.
+    #[inline(always)]
+    fn make_memory(&mut self, shard: &Shard<K, V, P>) {
+        if !self.slab.has_room() {
+            take_memory(self, shard);
+        }
+    }
+
     /// Writes an entry to free memory, and returns its place. The entry is not in the index yet.
+    /// There must be memory: see [`make_memory`](Self::make_memory).
     #[inline(always)]
     fn place(&mut self, slot: u32, candidate: &mut Candidate<'_, K, V>) -> u32 {
         let (place, entry) = self.slab.take();
@@ -364,16 +389,18 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     #[inline(always)]
     fn tenant(&self, candidate: &Candidate<'_, K, V>, lane: Lane) -> Tenant {
         let (hash, pinned) = (candidate.unplaced.hash.in_shard(), candidate.pinned);
-        Tenant { hash, lane, pinned, frozen: false, era: self.growth.era() }
+        Tenant::new(hash, lane, self.growth.era()).pinned(pinned)
     }
 
     /// Writes an entry to memory and removes it at once, so that the caller's guard can keep it.
     pub(crate) fn pass_through(
         &mut self,
+        shard: &Shard<K, V, P>,
         candidate: &mut Candidate<'_, K, V>,
         cause: Cause,
         gone: &mut Gone,
     ) {
+        self.make_memory(shard);
         let place = self.place(u32::MAX, candidate);
         self.counts.note(cause);
         self.let_go(place, candidate.weight, cause, gone);
@@ -450,6 +477,19 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     }
 }
 
+/// Takes memory for further entries from the system, and has the policy keep marks for them.
+#[cold]
+#[inline(never)]
+fn take_memory<K, V, P: Eviction>(owner: &mut Owner<K, V, P>, shard: &Shard<K, V, P>) {
+    if P::BY_PLACE {
+        // The policy can be the user's, and panic: nothing has changed then.
+        owner.order.reserve_places(owner.slab.len_grown());
+        let (table, marks) = (shard.table(), owner.order.marks().clone());
+        owner.publish(shard, table.index.clone(), table.old.clone(), marks);
+    }
+    owner.slab.grow();
+}
+
 impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
     /// Inserts an entry on the fast path, if that covers the case. Returns true if the entry was
     /// inserted.
@@ -462,8 +502,8 @@ impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
         asks_others: bool,
     ) -> bool {
         let table = shard.table();
-        if table.old.is_some() {
-            return false; // the insertion is to move some keys
+        if table.old.is_some() || !self.slab.has_room() {
+            return false; // the insertion is to move some keys, or to take new memory
         }
         // SAFETY: places in the index are those of live entries, and entries are taken out under
         // this lock only.
@@ -474,7 +514,7 @@ impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
         };
         let state = entry(before).head.state();
         let slot = state.slot();
-        if !state.is_plain() || self.slots[slot].pinned {
+        if !state.is_plain() || self.slots[slot].is_pinned() {
             return false;
         }
         debug_assert_eq!(self.slots.weight(slot), 1, "there is no weigher");
@@ -483,6 +523,7 @@ impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
         self.counts.insertions += 1;
         self.counts.replacements += 1;
         self.limbo.push(Retired { place: before, weight: 1 });
+        self.lies_at(slot, place, true);
         self.order.access(Slot(slot)); // last: it can be the user's, and panic
         true
     }
@@ -508,13 +549,14 @@ impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
         let hash = unplaced.hash.in_shard();
         let place = place(&mut self.slab, victim.0, unplaced);
         let tenant = &mut self.slots[victim.0];
-        debug_assert!(!tenant.frozen && !tenant.pinned, "such are out of reach");
+        debug_assert!(tenant.is_in_reach(), "such are out of reach");
         index.remove(tenant.hash, spot);
         let lane = table.index.insert(hash, place);
-        *tenant = Tenant { hash, lane, pinned: false, frozen: false, era: tenant.era };
+        *tenant = Tenant::new(hash, lane, tenant.era());
         self.counts.insertions += 1;
         self.counts.evictions += 1;
         self.limbo.push(Retired { place: before, weight: 1 });
+        self.lies_at(victim.0, place, false);
         self.order.insert(victim, &access); // last: it can be the user's, and panic
         true
     }

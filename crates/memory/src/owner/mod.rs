@@ -68,6 +68,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         order.expect(shape.told_first());
         order.reserve(slots.reserved());
+        if P::BY_PLACE {
+            order.reserve_places(0);
+        }
         order.set_capacity(shape.capacity.max(1));
         let (index, places) = (growth.index(), Arc::clone(slab.places()));
         let table = Table { index, places, old: None, marks: order.marks().clone() };
@@ -156,7 +159,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         cause: Cause,
         gone: &mut Gone,
     ) -> Amount {
-        let (is_pinned, weight) = (self.slots[slot].pinned, self.slots.weight(slot));
+        let (is_pinned, weight) = (self.slots[slot].is_pinned(), self.slots.weight(slot));
         // First, as the policy and the admission can be the user's: if they panic, the entry is
         // still in.
         if is_pinned {
@@ -222,7 +225,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         hash: KeyHash,
         pinned: bool,
     ) -> bool {
-        if self.slots[slot].pinned == pinned {
+        if self.slots[slot].is_pinned() == pinned {
             return false;
         }
         // It leaves the order, and comes back as one that is not frozen.
@@ -234,6 +237,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             // out of the order: many pinned entries make no eviction slower
             self.order.remove(Slot(slot));
         } else {
+            self.lies_at(slot, place, false);
             self.order.insert(Slot(slot), &access);
         }
         true
@@ -272,7 +276,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let index = self.growth.index_of(tenant, table);
         // SAFETY: as in `find`.
         let is_it = |place| unsafe { &*self.slab.entry(place) }.slot() == slot;
-        let (spot, place) = index.spot(tenant.hash, tenant.lane, is_it);
+        let (spot, place) = index.spot(tenant.hash, tenant.lane(), is_it);
         Position { index, spot, place }
     }
 
@@ -290,7 +294,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
 
     /// Inserts the frozen entries of some slots into the frozen index.
     pub(crate) fn index_frozen(&mut self, table: &TableOf<P>, slots: Range<u32>) {
-        let frozen = slots.filter(|&slot| self.slots[slot].frozen);
+        let frozen = slots.filter(|&slot| self.slots[slot].is_frozen());
         let place = |slot| (self.slots[slot].hash, self.position(table, slot).place);
         self.frozen.fill_index(frozen.map(place));
     }
@@ -321,7 +325,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     /// cannot be evicted until the policy order [thaws](Self::thaw_some).
     pub(crate) fn unfreeze(&mut self, table: &TableOf<P>, slots: Range<u32>) {
         for slot in slots {
-            if self.slots[slot].frozen {
+            if self.slots[slot].is_frozen() {
                 let place = self.position(table, slot).place;
                 self.frozen.melt(&mut self.slots[slot], place);
             }
@@ -332,6 +336,27 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     pub(crate) fn thaw_some(&mut self) -> bool {
         self.order.thaw_some(Cursor::BATCH)
     }
+}
+
+/// Returns up to `most` slots, hottest first, and the hits that the policy remembers of each:
+/// frozen ones, which count as most hits, and then those that may be evicted.
+pub(crate) fn hottest<K, V, P: Eviction>(owner: &Owner<K, V, P>, most: usize) -> Vec<(u32, u32)> {
+    let Owner { slots, order, frozen, .. } = owner;
+    let (mut hottest, mut ranked) = (Vec::new(), Vec::new());
+    if frozen.count() > 0 {
+        let frozen_slots = (0..slots.len()).filter(|&slot| slots[slot].is_frozen());
+        hottest.extend(frozen_slots.map(|slot| (slot, u32::MAX)).take(most));
+    }
+    let mut at = Cursor::START;
+    while hottest.len() < most && at != Cursor::END {
+        let next = order.rank(at, &mut ranked);
+        // An order that does not get on ends here: it can be the user's, and name anything.
+        at = if next == at { Cursor::END } else { next };
+        let in_reach = ranked.drain(..).filter(|&slot| slots.in_reach(slot).is_some());
+        let with_hits = in_reach.map(|slot| (slot.0, order.remembered_hits(slot)));
+        hottest.extend(with_hits.take(most - hottest.len()));
+    }
+    hottest
 }
 
 #[cold]
@@ -455,9 +480,10 @@ impl<K, V> FrozenEntries<K, V> {
 
     /// Freezes an entry, and inserts it into the index if there is one.
     fn freeze(&mut self, tenant: &mut Tenant, place: u32) {
-        if std::mem::replace(&mut tenant.frozen, true) {
+        if tenant.is_frozen() {
             return; // named twice, and must not be in the index twice
         }
+        tenant.set_frozen(true);
         self.count += 1;
         self.head(place).set_frozen(true);
         if let Some(index) = &self.index {
@@ -468,7 +494,8 @@ impl<K, V> FrozenEntries<K, V> {
     /// Thaws an entry, except for its place in the policy order, which the caller restores.
     fn melt(&mut self, tenant: &mut Tenant, place: u32) {
         self.left(tenant, place);
-        if std::mem::take(&mut tenant.frozen) {
+        if tenant.is_frozen() {
+            tenant.set_frozen(false);
             self.head(place).set_frozen(false);
         }
     }
@@ -477,7 +504,7 @@ impl<K, V> FrozenEntries<K, V> {
     /// index.
     #[inline(always)]
     fn left(&mut self, tenant: &Tenant, place: u32) {
-        if tenant.frozen {
+        if tenant.is_frozen() {
             self.left_frozen(tenant.hash, place);
         }
     }

@@ -71,6 +71,8 @@ impl Slots {
 
     /// Sets the number of slots for which the policy order has room.
     pub(super) fn set_reserved(&mut self, slots: usize) {
+        // No more than that: pushes would double it.
+        self.tenants.reserve_exact(slots.saturating_sub(self.tenants.len()));
         self.reserved = slots;
     }
 
@@ -92,9 +94,9 @@ impl Slots {
     #[inline(always)]
     pub(super) fn put(&mut self, slot: u32, tenant: Tenant, weight: u32) -> Tenant {
         self.set_weight(slot, weight);
-        self.pinned += usize::from(tenant.pinned);
+        self.pinned += usize::from(tenant.is_pinned());
         let before = std::mem::replace(&mut self[slot], tenant);
-        self.pinned -= usize::from(before.pinned);
+        self.pinned -= usize::from(before.is_pinned());
         before
     }
 
@@ -138,7 +140,8 @@ impl Slots {
 
     /// Sets whether an entry is pinned, and updates the count.
     pub(super) fn set_pinned(&mut self, slot: u32, pinned: bool) {
-        let before = std::mem::replace(&mut self[slot].pinned, pinned);
+        let before = self[slot].is_pinned();
+        self[slot].set(PINNED, pinned);
         self.pinned = self.pinned + usize::from(pinned) - usize::from(before);
     }
 
@@ -191,33 +194,85 @@ impl IndexMut<u32> for Slots {
     }
 }
 
-/// The entry in a slot: its hash, its lane in the index, and its state. It takes eight bytes: the
+/// The entry in a slot: its hash, its lane in the index, and its state. It takes five bytes: the
 /// index has the entry's place, and weights are kept separately where entries are weighed.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
+#[repr(C, packed)]
 pub(crate) struct Tenant {
     pub(crate) hash: Hash32,
-    /// Lane of the entry in the index; [`Lane::NONE`] without an entry.
-    pub(crate) lane: Lane,
-    pub(crate) pinned: bool,
-    pub(crate) frozen: bool,
-    /// Era of the index that has the key, while keys are moved: the new index if it equals
-    /// [`IndexGrowth::era`].
-    pub(crate) era: bool,
+    /// The lane of the entry in the index, and the flags below.
+    state: u8,
 }
 
+/// Flag of a pinned entry.
+const PINNED: u8 = 1 << 3;
+/// Flag of a frozen entry.
+const FROZEN: u8 = 1 << 4;
+/// Flag with the era of the index that has the key, while keys are moved: the new index if it
+/// equals [`IndexGrowth::era`].
+const ERA: u8 = 1 << 5;
+const _: () = assert!(Lane::BITS < PINNED, "flags are beside the lane");
+
 impl Tenant {
-    pub(crate) const NONE: Self =
-        Self { hash: Hash32(0), lane: Lane::NONE, pinned: false, frozen: false, era: false };
+    pub(crate) const NONE: Self = Self { hash: Hash32(0), state: Lane::NONE.bits() };
+
+    /// Creates the record of an entry that is neither pinned nor frozen.
+    #[inline(always)]
+    pub(crate) fn new(hash: Hash32, lane: Lane, era: bool) -> Self {
+        Self { hash, state: lane.bits() | if era { ERA } else { 0 } }
+    }
+
+    /// Returns the record with the entry pinned or not.
+    #[inline(always)]
+    pub(super) fn pinned(mut self, is_pinned: bool) -> Self {
+        self.set(PINNED, is_pinned);
+        self
+    }
+
+    /// Returns the lane of the entry in the index; [`Lane::NONE`] without an entry.
+    #[inline(always)]
+    pub(crate) fn lane(self) -> Lane {
+        Lane::of_bits(self.state & Lane::BITS)
+    }
 
     #[inline(always)]
-    pub(crate) fn is_some(&self) -> bool {
-        self.lane != Lane::NONE
+    pub(crate) fn is_some(self) -> bool {
+        self.lane() != Lane::NONE
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_pinned(self) -> bool {
+        self.state & PINNED != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_frozen(self) -> bool {
+        self.state & FROZEN != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn era(self) -> bool {
+        self.state & ERA != 0
+    }
+
+    pub(super) fn set_frozen(&mut self, is_frozen: bool) {
+        self.set(FROZEN, is_frozen);
+    }
+
+    #[inline(always)]
+    fn set(&mut self, flag: u8, is_set: bool) {
+        self.state = self.state & !flag | if is_set { flag } else { 0 };
+    }
+
+    /// Sets the lane of the entry in the index of this era.
+    fn set_lane(&mut self, lane: Lane, era: bool) {
+        self.state = self.state & !(Lane::BITS | ERA) | Self::new(self.hash, lane, era).state;
     }
 
     /// Returns true if the policy may evict or freeze the entry.
     #[inline(always)]
-    pub(super) fn is_in_reach(&self) -> bool {
-        self.is_some() && !(self.pinned | self.frozen)
+    pub(super) fn is_in_reach(self) -> bool {
+        self.is_some() && self.state & (PINNED | FROZEN) == 0
     }
 }
 
@@ -285,7 +340,7 @@ impl IndexGrowth {
     /// Returns the index that has the key of an entry.
     #[inline(always)]
     pub(crate) fn index_of<'t, M>(&self, tenant: &Tenant, table: &'t Table<M>) -> &'t Index {
-        table.index_of(tenant.era != self.era)
+        table.index_of(tenant.era() != self.era)
     }
 
     /// Begins to move all keys to an index with room for twice as many, but not more than `slots`.
@@ -310,12 +365,12 @@ impl IndexGrowth {
         let old = table.index_of(true);
         let end = tenants.len().min(self.moved + MOVED_AT_ONCE);
         for (slot, tenant) in tenants.iter_mut().enumerate().take(end).skip(self.moved) {
-            if tenant.is_some() && tenant.era != self.era {
+            if tenant.is_some() && tenant.era() != self.era {
                 let is_it = |place| slot_at(place) == slot as u32;
-                let (spot, place) = old.spot(tenant.hash, tenant.lane, is_it);
+                let (spot, place) = old.spot(tenant.hash, tenant.lane(), is_it);
                 let lane = table.index.insert(tenant.hash, place);
                 old.remove(tenant.hash, spot); // after it has come to the new one: see `table`
-                (tenant.lane, tenant.era) = (lane, self.era);
+                tenant.set_lane(lane, self.era);
             }
         }
         self.moved = end;
@@ -341,7 +396,7 @@ mod tests {
     }
 
     fn tenant(hash: u32, pinned: bool) -> Tenant {
-        Tenant { hash: Hash32(hash), lane: Lane::FIRST, pinned, ..Tenant::NONE }
+        Tenant::new(Hash32(hash), Lane::FIRST, false).pinned(pinned)
     }
 
     #[test]
@@ -353,7 +408,7 @@ mod tests {
             slots.put(slot, tenant(hash, false), 1);
         }
         assert!(slots.are_all_in_use());
-        assert_eq!(slots.vacate(0).hash, Hash32(8));
+        assert_eq!({ slots.vacate(0).hash }, Hash32(8));
         assert!(slots.get(0).is_none());
         assert_eq!(slots.used().collect::<Vec<_>>(), [1]);
         assert!(!slots.are_all_in_use());

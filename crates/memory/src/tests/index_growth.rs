@@ -22,7 +22,7 @@ fn hash(key: u32) -> Hash32 {
 /// Inserts a key into the newest index.
 fn insert(growth: &IndexGrowth, table: &Table<()>, key: u32) -> Tenant {
     let lane = table.index.insert(hash(key), place(key));
-    Tenant { hash: hash(key), lane, era: growth.era(), ..Tenant::NONE }
+    Tenant::new(hash(key), lane, growth.era())
 }
 
 fn table(index: Index, old: Option<Index>) -> Table<()> {
@@ -55,7 +55,7 @@ fn keys_are_found_at_every_step_of_a_move_and_only_in_the_new_index_after_it() {
     let mut table = self::table(growth.index(), None);
     let mut tenants: Vec<_> = (0..KEYS).map(|key| insert(&growth, &table, key)).collect();
     let gone = std::mem::replace(&mut tenants[7], Tenant::NONE);
-    let (spot, _) = table.index.spot(gone.hash, gone.lane, |found| found == place(7));
+    let (spot, _) = table.index.spot(gone.hash, gone.lane(), |found| found == place(7));
     table.index.remove(gone.hash, spot);
     table = self::table(growth.begin(1000), Some(table.index));
     assert_eq!(growth.keys_max(), 2 * KEYS as usize);
@@ -75,7 +75,7 @@ fn keys_are_found_at_every_step_of_a_move_and_only_in_the_new_index_after_it() {
     let keys = (0..KEYS).chain(KEYS + 1..);
     for (tenant, key) in tenants.iter().zip(keys).filter(|(tenant, _)| tenant.is_some()) {
         assert!(std::ptr::eq(growth.index_of(tenant, &table), &raw const table.index));
-        let (_, found) = table.index.spot(tenant.hash, tenant.lane, |found| found == place(key));
+        let (_, found) = table.index.spot(tenant.hash, tenant.lane(), |found| found == place(key));
         assert_eq!(found, place(key));
     }
 }

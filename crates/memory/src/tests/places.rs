@@ -6,12 +6,14 @@ use crate::index::{CHUNKS, ENTRIES, NOWHERE, Places};
 fn a_number_stands_for_the_address_of_one_place() {
     let places = Places::new();
     let begins = [(0, 0x1000), (1, 0x9_0000_0000), (CHUNKS - 1, 0x7f00_0000_0000)];
-    begins.iter().for_each(|&(chunk, begin)| places.add::<[u64; 3]>(chunk, begin));
+    let earlier = |chunk| 1000 * chunk;
+    begins.iter().for_each(|&(chunk, begin)| places.add::<[u64; 3]>(chunk, begin, earlier(chunk)));
     for (chunk, begin) in begins {
         for entry in [0, 1, 1000, ENTRIES - 1] {
             let number = Places::number(chunk, entry);
             assert_ne!(number, NOWHERE);
             assert_eq!(places.address::<[u64; 3]>(number), begin + 24 * entry);
+            assert_eq!(places.in_order(number) as usize, earlier(chunk) + entry);
         }
     }
 }

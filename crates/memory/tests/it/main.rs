@@ -21,6 +21,7 @@ mod frozen_from_within;
 mod host;
 mod host_usage;
 mod hostile_policies;
+mod hottest;
 mod linearizable;
 mod listener_panics;
 mod loads;

@@ -296,6 +296,85 @@ fn some_policies_say_who_leaves_and_are_not_changed_by_it() {
     every_policy(&SaysWhoLeaves);
 }
 
+struct MarksByPlace;
+
+impl Check for MarksByPlace {
+    /// Two orders get the same requests. The owner of one says where entries lie: at another place
+    /// with each insertion and replacement, as in the cache in memory. Both evict alike.
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
+        const ROOM: u32 = SLOTS / 2;
+        if !P::BY_PLACE {
+            return;
+        }
+        let (mut by_slot, mut by_place) = (make(), make());
+        for order in [&mut by_slot, &mut by_place] {
+            order.reserve(4);
+            order.set_capacity(ROOM.into());
+        }
+        by_place.reserve_places(0);
+        let (mut keys, mut lies_at) = (vec![None; ROOM as usize], vec![None; ROOM as usize]);
+        let (mut free, mut places): (Vec<u32>, u32) = (Vec::new(), 0);
+        for step in 0..4000_u64 {
+            let random = mix(step);
+            let key = random % 40;
+            let known = keys.iter().position(|&there| there == Some(key));
+            if free.is_empty() {
+                by_place.reserve_places(places as usize + 8);
+                free.extend(places..places + 8);
+                places += 8;
+            }
+            let mut moves = |slot: u32, order: &mut P, is_in: bool| {
+                let place = free.swap_remove(random as usize % free.len());
+                order.place(Slot(slot), place, is_in);
+                free.extend(lies_at[slot as usize].replace(place));
+            };
+            match known {
+                Some(slot) if random >> 32 & 3 == 0 => {
+                    moves(slot as u32, &mut by_place, true); // its value is replaced
+                    by_slot.access(Slot(slot as u32));
+                    by_place.access(Slot(slot as u32));
+                }
+                Some(slot) => {
+                    let place = lies_at[slot].expect("it was placed");
+                    let slot = Slot(slot as u32);
+                    let owed = by_slot.marks().touch(slot);
+                    assert_eq!(by_place.marks().touch_at(|| slot, || place), owed, "{name}");
+                    if owed != Touch::Noted {
+                        by_slot.promote(slot);
+                        by_place.promote(slot);
+                    }
+                }
+                None => {
+                    let access = access(key, 1);
+                    let slot = match keys.iter().position(Option::is_none) {
+                        Some(free) => Slot(free as u32),
+                        None => {
+                            let victim = by_slot.evict(Some(&access)).expect("it is full");
+                            assert_eq!(by_place.evict(Some(&access)), Some(victim), "{name}");
+                            victim
+                        }
+                    };
+                    if slot.index() == 4 {
+                        by_slot.reserve(ROOM as usize);
+                        by_place.reserve(ROOM as usize);
+                    }
+                    keys[slot.index()] = Some(key);
+                    moves(slot.0, &mut by_place, false);
+                    by_slot.insert(slot, &access);
+                    by_place.insert(slot, &access);
+                }
+            }
+        }
+        // A late reader has marks of fewer places.
+        by_place.marks().touch_at(|| Slot(0), || places + 100);
+    }
+}
+
+#[test]
+fn hits_marked_by_place_count_as_those_by_slot() {
+    every_policy(&MarksByPlace);
+}
+
 struct KeepsPlaces;
 
 impl Check for KeepsPlaces {
