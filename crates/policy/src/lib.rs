@@ -52,6 +52,7 @@ mod slot_array;
 
 // The policies.
 mod arc;
+mod auto;
 mod belady;
 mod cacheus;
 mod car;

@@ -134,7 +134,7 @@ impl SlotWeights for Vec<u64> {
 }
 
 /// Owner of a policy's slots: a cache of keys without values.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SlotOwner<P, I: SlotIndex, W = UnitWeights> {
     order: PendingVictims<P>,
     index: I,
@@ -347,6 +347,31 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         }
     }
 
+    /// Changes the capacity, in the unit of weights. Evicts until all fits.
+    pub(crate) fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
+        self.order.policy_mut().set_capacity(capacity);
+        while self.is_full_for(0) {
+            let Some(victim) = self.evict(None, &mut |_, _, _| ()) else { return };
+            self.vacant.push(victim);
+        }
+    }
+
+    /// Returns the index from keys to slots.
+    pub(crate) fn index(&self) -> &I {
+        &self.index
+    }
+
+    /// Removes the keys that `keeps` refuses.
+    pub(crate) fn retain(&mut self, keeps: impl Fn(I::Key) -> bool) {
+        for slot in (0..self.keys.len() as u32).map(Slot) {
+            let key = self.keys[slot.index()];
+            if self.find(key) == Some(slot) && !keeps(key) {
+                self.remove(slot);
+            }
+        }
+    }
+
     /// Assigns a slot that was never used to a key.
     fn next_slot(&mut self, key: I::Key) -> Slot {
         let slot = Slot(self.keys.len() as u32);
@@ -375,7 +400,7 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
 /// another is sought. One that is hit is inserted again, like a key that returns.
 ///
 /// Invariant: a pending slot is not in the policy's order; every other held slot is.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PendingVictims<P> {
     policy: P,
     /// Pending victims in the order in which they leave.

@@ -11,6 +11,8 @@
 //!
 //! Do not use QDLP or QD-CLOCK where entries come in bursts of two: S3-FIFO keeps those out.
 
+use std::fmt;
+
 use crate::ghosts::{GhostTable, Tag};
 use crate::listed::Listed;
 use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Slot};
@@ -24,10 +26,43 @@ pub(crate) const TWO_BITS: u8 = 3;
 pub(crate) const SMALL_SHARE: Parameter =
     Parameter::share("small", 0.1, "share of the small queue");
 
-/// A small FIFO queue, a main queue and a ghost queue. `HITS_TO_STAY` hits in the small queue earn
-/// a place in the main one. With `MAIN_FIRST`, the main queue fills first.
+/// The rules by which entries enter the main queue.
+pub trait DemotionRules: Clone + fmt::Debug {
+    /// Returns the number of hits in the small queue that earn a place in the main one.
+    fn hits_to_stay(&self) -> u8;
+
+    /// Returns true if the main queue fills first.
+    fn fills_main_first(&self) -> bool;
+
+    /// Returns the highest number of hits that keep an entry in the main queue, so many rounds.
+    /// Hits beyond it do not count.
+    fn rounds_max(&self) -> u8 {
+        u8::MAX
+    }
+}
+
+/// Rules that are known when a policy is compiled.
+#[derive(Debug, Clone, Copy)]
+pub struct FixedRules<const HITS_TO_STAY: u8, const MAIN_FIRST: bool>;
+
+impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> DemotionRules
+    for FixedRules<HITS_TO_STAY, MAIN_FIRST>
+{
+    #[inline(always)]
+    fn hits_to_stay(&self) -> u8 {
+        HITS_TO_STAY
+    }
+
+    #[inline(always)]
+    fn fills_main_first(&self) -> bool {
+        MAIN_FIRST
+    }
+}
+
+/// A small FIFO queue, a main queue and a ghost queue.
 #[derive(Debug, Clone)]
-pub struct QuickDemotion<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> {
+pub struct QuickDemotion<R> {
+    rules: R,
     queues: Lists<2>,
     hits: Counters,
     small_share: f64,
@@ -46,11 +81,12 @@ pub struct QuickDemotion<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> {
     filling: bool,
 }
 
-impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> QuickDemotion<HITS_TO_STAY, MAIN_FIRST> {
+impl<R: DemotionRules> QuickDemotion<R> {
     /// Creates an empty order whose small queue and ghosts have these shares of the cache, and
     /// whose counters end at `hits_max`.
-    pub(crate) fn with(small_share: f64, ghost_share: f64, hits_max: u8) -> Self {
+    pub(crate) fn with(rules: R, small_share: f64, ghost_share: f64, hits_max: u8) -> Self {
         Self {
+            rules,
             queues: Lists::named(["small queue", "main queue"]),
             hits: Counters::new(hits_max),
             small_share,
@@ -70,11 +106,49 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> QuickDemotion<HITS_TO_STAY,
         Self { overflows, ..self }
     }
 
+    /// Changes rules and shares. Entries stay where they are.
+    pub(crate) fn adjust(&mut self, rules: R, small_share: f64, ghost_share: f64) {
+        self.rules = rules;
+        self.small_share = small_share;
+        self.ghost_share = ghost_share;
+        self.resized();
+    }
+
+    /// Moves oldest entries of the small queue to the main one while they exceed its target, at
+    /// most `most`. Returns true if none exceeds it any more.
+    pub(crate) fn relieve(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            match self.queues.tail(SMALL) {
+                Some(oldest) if self.queues.size(SMALL) > self.small_target => {
+                    self.queues.move_to_head(MAIN, oldest);
+                }
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    /// Returns whether a slot is in the order, frozen or not.
+    pub(crate) fn holds(&self, slot: Slot) -> bool {
+        self.queues.contains(slot) || self.queues.is_frozen(slot)
+    }
+
+    /// Returns the tag of the latest key in a slot.
+    #[inline]
+    pub(crate) fn tag(&self, slot: Slot) -> Tag {
+        self.tags[slot.index()]
+    }
+
+    /// Returns the weight of a slot.
+    pub(crate) fn weight(&self, slot: Slot) -> u32 {
+        self.queues.weight(slot) as u32 // it came as one
+    }
+
     /// Returns whether the order is filling and a new entry belongs into the main queue.
     #[inline(always)] // with each insertion
     fn fills_main(&mut self, weight: u32) -> bool {
         self.filling |= self.queues.is_empty();
-        if MAIN_FIRST {
+        if self.rules.fills_main_first() {
             self.filling
                 && self.queues.size(MAIN) + u64::from(weight) + self.small_target
                     <= self.queues.capacity()
@@ -87,20 +161,21 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> QuickDemotion<HITS_TO_STAY,
     /// victim. Returns that queue and entry.
     #[inline(always)]
     fn advance(&mut self) -> Option<(usize, Slot)> {
+        let rounds_max = self.rules.rounds_max();
         loop {
             let (small, main) = (self.queues.tail(SMALL), self.queues.tail(MAIN));
             match (small, main) {
                 (Some(oldest), _)
                     if main.is_none() || self.queues.size(SMALL) >= self.small_target =>
                 {
-                    if !self.hits.spend(oldest, HITS_TO_STAY, |_| 0) {
+                    if !self.hits.spend(oldest, self.rules.hits_to_stay(), |_| 0) {
                         return Some((SMALL, oldest));
                     }
                     self.queues.move_to_head(MAIN, oldest);
                 }
                 (_, oldest) => {
                     let oldest = oldest?;
-                    if !self.hits.spend(oldest, 1, |hits| hits - 1) {
+                    if !self.hits.spend(oldest, 1, |hits| hits.min(rounds_max) - 1) {
                         return Some((MAIN, oldest));
                     }
                     self.queues.move_to_head(MAIN, oldest);
@@ -110,9 +185,7 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> QuickDemotion<HITS_TO_STAY,
     }
 }
 
-impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed
-    for QuickDemotion<HITS_TO_STAY, MAIN_FIRST>
-{
+impl<R: DemotionRules> Listed for QuickDemotion<R> {
     type Marks = Counters;
     type Lists = Lists<2>;
 
@@ -200,7 +273,7 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed
 
 /// Quick demotion, lazy promotion (`qdlp`): one hit in the small FIFO moves an entry to the main
 /// queue, a CLOCK. FIFO-like.
-pub type Qdlp = QuickDemotion<1, false>;
+pub type Qdlp = QuickDemotion<FixedRules<1, false>>;
 
 impl Policy for Qdlp {
     const INFO: PolicyInfo = PolicyInfo::new(
@@ -212,7 +285,7 @@ impl Policy for Qdlp {
 
     fn new(parameters: &Parameters) -> Self {
         let small_share = parameters.get(SMALL_SHARE.name);
-        Self::with(small_share, 1.0 - small_share, TWO_BITS)
+        Self::with(FixedRules, small_share, 1.0 - small_share, TWO_BITS)
     }
 }
 
@@ -232,7 +305,7 @@ impl Policy for Qdlp {
 ///
 /// On Zipf's law each of the last three means fewer misses than S3-FIFO has, and on traces the
 /// first one does (docs/results/policies.md).
-pub type QdClock = QuickDemotion<1, true>;
+pub type QdClock = QuickDemotion<FixedRules<1, true>>;
 
 impl Policy for QdClock {
     const INFO: PolicyInfo = PolicyInfo::new(
@@ -248,20 +321,21 @@ impl Policy for QdClock {
 
     fn new(parameters: &Parameters) -> Self {
         let hits_max = (1u8 << parameters.count("bits")) - 1;
-        Self::with(parameters.get(SMALL_SHARE.name), parameters.get("ghosts"), hits_max)
+        let small_share = parameters.get(SMALL_SHARE.name);
+        Self::with(FixedRules, small_share, parameters.get("ghosts"), hits_max)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::QdClock;
+    use super::{FixedRules, QdClock};
     use crate::{Access, Eviction, Slot};
 
     /// Runs an order of four entries, one of them in the small queue, and two ghosts. The expected
     /// result was worked out by hand.
     #[test]
     fn the_main_queue_fills_first_and_ghosts_come_back_to_it() {
-        let mut order = QdClock::with(0.25, 0.5, 7);
+        let mut order = QdClock::with(FixedRules, 0.25, 0.5, 7);
         order.reserve(4);
         for slot in 0..4 {
             order.insert(Slot(slot), &Access::new(slot.into())); // 0, 1 and 2 fill the main queue
@@ -285,7 +359,7 @@ mod tests {
 
     #[test]
     fn an_order_that_stays_below_its_capacity_still_has_a_small_queue() {
-        let mut order = QdClock::with(0.25, 0.5, 7);
+        let mut order = QdClock::with(FixedRules, 0.25, 0.5, 7);
         order.reserve(8);
         (0..4).for_each(|slot| order.insert(Slot(slot), &Access::new(slot.into())));
         assert_eq!(order.evict(None), Some(Slot(0)), "others have the rest of the capacity");

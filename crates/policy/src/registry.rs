@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::auto::AutoMarks;
 use crate::lhd::AgedHits;
 use crate::{
     Access, AlwaysPromote, Coins, Counters, Cursor, Eviction, HitKind, LastUses, Marks, NoMarks,
@@ -72,6 +73,7 @@ macro_rules! with_policies {
             lhd::Lhd,
             cacheus::Cacheus,
             sarc::Sarc,
+            auto::Auto,
             belady::Belady,
         }
     };
@@ -607,4 +609,5 @@ any_marks! {
     LastUses,
     Stamps,
     AgedHits,
+    AutoMarks,
 }

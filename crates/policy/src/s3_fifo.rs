@@ -16,7 +16,7 @@
 //! Do not use S3-FIFO where entries are hit twice in a burst and never again: the burst passes the
 //! filter.
 
-use crate::quick_demotion::{QuickDemotion, SMALL_SHARE, TWO_BITS};
+use crate::quick_demotion::{FixedRules, QuickDemotion, SMALL_SHARE, TWO_BITS};
 use crate::{Parameter, Parameters, Policy, PolicyInfo};
 
 /// Number of hits in the small queue that earn a place in the main one (algorithm 1).
@@ -31,7 +31,7 @@ const FILL: Parameter = Parameter::choice(
 
 /// S3-FIFO (`s3-fifo`): a small FIFO filters which entries reach the main queue; keys with a ghost
 /// enter it at once. FIFO-like.
-pub type S3Fifo = QuickDemotion<HITS_TO_STAY, false>;
+pub type S3Fifo = QuickDemotion<FixedRules<HITS_TO_STAY, false>>;
 
 impl Policy for S3Fifo {
     const INFO: PolicyInfo = PolicyInfo::new(
@@ -44,7 +44,7 @@ impl Policy for S3Fifo {
     fn new(parameters: &Parameters) -> Self {
         let small_share = parameters.get(SMALL_SHARE.name);
         // As many ghosts as the main queue has entries.
-        Self::with(small_share, 1.0 - small_share, TWO_BITS)
+        Self::with(FixedRules, small_share, 1.0 - small_share, TWO_BITS)
             .overflowing(parameters.count(FILL.name) == 1)
     }
 }
