@@ -44,7 +44,7 @@ fn what_is_wrong_is_said() {
     assert_eq!(error("always:p=1"), "admission always has no parameter `p`; it takes none");
     assert_eq!(
         error("always + obp:target=2"),
-        "admission obp: parameter target is a number from 0 to 1, not `2`"
+        "admission obp: parameter target must be a number from 0 to 1, not `2`"
     );
     assert_eq!(
         error("obp:target=0.1:target=0.5"),

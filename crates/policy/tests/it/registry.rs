@@ -71,8 +71,9 @@ fn values_out_of_range_are_answered_with_the_range() {
     for (text, given) in
         [("slru:segments=1", "1"), ("slru:segments=2.5", "2.5"), ("slru:segments", "")]
     {
-        let expected =
-            format!("policy slru: parameter segments is a whole number from 2 to 8, not `{given}`");
+        let expected = format!(
+            "policy slru: parameter segments must be a whole number from 2 to 8, not `{given}`"
+        );
         assert_eq!(error(text), expected);
     }
     assert_eq!(
@@ -85,7 +86,7 @@ fn values_out_of_range_are_answered_with_the_range() {
     );
     assert_eq!(
         error("prob-lru:q=nan"),
-        "policy prob-lru: parameter q is a number from 0 to 1, not `nan`"
+        "policy prob-lru: parameter q must be a number from 0 to 1, not `nan`"
     );
 }
 
