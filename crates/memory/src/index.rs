@@ -469,7 +469,7 @@ impl KeyHash {
 /// The number that is no place.
 pub(crate) const NOWHERE: u32 = 0;
 /// Bits of a place's number that give the entry in its chunk.
-const ENTRY_BITS: u32 = 24;
+const ENTRY_BITS: u32 = 25;
 /// Maximum number of chunks of a slab.
 pub(crate) const CHUNKS: usize = 1 << (u32::BITS - ENTRY_BITS);
 /// Maximum number of entries of a chunk.
