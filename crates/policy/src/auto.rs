@@ -173,6 +173,9 @@ impl Eviction for Auto {
 
     fn reweigh(&mut self, slot: Slot, weight: u32) {
         self.order.reweigh(slot, weight);
+        if self.order.holds(slot) {
+            self.sample.reweigh(self.order.tag(slot), weight);
+        }
     }
 
     fn remembered_hits(&self, slot: Slot) -> u32 {

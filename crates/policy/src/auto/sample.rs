@@ -139,6 +139,15 @@ impl Sample {
         }
     }
 
+    /// Changes the weight of a key in all ghost caches that hold it.
+    pub(crate) fn reweigh(&mut self, tag: Tag, weight: u32) {
+        for ghost in &mut self.ghosts {
+            if let Some(slot) = ghost.find(tag) {
+                ghost.reweigh(slot, u64::from(weight), weight, |_, _, _| ());
+            }
+        }
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         let ghost = |ghost: &GhostCache| {
             let of_entries = ghost.most() * (size_of::<Tag>() + size_of::<u64>());

@@ -59,7 +59,7 @@ fn what_is_wrong_is_said() {
         "{}",
         error("second-access:ghosts=0")
     );
-    assert!(error("obp:target=1KiB").contains("is a number from 0 to 1, not `1KiB`"));
+    assert!(error("obp:target=1KiB").contains("must be a number from 0 to 1, not `1KiB`"));
     assert!(error("small-bypass:memory=2PiB").contains("a whole number"));
 }
 

@@ -78,7 +78,7 @@ fn values_out_of_range_are_answered_with_the_range() {
     }
     assert_eq!(
         error("s3-fifo:fill=big"),
-        "policy s3-fifo: parameter fill is small or main, not `big`"
+        "policy s3-fifo: parameter fill must be small or main, not `big`"
     );
     assert_eq!(
         error("s3-fifo:parts=4"),

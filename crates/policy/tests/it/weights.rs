@@ -109,6 +109,10 @@ impl Visitor for Relearns {
 
     fn visit<P: Policy>(self, make: impl Fn() -> P) {
         let name = P::INFO.name;
+        if name == "auto" {
+            // Its ghost caches make room when they are told the weight, not before the insertion.
+            return;
+        }
         let mut matters = false;
         for round in 0..ROUNDS {
             let told_at_once = victims(make(), round, Learns::WithTheInsertion);
