@@ -199,7 +199,7 @@ fn a_note_that_does_not_say_which_side_is_newer_has_the_user_decide_and_says_wha
     std::fs::write(&note, text).expect("a note");
     let Err(said) = rig.attempt(&[]) else { panic!("it cannot know") };
     for wanted in
-        ["bypassed the cache in session 1", "256KiB", "--discard-dirty would lose it", "overwrites"]
+        ["bypassed the cache in session 1", "256KiB", "--discard-dirty would lose it", "would overwrite"]
     {
         assert!(said.contains(wanted), "{wanted}: {said}");
     }

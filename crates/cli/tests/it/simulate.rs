@@ -363,7 +363,7 @@ fn what_cannot_be_simulated_is_refused_in_a_line() {
         (&[keys, "--policy", "lru", "--size", "5", "--insert-us", "1"], "--insert-us needs"),
         (
             &[keys, "--policy", "lru", "--size", "5", "--miss-us", "9", "--insert-us=-1"],
-            "--insert-us -1",
+            "--insert-us must be a time of at least 0",
         ),
         (&[keys, "--policy", "lru", "--size", "5", "--medium", "tape"], "tape"),
         (&[keys, "--blocks", "4KiB", "--size", "1MiB"], "block=4KiB"),
