@@ -198,9 +198,12 @@ fn a_note_that_does_not_say_which_side_is_newer_has_the_user_decide_and_says_wha
     let text = format!("{{\"session\":{},\"generation\":{generation}}}", old["session"]);
     std::fs::write(&note, text).expect("a note");
     let Err(said) = rig.attempt(&[]) else { panic!("it cannot know") };
-    for wanted in
-        ["bypassed the cache in session 1", "256KiB", "--discard-dirty would lose it", "would overwrite"]
-    {
+    for wanted in [
+        "bypassed the cache in session 1",
+        "256KiB",
+        "--discard-dirty would lose it",
+        "would overwrite",
+    ] {
         assert!(said.contains(wanted), "{wanted}: {said}");
     }
     let server = rig.attempt(&["--accept-backing", "--keep-dirty"]).expect("it was not ended");
