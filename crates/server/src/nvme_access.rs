@@ -148,7 +148,7 @@ mod tests {
             (format!("host {good}"), "line 1: \"host\" is no NVMe qualified name"),
             (format!("{host} secret"), "line 1: a secret has the form DHHC-1:"),
             (format!("{host} {good} {good} {good}"), "line 1: more than"),
-            (format!("{host} {good}\n{host} {good}"), "line 2: nqn.2026-11.io.example:a is there"),
+            (format!("{host} {good}\n{host} {good}"), "line 2: nqn.2026-11.io.example:a is listed"),
         ] {
             let error = secrets_in(&text).unwrap_err();
             assert!(error.starts_with(problem) || error.contains(problem), "{text:?}: {error}");

@@ -157,7 +157,9 @@ fn the_interface_is_the_one_that_was_published() {
             .arg(library().join("libfloe_c.so")),
     );
     let text = String::from_utf8(listed.stdout).expect("text");
-    let mut symbols: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    let names = text.lines().filter_map(|line| line.split(' ').next());
+    // Another crate of a build of the whole workspace has the C interface of crc-fast enabled.
+    let mut symbols: Vec<&str> = names.filter(|name| !name.starts_with("crc_fast_")).collect();
     symbols.sort_unstable();
     let published = std::fs::read_to_string(folder().join("tests/published.txt")).expect("a list");
     assert_eq!(

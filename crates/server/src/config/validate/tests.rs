@@ -71,7 +71,7 @@ fn a_volume_that_lacks_something_is_named_by_its_line() {
     for (text, said) in [
         ("\n[[volume]]\nbacking = 'memory:4MiB'\n", "line 2: name is missing"),
         ("[[volume]]\nname = 'a'\n", "line 1: backing is missing"),
-        ("[[volume]]\nname = 'a'\n\nbacking = 'disk:5'\n", "line 4: backing: unknown kind"),
+        ("[[volume]]\nname = 'a'\n\nbacking = 'disk:5'\n", "line 4: backing: \"disk:5\" is not"),
     ] {
         let problem = config(text).unwrap_err();
         assert!(problem.starts_with(said), "{problem}");
