@@ -252,9 +252,9 @@ mod tests {
     fn a_slow_server_has_its_rate_in_requests() {
         let mut advice = advice(&at("lru", 0.9, 100.0, 72));
         advice.throughput_mrps = 0.000_847;
-        assert!(advice.to_string().contains(" does 847 requests/s"), "{advice}");
+        assert!(advice.to_string().contains(" serves 847 requests/s"), "{advice}");
         advice.throughput_mrps = 0.25;
-        assert!(advice.to_string().contains(" does 0.250 M requests/s"), "{advice}");
+        assert!(advice.to_string().contains(" serves 0.250 M requests/s"), "{advice}");
     }
 
     #[test]
