@@ -293,7 +293,7 @@ def test_times_that_are_none(ttl: Any) -> None:
         lambda: floe_cache.cached(10, ttl=ttl)(str),
     ]
     for use in uses:
-        with pytest.raises((ValueError, TypeError), match="ttl is"):
+        with pytest.raises((ValueError, TypeError), match="ttl must be"):
             use()
 
 
