@@ -171,7 +171,7 @@ fn traces_are_replayed_on_a_bucket() {
     let missing = bucket.store.spec("none");
     let listen = format!("nbd+unix:///?socket={}", bucket.path("nbd.sock"));
     let line = ["serve", "--backing", &missing, "--cache", "memory:8MiB", "--listen", &listen];
-    let refused = bucket.floe(&line);
+    let refused = bucket.floe(&[&line[..], &["--admin", "none"]].concat());
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("there is no volume at s3://bucket/none; give the size"), "{said}");
     assert_eq!((refused.status.code(), said.lines().count()), (Some(2), 1), "{said}");
