@@ -125,9 +125,7 @@ fn print(results: &[PromptsResult], block_bytes: Option<u64>) {
         ]);
     }
     output::print_table(&table);
-    output::say!(
-        "\nkeeps: the end of a prompt that the policy keeps for longest. behind a gap: cached \
-         blocks that\nwere computed again, because one before them was missing. whole: prompts \
-         that were cached whole."
-    );
+    output::say!("\nkeeps: the end of a prompt that the policy keeps for longest.");
+    output::say!("behind a gap: cached blocks that were computed again, as one before them");
+    output::say!("was missing. whole: prompts that were cached whole.");
 }
