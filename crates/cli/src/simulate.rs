@@ -164,6 +164,11 @@ const FLASH_CONFLICTS: [&str; 11] = [
 ];
 
 impl Arguments {
+    /// Returns the policies to compare.
+    fn policies(&self) -> Result<Vec<floe_policy::registry::Choice>, CliError> {
+        self.policy.iter().map(|policy| policy.parse().or_usage()).collect()
+    }
+
     /// Returns the sizes of caches without flash.
     fn sizes(&self) -> &Sizes {
         self.size.as_ref().expect("required without --flash")

@@ -249,11 +249,8 @@ impl fmt::Display for ChoiceError {
                 write!(formatter, "{kind} {chosen} is given twice; one of them is enough")
             }
             Self::BadValue { kind, chosen, name, expected, value } => {
-                write!(
-                    formatter,
-                    "{kind} {chosen}: parameter {name} must be {expected}, not \
-                                   `{value}`"
-                )
+                let must = format_args!("parameter {name} must be {expected}");
+                write!(formatter, "{kind} {chosen}: {must}, not `{value}`")
             }
         }
     }

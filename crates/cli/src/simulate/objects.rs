@@ -10,7 +10,6 @@ use floe_lab::report::{Sizes, simulation_report};
 use floe_lab::simulate::objects::{Latency, Run, SimulationResult, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_lab::simulate::{BLOCK_BYTES, Grid, GridError, Reading};
-use floe_policy::registry::Choice;
 use floe_trace::Trace;
 use serde::Serialize;
 
@@ -28,11 +27,7 @@ use floe_lab::sizes::CacheSize;
 const DEFAULT_HIT_US: f64 = 1.0;
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let policies: Vec<Choice> = arguments
-        .policy
-        .iter()
-        .map(|policy| policy.parse().or_usage())
-        .collect::<Result<_, _>>()?;
+    let policies = arguments.policies()?;
     let rate = arguments.sample.unwrap_or(1.0);
     if !(rate > 0.0 && rate <= 1.0) {
         return Err(CliError::usage(format!("--sample {rate} is not a share above 0 and up to 1")));

@@ -30,11 +30,7 @@ pub(super) const CONFLICTS: [&str; 14] = [
 ];
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let policies: Vec<Choice> = arguments
-        .policy
-        .iter()
-        .map(|policy| policy.parse().or_usage())
-        .collect::<Result<_, _>>()?;
+    let policies = arguments.policies()?;
     let block_bytes = arguments.block_bytes.map(|bytes| bytes.0);
     let mut all = Vec::new();
     for trace in &arguments.traces {

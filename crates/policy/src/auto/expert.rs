@@ -8,7 +8,7 @@ const HITS_MAX: u8 = 7;
 /// A setting of the queues, under which they are a known policy or near to one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Expert {
-    /// Name for reports.
+    /// The policy that this setting is, as one chooses it.
     pub(crate) name: &'static str,
     /// Share of the cache that the small queue has.
     small: f64,
