@@ -258,6 +258,8 @@ impl Lifespan {
 /// Slower blocks in a row that end a frozen phase. Doubled after each false alarm, up to a limit.
 const PATIENCE: u32 = 2;
 const PATIENCE_MAX: u32 = 16;
+/// Number of comparisons in a row that may be put off.
+const PUT_OFF_MAX: u32 = 16;
 /// First interval between two trials of the index.
 const INDEX_INTERVAL: Duration = Duration::from_secs(10);
 /// Change of the frozen share or of the hit ratio that makes the controller learn again.
@@ -273,6 +275,8 @@ pub(super) struct FrozenPhases {
     patience: u32,
     /// Indexes in a row that lost too many hits long before the end of their lifetime.
     old: u32,
+    /// Comparisons with a fresh baseline in a row that were put off, since too little was measured.
+    put_off: u32,
 }
 
 impl FrozenPhases {
@@ -284,6 +288,7 @@ impl FrozenPhases {
             worth: None,
             patience: PATIENCE,
             old: 0,
+            put_off: 0,
         }
     }
 
@@ -293,6 +298,7 @@ impl FrozenPhases {
         self.index = IndexTrial::every(now, INDEX_INTERVAL);
         self.patience = PATIENCE;
         self.old = 0;
+        self.put_off = 0;
     }
 
     /// Returns the worth of the index as found by its last trial.
@@ -325,6 +331,15 @@ impl FrozenPhases {
     /// Records that an index has served its full lifetime.
     pub(super) fn served_its_time(&mut self) {
         self.old = 0;
+    }
+
+    /// Returns true if this number of frozen windows is enough to be compared with a fresh
+    /// baseline. Where requests come in short bursts, several indexes have to serve before it is.
+    /// It is also true when that has taken too many indexes: freezing is then given up.
+    pub(super) fn may_compare(&mut self, windows: usize) -> bool {
+        let may = windows >= BASELINE || self.put_off >= PUT_OFF_MAX;
+        self.put_off = if may { 0 } else { self.put_off + 1 };
+        may
     }
 
     /// Returns a description of the share that has moved since the first phase; `None` if none has.

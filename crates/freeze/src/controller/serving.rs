@@ -192,10 +192,14 @@ impl Controller {
     fn refresh(&mut self, why: String) -> ControllerStep {
         self.report.stats.lifetime = self.next_lifetime();
         self.lifespan.leave(self.now);
-        if self.options.ratio.is_none() && self.schedule.wants_recheck(self.now) {
+        let frozen = self.phases.monitor.windows().means(&self.costs);
+        if self.options.ratio.is_none()
+            && self.schedule.wants_recheck(self.now)
+            && self.phases.may_compare(frozen.len())
+        {
             // Only a cache that has warmed up is a fair baseline: at first it still has what was
             // frozen and grew old.
-            let then = Then::Recheck(self.phases.monitor.windows().means(&self.costs));
+            let then = Then::Recheck(frozen);
             return self
                 .thaw(After::WarmUp(then), format!("{why}; the baseline is measured again"));
         }
@@ -278,5 +282,21 @@ mod tests {
         controller.compare_again(&[100.0]);
         let stats = controller.stats();
         assert_eq!((stats.phase, stats.given_up), (Phase::Waiting, 1), "{:?}", stats.decisions);
+    }
+
+    #[test]
+    fn an_index_that_few_requests_measured_is_renewed_before_it_is_compared() {
+        let mut controller = Controller::new(Freezing::adaptive());
+        controller.now = Duration::from_secs(100);
+        let mut renewals = 0;
+        loop {
+            controller.refresh("its lifetime is over".to_owned());
+            match &controller.state {
+                State::Thawing { after: After::Renew } => renewals += 1,
+                State::Thawing { after: After::WarmUp(Then::Recheck(_)) } => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(renewals, 16);
     }
 }
