@@ -163,7 +163,7 @@ impl Builder {
     /// When there is no cache, or a setting is not possible.
     pub fn build(self) -> Result<CachedStore, BuildError> {
         let hybrid = self.hybrid.ok_or(BuildError::NoCache)?;
-        if let FetchSize::Fixed(bytes) = self.fetch
+        if let Some(bytes) = self.fetch.fixed()
             && (!bytes.is_power_of_two() || !(UNIT..=16 << 20).contains(&bytes))
         {
             return Err(BuildError::FetchSize(bytes));

@@ -22,6 +22,21 @@ pub enum FetchSize {
     Exact,
     /// Aligned parts of so many bytes, a power of two from 4 KiB on. Neighbours are one request.
     Fixed(u64),
+    /// Parts as of [`Fixed`](Self::Fixed). As with [`Adaptive`](Self::Adaptive), a large range is
+    /// split into requests at once, and where a function [spawns](crate::Builder::spawn) tasks,
+    /// reads that go on where others ended fetch ahead:
+    /// [`parallel`](crate::Builder::parallel) parts.
+    FixedAhead(u64),
+}
+
+impl FetchSize {
+    /// Returns the bytes of a part, where they are fixed.
+    pub(crate) fn fixed(self) -> Option<u64> {
+        match self {
+            Self::Fixed(bytes) | Self::FixedAhead(bytes) => Some(bytes),
+            Self::Adaptive | Self::Exact => None,
+        }
+    }
 }
 
 /// A read as the planner sees it.
@@ -111,34 +126,48 @@ impl Planner {
         match self.fetch {
             FetchSize::Fixed(block) => return Advice::of(block, ReadKind::Jump),
             FetchSize::Exact => return Advice::of(UNIT, ReadKind::Run),
-            FetchSize::Adaptive => {}
+            FetchSize::Adaptive | FetchSize::FixedAhead(_) => {}
         }
         let weight = 1.0 / read.ranges.len().max(1) as f64;
         let mut advice: Option<(ReadKind, &Range<u64>)> = None;
         for range in read.ranges {
             let kind = self.kind(read, range);
-            self.ghosts.read(read.object, read.prefix, kind, read.len, range, weight);
+            if self.fetch == FetchSize::Adaptive {
+                self.ghosts.read(read.object, read.prefix, kind, read.len, range, weight);
+            }
             if advice.is_none_or(|(old, _)| old != ReadKind::Run && kind == ReadKind::Run) {
                 advice = Some((kind, range));
             }
         }
         let Some((kind, range)) = advice else { return Advice::of(UNIT, ReadKind::Run) };
-        let mut advice = Advice::of(self.block(read.prefix, kind), kind);
-        if kind == ReadKind::Run && self.has_tasks && advice.block >= SMALLEST_AHEAD {
-            advice.ahead = self.ahead(read, range.end, advice.block);
+        let (mut advice, window) = match self.fetch {
+            FetchSize::FixedAhead(block) => {
+                (Advice::of(block, ReadKind::Jump), block * self.parallel)
+            }
+            _ => {
+                let advice = Advice::of(self.block(read.prefix, kind), kind);
+                let window = if advice.block < SMALLEST_AHEAD { 0 } else { advice.block };
+                (advice, window)
+            }
+        };
+        if kind == ReadKind::Run && self.has_tasks && window > 0 {
+            advice.ahead = self.ahead(read, range.end, advice.block, window);
         }
         advice
     }
 
-    /// Returns the next block of a run that has come to the second half of its own, once.
-    fn ahead(&mut self, read: &Read<'_>, at: u64, block: u64) -> Option<Range<u64>> {
+    /// Returns the blocks to fetch ahead of a run that has come to `at`, so that a window of bytes
+    /// is there or under way. It does so each time that half of the window is used up.
+    fn ahead(&mut self, read: &Read<'_>, at: u64, block: u64, window: u64) -> Option<Range<u64>> {
         let recent = self.recent.get_mut(&read.object)?;
-        let next = at.next_multiple_of(block);
-        if next >= read.len || next - at > block / 2 || recent.ahead == next + block {
+        let is_of_run = (at..=at + window + block).contains(&recent.ahead);
+        let start = if is_of_run { recent.ahead } else { at }.next_multiple_of(block);
+        let end = (at + window).next_multiple_of(block).min(read.len);
+        if start >= end || start - at > window / 2 {
             return None;
         }
-        recent.ahead = next + block;
-        Some(next..(next + block).min(read.len))
+        recent.ahead = end;
+        Some(start..end)
     }
 
     /// Returns the relation of a read to earlier ones, and notes it.
@@ -186,7 +215,9 @@ impl Planner {
             Some(_) => ReadKind::Jump,
         };
         match self.fetch {
-            FetchSize::Fixed(block) => Advice::of(block, ReadKind::Jump),
+            FetchSize::Fixed(block) | FetchSize::FixedAhead(block) => {
+                Advice::of(block, ReadKind::Jump)
+            }
             FetchSize::Exact => Advice::of(UNIT, ReadKind::Run),
             FetchSize::Adaptive => Advice::of(self.block(prefix, kind), kind),
         }
@@ -223,9 +254,9 @@ impl Planner {
     /// Groups ascending missing ranges into requests. Each asks for the bytes from its first range
     /// to its last.
     pub(crate) fn requests(&self, missing: &[Range<u64>]) -> Vec<Vec<Range<u64>>> {
-        let gap = match self.fetch {
-            FetchSize::Fixed(_) => 0,
-            _ => (self.prices.bytes_of_a_request() * GAP_SHARE) as u64,
+        let gap = match self.fetch.fixed() {
+            Some(_) => 0,
+            None => (self.prices.bytes_of_a_request() * GAP_SHARE) as u64,
         };
         let mut groups: Vec<Vec<Range<u64>>> = Vec::new();
         for range in missing {
@@ -312,6 +343,20 @@ mod tests {
         // Each block is fetched ahead once, not once a read.
         assert!(ahead.len() < 32, "{ahead:?}");
         assert_eq!(ahead.last().map(|last| last.end), Some(64 * M));
+    }
+
+    #[test]
+    fn runs_of_fixed_parts_are_fetched_ahead_by_a_window() {
+        let mut planner = Planner::new(FetchSize::FixedAhead(M), 4, true, 1 << 30);
+        let mut ahead = Vec::new();
+        for at in 0..80u64 {
+            let scan = read(&mut planner, 1, 10 * M, at * 128 * K..(at + 1) * 128 * K);
+            assert_eq!((scan.block, scan.before), (M, true));
+            ahead.extend(scan.ahead);
+        }
+        assert_eq!(ahead, [M..5 * M, 5 * M..7 * M, 7 * M..9 * M, 9 * M..10 * M]);
+        let jump = read(&mut planner, 1, 10 * M, 5 * M..5 * M + 10);
+        assert_eq!(jump.ahead, None);
     }
 
     #[test]

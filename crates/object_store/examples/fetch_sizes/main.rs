@@ -16,42 +16,54 @@ use object_store::path::Path;
 
 /// All that a load reads fits into memory: the drive has no virtual time.
 const MEMORY: u64 = 3 << 29;
-const SCALE: Scale = Scale { points: 100, scans: 4, files: 8 };
+const SCALE: Scale = Scale { points: 100, scans: 4, files: 8, other_files: 10 };
+
+const LOADS: [(&str, Load); 5] = [
+    ("points", Load::Points),
+    ("scans", Load::Scans),
+    ("columns", Load::Columns),
+    ("other columns", Load::OtherColumns),
+    ("all at once", Load::All),
+];
 
 fn main() {
-    let sizes: [(&str, Option<FetchSize>); 5] = [
+    let sizes: [(&str, Option<FetchSize>); 8] = [
         ("no cache", None),
         ("64 KiB", Some(FetchSize::Fixed(64 << 10))),
         ("1 MiB", Some(FetchSize::Fixed(1 << 20))),
         ("4 MiB", Some(FetchSize::Fixed(4 << 20))),
+        ("64 KiB, ahead", Some(FetchSize::FixedAhead(64 << 10))),
+        ("1 MiB, ahead", Some(FetchSize::FixedAhead(1 << 20))),
+        ("4 MiB, ahead", Some(FetchSize::FixedAhead(4 << 20))),
         ("adaptive", Some(FetchSize::Adaptive)),
     ];
     for is_shared in [false, true] {
-        println!(
-            "{}:\n\n| load | fetch | time | requests | MB | $ a million reads |",
-            if is_shared { "\nOne link for all connections" } else { "A link for each connection" }
-        );
-        println!("|---|---|---:|---:|---:|---:|");
-        for (name, load) in [
-            ("points", Load::Points),
-            ("scans", Load::Scans),
-            ("columns", Load::Columns),
-            ("all at once", Load::All),
-        ] {
-            for (size, fetch) in sizes {
-                let outcome = run(load, fetch, is_shared, MEMORY, SCALE);
-                let Outcome { time, requests, bytes, dollars } = outcome;
-                let dollars = dollars.map_or("–".to_owned(), |dollars| format!("{dollars:.3}"));
-                println!(
-                    "| {name} | {size} | {:.2} s | {requests} | {:.0} | {dollars} |",
-                    time.as_secs_f64(),
-                    bytes as f64 / 1e6
-                );
-            }
-        }
+        let outcomes = sizes.map(|(name, fetch)| {
+            (name, LOADS.map(|(_, load)| run(load, fetch, is_shared, MEMORY, SCALE)))
+        });
+        let link =
+            if is_shared { "One link for all connections" } else { "A link for each connection" };
+        let seconds = |it: &Outcome| format!("{:.2} s", it.time.as_secs_f64());
+        print_table(&format!("{link}, time"), &outcomes, seconds);
+        let traffic = |it: &Outcome| format!("{}, {:.0} MB", it.requests, it.bytes as f64 / 1e6);
+        print_table(&format!("{link}, requests and bytes"), &outcomes, traffic);
     }
     let [memory, flash] = [MEMORY, 8 << 20].map(warm_read);
-    println!("\nA warm read of 4 KB: {memory:.1} µs from memory, {flash:.1} µs from flash.");
+    println!("A warm read of 4 KB: {memory:.1} µs from memory, {flash:.1} µs from flash.");
+}
+
+/// Prints a table with a row for each size of fetches and a column for each load.
+fn print_table(
+    title: &str,
+    rows: &[(&str, [Outcome; LOADS.len()])],
+    cell: impl Fn(&Outcome) -> String,
+) {
+    println!("{title}:\n\n| fetch | {} |", LOADS.map(|(name, _)| name).join(" | "));
+    println!("|---|{}", "---:|".repeat(LOADS.len()));
+    for (name, outcomes) in rows {
+        println!("| {name} | {} |", outcomes.each_ref().map(&cell).join(" | "));
+    }
+    println!();
 }
 
 /// Returns the median time of a read of 4 KB that the cache has, in microseconds. With little
