@@ -9,10 +9,11 @@ use floe_hybrid::Hybrid;
 use object_store::ObjectStore;
 
 use crate::catalog::Catalog;
-use crate::inner::{Clock, Inner, Loading, Spawn, Task};
+use crate::inner::{Inner, Loading, Spawn, Task};
 use crate::parts::{PART_BYTES, UNIT};
 use crate::planner::{FetchSize, Planner};
 use crate::store::CachedStore;
+use crate::transfers::{Clock, Transfers};
 
 /// The reason why a store could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -180,16 +181,18 @@ impl Builder {
         }
         let capacity = stats.flash.capacity_bytes + stats.memory.weight_capacity.unwrap_or(0);
         let planner = Planner::new(self.fetch, self.parallel, self.spawn.is_some(), capacity);
+        let clock = self.clock.unwrap_or_else(|| Arc::new(move || begun.elapsed()));
         Ok(CachedStore::from_inner(Inner {
             store: self.store,
             catalog: Catalog::new(self.namespace, hybrid, self.metadata_bytes, is_immutable),
             fetches: Arc::default(),
+            transfers: Arc::new(Transfers::new(Arc::clone(&clock))),
             planner: Mutex::new(planner),
             loading: Loading::default(),
             pins: Arc::default(),
             counters: crate::stats::Counters::default(),
             spawn: self.spawn,
-            clock: self.clock.unwrap_or_else(|| Arc::new(move || begun.elapsed())),
+            clock,
             revalidate_after: self.revalidate_after,
             in_flight_bytes: self.in_flight_bytes,
             dollars_per_million_requests: self.dollars_per_million_requests,

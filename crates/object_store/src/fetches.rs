@@ -17,6 +17,7 @@ use object_store::GetResult;
 use crate::catalog::lock;
 use crate::failure::Failure;
 use crate::parts::{overlap, union, without};
+use crate::transfers::Transfer;
 
 /// The future that carries a request out. Whoever waits for the request polls it.
 pub(crate) type Driver = Shared<BoxFuture<'static, Result<(), Failure>>>;
@@ -139,7 +140,6 @@ pub(crate) struct Fetches {
     next: AtomicU64,
     /// Bytes of all requests under way.
     bytes: AtomicU64,
-    requests: AtomicU64,
 }
 
 /// Removes a fetch from the table when its request ends or nobody waits for it any more.
@@ -215,12 +215,6 @@ impl Fetches {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
-
-    /// Counts a request that begins, and returns the number of requests at once.
-    pub(crate) fn begin_request(self: &Arc<Self>) -> InRequest {
-        let at_once = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        InRequest { fetches: Arc::clone(self), at_once }
-    }
 }
 
 impl FetchGuard {
@@ -233,7 +227,7 @@ impl FetchGuard {
 pub(crate) struct Answer {
     pub(crate) result: GetResult,
     pub(crate) started: Duration,
-    pub(crate) request: InRequest,
+    pub(crate) transfer: Transfer,
 }
 
 /// A fetch whose request has not begun.
@@ -241,24 +235,4 @@ pub(crate) struct NewFetch {
     pub(crate) id: u64,
     pub(crate) fetch: Arc<Fetch>,
     pub(crate) driver: BoxFuture<'static, Result<(), Failure>>,
-}
-
-/// A request that is being carried out.
-pub(crate) struct InRequest {
-    fetches: Arc<Fetches>,
-    at_once: u64,
-}
-
-impl InRequest {
-    /// Returns the number of requests at once, at the start or now, whichever is larger: of those
-    /// that begin together, the first ones find none at the start, and the last ones none now.
-    pub(crate) fn at_once(&self) -> f64 {
-        self.fetches.requests.load(Ordering::Relaxed).max(self.at_once) as f64
-    }
-}
-
-impl Drop for InRequest {
-    fn drop(&mut self) {
-        self.fetches.requests.fetch_sub(1, Ordering::Relaxed);
-    }
 }

@@ -1,11 +1,12 @@
 //! [`Ghosts`]: learns the size of the blocks that misses fetch with profit.
 //!
 //! For each block size there is a ghost: a cache without bytes, in which a miss fetches the whole
-//! aligned block. Each size is charged with its requests and with the bytes that nobody reads. The
-//! one that costs least for a read it serves is the best: reads that find all of their bytes in a
-//! block are served by it, and so is the read that fetched it. Only first reads count, which an
-//! exact fetch would not have spared either. The ghosts follow a sample of the regions of objects,
-//! and evict in the order of insertion, as a log does.
+//! aligned block. Each size is charged with the calls that wait for a request, and with the bytes
+//! that nobody reads. The one that costs least for a call it serves is the best: calls that find
+//! all of their bytes in blocks are served by the first of these, and so is the call that fetched
+//! one. A call waits once, however many ranges it misses, since they are requested at once. Only
+//! first reads count, which an exact fetch would not have spared either. The ghosts follow a sample
+//! of the regions of objects, and evict in the order of insertion, as a log does.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -51,12 +52,24 @@ const KINDS: [ReadKind; 4] = [ReadKind::Start, ReadKind::Run, ReadKind::End, Rea
 /// The cost of blocks of one size that reads of a kind have fetched.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
-    /// First reads that found all of their bytes in the blocks, or fetched a block.
+    /// Calls with first reads that found all of these bytes in the blocks, or fetched a block.
     served: f64,
-    /// Requests.
+    /// Calls that fetched a block, and so waited for a request.
     requests: f64,
     /// Bytes that were fetched and have not been read.
     unread: f64,
+}
+
+/// A call as the ghost of a block size sees it. Kinds are numbers as of [`ReadKind`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum CallOutcome {
+    /// It read nothing for the first time.
+    #[default]
+    Untouched,
+    /// It found all of its bytes in blocks, the first of which a read of this kind had fetched.
+    Served(usize),
+    /// It fetched a block, by a range of this kind.
+    Waits(usize),
 }
 
 /// The costs of the reads of a prefix.
@@ -166,32 +179,45 @@ impl Ghosts {
         own.or_else(|| self.all.best(kind, &price))
     }
 
-    /// Notes a read of aligned bytes of an object. Reads of one call are requested at once: the
-    /// weight of each is its share of the call.
+    /// Notes a call that reads aligned bytes of an object. The kinds are those of the ranges.
     pub(crate) fn read(
         &mut self,
         object: u64,
         prefix: u64,
-        kind: ReadKind,
         len: u64,
-        range: &Range<u64>,
-        weight: f64,
+        reads: &[(ReadKind, Range<u64>)],
     ) {
-        let mut kind = kind;
-        for index in range.start / REGION..range.end.div_ceil(REGION) {
-            if self.follows(object, index) {
-                let start = index * REGION;
-                let within = range.start.max(start) - start..range.end.min(start + REGION) - start;
-                self.read_region(
-                    (object, index),
-                    prefix,
-                    kind,
-                    (len - start).min(REGION),
-                    within,
-                    weight,
-                );
+        let mut outcomes = [CallOutcome::Untouched; BLOCKS.len()];
+        let (mut all, mut followed) = (0u32, 0u32);
+        for (kind, range) in reads {
+            let mut kind = *kind;
+            for index in range.start / REGION..range.end.div_ceil(REGION) {
+                all += 1;
+                if self.follows(object, index) {
+                    followed += 1;
+                    let start = index * REGION;
+                    let end = range.end.min(start + REGION);
+                    let within = range.start.max(start) - start..end - start;
+                    let len = (len - start).min(REGION);
+                    self.read_region((object, index), prefix, kind, len, within, &mut outcomes);
+                }
+                kind = ReadKind::Run; // the rest of a read goes on where its start ended
             }
-            kind = ReadKind::Run; // the rest of a read goes on where its start ended
+        }
+        // Of a call whose regions are not all followed, a share is charged.
+        let weight = f64::from(followed) / f64::from(all.max(1));
+        let Some(class) = self.classes.get_mut(&prefix) else { return };
+        for (size, outcome) in outcomes.into_iter().enumerate() {
+            let (kind, requests) = match outcome {
+                CallOutcome::Untouched => continue,
+                CallOutcome::Waits(kind) => (kind, weight),
+                CallOutcome::Served(kind) => (kind, 0.0),
+            };
+            for class in [&mut *class, &mut self.all] {
+                let cost = &mut class.costs[kind][size];
+                cost.served += weight;
+                cost.requests += requests;
+            }
         }
     }
 
@@ -209,7 +235,7 @@ impl Ghosts {
         kind: ReadKind,
         len: u64,
         range: Range<u64>,
-        weight: f64,
+        outcomes: &mut [CallOutcome; BLOCKS.len()],
     ) {
         let exact = BLOCKS.len();
         if !self.regions.contains_key(&key) && self.regions.len() >= MOST_REGIONS {
@@ -237,37 +263,33 @@ impl Ghosts {
             self.clocks[exact] += (bytes.end - bytes.start) << self.shift;
             class.count(kind);
             self.all.count(kind);
-            let mut add = |kind: usize, size: usize, served: f64, requests: f64, unread: f64| {
+            let mut add_unread = |kind: usize, size: usize, unread: f64| {
                 for class in [&mut *class, &mut self.all] {
-                    let cost = &mut class.costs[kind][size];
-                    cost.served += served;
-                    cost.requests += requests;
-                    cost.unread += unread;
+                    class.costs[kind][size].unread += unread;
                 }
             };
             for (size, block) in BLOCKS.iter().enumerate() {
                 let slots = &mut region.fetched[size];
-                let mut server = None;
-                let mut misses = false;
+                let outcome = &mut outcomes[size];
                 for slot in bytes.start / block..bytes.end.div_ceil(*block) {
                     let whole = slot * block..((slot + 1) * block).min(len);
                     let used = bytes.end.min(whole.end) - bytes.start.max(whole.start);
                     let held = &mut slots[slot as usize];
                     if is_there(*held, stamps[size]) {
                         let fetcher = usize::from(*held >> 14);
-                        server = server.or(Some(fetcher));
-                        add(fetcher, size, 0.0, 0.0, -(used as f64));
+                        if *outcome == CallOutcome::Untouched {
+                            *outcome = CallOutcome::Served(fetcher);
+                        }
+                        add_unread(fetcher, size, -(used as f64));
                     } else {
-                        misses = true;
+                        if !matches!(outcome, CallOutcome::Waits(_)) {
+                            *outcome = CallOutcome::Waits(kind as usize);
+                        }
                         *held = (kind as u16) << 14 | stamps[size] as u16;
                         self.clocks[size] += (whole.end - whole.start) << self.shift;
                         let unread = (whole.end - whole.start - used) as f64;
-                        add(kind as usize, size, 0.0, 0.0, unread);
+                        add_unread(kind as usize, size, unread);
                     }
-                }
-                match server.filter(|_| !misses) {
-                    Some(fetcher) => add(fetcher, size, weight, 0.0, 0.0),
-                    None => add(kind as usize, size, weight, weight, 0.0),
                 }
             }
         }
@@ -318,7 +340,7 @@ mod tests {
         let mut ghosts = Ghosts::new(1 << 30);
         for at in 0..256 {
             let kind = if at == 0 { ReadKind::Start } else { ReadKind::Run };
-            ghosts.read(1, 1, kind, 64 * M, &(at * 128 * K..(at + 1) * 128 * K), 1.0);
+            ghosts.read(1, 1, 64 * M, &[(kind, at * 128 * K..(at + 1) * 128 * K)]);
         }
         assert_eq!(ghosts.best(1, ReadKind::Run, price), Some(16 * M));
         assert_eq!(ghosts.best(1, ReadKind::Jump, price), None);
@@ -332,7 +354,7 @@ mod tests {
         let mut random = SmallRng::seed_from_u64(1);
         for _ in 0..2000 {
             let at = random.random_range(0..(64u64 << 30) / UNIT) * UNIT;
-            ghosts.read(1, 1, ReadKind::Jump, 64 << 30, &(at..at + UNIT), 1.0);
+            ghosts.read(1, 1, 64 << 30, &[(ReadKind::Jump, at..at + UNIT)]);
         }
         assert_eq!(ghosts.best(1, ReadKind::Jump, price), Some(UNIT));
         assert!(ghosts.regions.len() <= MOST_REGIONS);
@@ -344,7 +366,7 @@ mod tests {
         let mut random = SmallRng::seed_from_u64(1);
         for _ in 0..500 {
             let at = random.random_range(0..32 * M / UNIT) * UNIT;
-            ghosts.read(1, 1, ReadKind::Jump, 32 * M, &(at..at + UNIT), 1.0);
+            ghosts.read(1, 1, 32 * M, &[(ReadKind::Jump, at..at + UNIT)]);
         }
         assert!(ghosts.best(1, ReadKind::Jump, price) >= Some(M));
     }
@@ -357,12 +379,35 @@ mod tests {
             for round in 0..64 {
                 for block in 0..256 {
                     let at = block * M + round * 4 * UNIT;
-                    ghosts.read(1, 1, ReadKind::Jump, 256 * M, &(at..at + UNIT), 1.0);
+                    ghosts.read(1, 1, 256 * M, &[(ReadKind::Jump, at..at + UNIT)]);
                 }
             }
             let best = ghosts.best(1, ReadKind::Jump, price).unwrap();
             assert_eq!(best >= M, pays, "capacity {capacity}: {best}");
         }
+    }
+
+    #[test]
+    fn a_call_waits_once_whatever_it_misses() {
+        let mut ghosts = Ghosts::new(1 << 30);
+        for at in 0..64 {
+            let ranges = [0, 1, 2].map(|part| {
+                let start = (at * 4 + part) * M;
+                (ReadKind::Jump, start..start + 256 * K)
+            });
+            ghosts.read(1, 1, 256 * M, &ranges);
+        }
+        let of = |block: u64| {
+            let size = BLOCKS.iter().position(|size| *size == block).unwrap();
+            ghosts.all.costs[ReadKind::Jump as usize][size]
+        };
+        // A block of 4 MiB has one call, and one of 16 MiB four. Ageing leaves their ratio.
+        for (block, calls) in [(256 * K, 1.0), (M, 1.0), (4 * M, 1.0), (16 * M, 4.0)] {
+            let cost = of(block);
+            assert!((cost.served / cost.requests / calls - 1.0).abs() < 0.1, "{block}: {cost:?}");
+        }
+        // A request costs as much as 2.25 MB, and the unread bytes of 4 MiB are more.
+        assert_eq!(ghosts.best(1, ReadKind::Jump, price), Some(UNIT));
     }
 
     #[test]

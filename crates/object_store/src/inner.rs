@@ -22,15 +22,13 @@ use crate::parts::UNIT;
 use crate::pins::Pins;
 use crate::planner::Planner;
 use crate::stats::Counters;
+use crate::transfers::{Clock, Transfers};
 
 /// A task of a runtime, for requests that go on after the read that began them.
 pub type Task = BoxFuture<'static, ()>;
 
 /// Hands a task to a runtime.
 pub(crate) type Spawn = Arc<dyn Fn(Task) + Send + Sync>;
-
-/// Returns the time since any moment.
-pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// Metadata, and the fetch of the bytes that came with it.
 pub(crate) type Opened = (Arc<Known>, Option<Waiting>);
@@ -83,6 +81,7 @@ pub(crate) struct Inner {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) catalog: Catalog,
     pub(crate) fetches: Arc<Fetches>,
+    pub(crate) transfers: Arc<Transfers>,
     pub(crate) planner: Mutex<Planner>,
     pub(crate) loading: Loading,
     pub(crate) pins: Arc<Pins>,
@@ -125,7 +124,6 @@ impl Inner {
         location: &Path,
         options: GetOptions,
     ) -> Result<Answer, Error> {
-        let request = self.fetches.begin_request();
         let started = self.now();
         let counter =
             if options.head { &self.counters.head_requests } else { &self.counters.requests };
@@ -134,7 +132,7 @@ impl Inner {
         if result.is_err() {
             self.counters.failed_requests.fetch_add(1, Relaxed);
         }
-        Ok(Answer { result: result?, started, request })
+        Ok(Answer { result: result?, started, transfer: self.transfers.begin() })
     }
 
     /// Returns the version of an object that is known, or that its store has. The first request for

@@ -15,6 +15,7 @@ mod prices;
 mod read;
 mod stats;
 mod store;
+mod transfers;
 
 pub use builder::{BuildError, Builder};
 pub use inner::Task;

@@ -128,18 +128,15 @@ impl Planner {
             FetchSize::Exact => return Advice::of(UNIT, ReadKind::Run),
             FetchSize::Adaptive | FetchSize::FixedAhead(_) => {}
         }
-        let weight = 1.0 / read.ranges.len().max(1) as f64;
-        let mut advice: Option<(ReadKind, &Range<u64>)> = None;
-        for range in read.ranges {
-            let kind = self.kind(read, range);
-            if self.fetch == FetchSize::Adaptive {
-                self.ghosts.read(read.object, read.prefix, kind, read.len, range, weight);
-            }
-            if advice.is_none_or(|(old, _)| old != ReadKind::Run && kind == ReadKind::Run) {
-                advice = Some((kind, range));
-            }
+        let reads: Vec<(ReadKind, Range<u64>)> =
+            read.ranges.iter().map(|range| (self.kind(read, range), range.clone())).collect();
+        if self.fetch == FetchSize::Adaptive {
+            self.ghosts.read(read.object, read.prefix, read.len, &reads);
         }
+        let run = reads.iter().find(|(kind, _)| *kind == ReadKind::Run);
+        let advice = run.or(reads.first());
         let Some((kind, range)) = advice else { return Advice::of(UNIT, ReadKind::Run) };
+        let kind = *kind;
         let (mut advice, window) = match self.fetch {
             FetchSize::FixedAhead(block) => {
                 (Advice::of(block, ReadKind::Jump), block * self.parallel)

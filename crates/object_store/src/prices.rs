@@ -65,7 +65,8 @@ pub(crate) struct Prices {
     taken: f64,
     /// Time that each would have taken alone, beyond the latency.
     alone_time: f64,
-    /// Sum of those times, each multiplied by the number of requests at once.
+    /// Sum of those times, each multiplied by the number of bodies at once: the time that they
+    /// take on a link that all share.
     in_turn: f64,
     /// Sum of the weights of the samples of `beside`, without the guesses.
     beside_samples: f64,
@@ -89,8 +90,8 @@ impl Prices {
         }
     }
 
-    /// Adds the time of a request, from its start to its last byte. `at_once` is the number of
-    /// requests in flight meanwhile, this one included.
+    /// Adds the time of a request, from its start to its last byte. `at_once` is the harmonic mean
+    /// of the number of bodies that arrived while its own did, this one included.
     pub(crate) fn add(&mut self, bytes: u64, seconds: f64, at_once: f64) {
         let bytes = bytes as f64;
         let predicted = self.request + bytes * self.byte;

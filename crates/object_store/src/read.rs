@@ -273,7 +273,7 @@ async fn receive(
     asked: Range<u64>,
     answer: Answer,
 ) -> Result<(), Failure> {
-    let Answer { result, started, request } = answer;
+    let Answer { result, started, transfer } = answer;
     let len = known.meta.size;
     let mut parts: Vec<(Part, Range<u64>)> = Vec::new();
     for range in &fetch.covers {
@@ -325,7 +325,7 @@ async fn receive(
     let time = inner.now().saturating_sub(started).saturating_sub(cached_in);
     let bytes = asked.end - asked.start;
     inner.counters.fetched_bytes.fetch_add(bytes, Relaxed);
-    lock(&inner.planner).prices.add(bytes, time.as_secs_f64(), request.at_once());
+    lock(&inner.planner).prices.add(bytes, time.as_secs_f64(), transfer.at_once());
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! A store in memory whose requests are slow and fail by a plan, and that counts them.
 
 use std::fmt;
+use std::future::pending;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +31,10 @@ pub(crate) enum Fault {
     Long,
     /// The answer is for other bytes than those that were asked for.
     OtherRange,
+    /// There is no answer.
+    Silent,
+    /// The body stops in the middle, and the connection stays.
+    Stalls,
 }
 
 /// A request that was sent.
@@ -50,6 +55,8 @@ pub(crate) struct Faulty {
     plan: Arc<Mutex<Plan>>,
     /// ETags are left out of metadata.
     pub(crate) has_no_tags: bool,
+    /// Puts are carried out, but their answers are lost.
+    pub(crate) loses_puts: bool,
     /// Time of a request, and of each chunk of its body.
     delay: Duration,
     pub(crate) chunk: usize,
@@ -62,6 +69,7 @@ impl Faulty {
             sent: Arc::default(),
             plan: Arc::new(Mutex::new(Box::new(plan))),
             has_no_tags: false,
+            loses_puts: false,
             delay: Duration::from_millis(1),
             chunk: 20_000,
         }
@@ -105,7 +113,7 @@ impl ObjectStore for Faulty {
         tokio::time::sleep(self.delay).await;
         let put = self.inner.put_opts(location, payload, options).await;
         tokio::time::sleep(self.delay).await;
-        put
+        if self.loses_puts { Err(Self::fault()) } else { put }
     }
 
     async fn put_multipart_opts(
@@ -122,6 +130,7 @@ impl ObjectStore for Faulty {
         tokio::time::sleep(self.delay).await;
         let answer = match fault {
             Fault::Fails => Err(Self::fault()),
+            Fault::Silent => pending().await,
             _ => self.inner.get_opts(location, options).await,
         };
         let range = answer.as_ref().ok().filter(|_| !is_head).map(|answer| answer.range.clone());
@@ -148,9 +157,10 @@ impl ObjectStore for Faulty {
             chunks.push(Err(Self::fault()));
         }
         let delay = self.delay;
-        let body = stream::iter(chunks).then(move |chunk| async move {
+        let stalls_at = (fault == Fault::Stalls).then_some(chunks.len() / 2);
+        let body = stream::iter(chunks).enumerate().then(move |(at, chunk)| async move {
             tokio::time::sleep(delay).await;
-            chunk
+            if stalls_at == Some(at) { pending().await } else { chunk }
         });
         Ok(GetResult {
             payload: GetResultPayload::Stream(body.boxed()),

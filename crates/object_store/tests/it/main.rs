@@ -3,9 +3,11 @@
 #![allow(clippy::single_range_in_vec_init)] // lists of ranges may have one
 
 mod conformance;
+mod faults;
 mod faulty;
 mod model;
 mod reads;
+mod sizes;
 mod threads;
 
 use std::path::Path;

@@ -157,11 +157,14 @@ async fn compare(args: &Args) {
         return check::check(&server, &args.folder).await;
     }
     prepare(&*server).await;
-    let sizes: [(&str, Option<FetchSize>); 5] = [
+    let sizes: [(&str, Option<FetchSize>); 8] = [
         ("no cache", None),
         ("64 KiB", Some(FetchSize::Fixed(64 << 10))),
         ("1 MiB", Some(FetchSize::Fixed(MIB))),
         ("4 MiB", Some(FetchSize::Fixed(4 * MIB))),
+        ("64 KiB, ahead", Some(FetchSize::FixedAhead(64 << 10))),
+        ("1 MiB, ahead", Some(FetchSize::FixedAhead(MIB))),
+        ("4 MiB, ahead", Some(FetchSize::FixedAhead(4 * MIB))),
         ("adaptive", Some(FetchSize::Adaptive)),
     ];
     println!("| load | fetch | time | requests | MB | again |");
