@@ -7,7 +7,8 @@ use std::time::Instant;
 use clap::{Args, Subcommand};
 use floe_trace::{
     Columns, CompactOptions, Filter, Format, Info, Kind, LruCurve, LruPoint, OpenOptions, Reuse,
-    ReuseStats, Stats, Trace, convert, formats_table, generators, generators_table,
+    ReuseStats, Stats, Trace, convert, convert_to_oracle_general, formats_table, generators,
+    generators_table,
 };
 use serde::Serialize;
 
@@ -144,7 +145,12 @@ pub(crate) struct InfoArguments {
 const CONVERT_EXAMPLES: &str = "\
 Examples:
   floe trace convert src1_0.csv.gz src1_0.floe
-  floe trace convert --zstd --next-accesses zipf:keys=1000000,requests=10000000 zipf.floe";
+  floe trace convert --zstd --next-accesses zipf:keys=1000000,requests=10000000 zipf.floe
+  floe trace convert --to-format oracleGeneral --zstd objects.csv objects.oracleGeneral.zst
+
+oracleGeneral is the format of libCacheSim. Reads and writes are its requests, and deletes are left
+out. Disk I/O becomes a request for each block of 4 KiB that it touches, and blocks are numbered.
+Writing it takes 24 bytes of memory a request.";
 
 #[derive(Debug, Args)]
 #[command(after_help = CONVERT_EXAMPLES)]
@@ -158,16 +164,27 @@ pub(crate) struct ConvertArguments {
     /// Read traces of page numbers as disk I/O
     #[arg(long)]
     as_blocks: bool,
+    /// Format of the file: floe, the compact form, or oracleGeneral, which libCacheSim reads
+    #[arg(long, value_name = "FORMAT", default_value = "floe")]
+    to_format: TargetFormat,
     /// Compress, at this level if one is given
     #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true,
           default_missing_value = "3", value_parser = clap::value_parser!(i32).range(1..=22))]
     zstd: Option<i32>,
-    /// Also store the next access of each key, for Belady's policy
+    /// Also store the next access of each key, for Belady's policy; oracleGeneral always has it
     #[arg(long)]
     next_accesses: bool,
     /// One JSON object instead of a sentence
     #[arg(long)]
     json: bool,
+}
+
+/// A format that traces are converted to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum TargetFormat {
+    Floe,
+    #[value(name = "oracleGeneral")]
+    OracleGeneral,
 }
 
 const FORMATS_EXAMPLES: &str = "\
@@ -220,7 +237,7 @@ struct Converted<'a> {
 pub(crate) fn run(command: &TraceCommand) -> Result<(), CliError> {
     match command {
         TraceCommand::Info(arguments) => print_info(arguments),
-        TraceCommand::Convert(arguments) => write_compact(arguments),
+        TraceCommand::Convert(arguments) => write_converted(arguments),
         TraceCommand::Formats(arguments) => print_formats(arguments),
     }
 }
@@ -339,22 +356,34 @@ fn info(file: &str, arguments: &InfoArguments) -> Result<Line, CliError> {
     Ok(Line { info, touches, object: object(kind), reuse, curve })
 }
 
-fn write_compact(arguments: &ConvertArguments) -> Result<(), CliError> {
+fn write_converted(arguments: &ConvertArguments) -> Result<(), CliError> {
+    let target = arguments.to_format;
+    if target == TargetFormat::OracleGeneral && arguments.next_accesses {
+        return Err(CliError::usage("--next-accesses is for floe; oracleGeneral always has them"));
+    }
     let begun = Instant::now();
     let mut trace = arguments.trace.open(&arguments.from, arguments.as_blocks)?;
     let bar = output::progress(trace.total_bytes().unwrap_or(0), &arguments.from);
     let progress = trace.progress();
-    let options =
-        CompactOptions { zstd_level: arguments.zstd, next_accesses: arguments.next_accesses };
-    let header =
-        convert(&mut trace, &arguments.to, options, || bar.set_position(progress.bytes_read()));
+    let (zstd_level, next_accesses) = (arguments.zstd, arguments.next_accesses);
+    let watch = || bar.set_position(progress.bytes_read());
+    let counts = match target {
+        TargetFormat::Floe => {
+            let options = CompactOptions { zstd_level, next_accesses };
+            let header = convert(&mut trace, &arguments.to, options, watch);
+            header.map(|header| (header.requests, header.distinct))
+        }
+        TargetFormat::OracleGeneral => {
+            let summary = convert_to_oracle_general(&mut trace, &arguments.to, zstd_level, watch);
+            summary.map(|summary| (summary.requests, summary.objects))
+        }
+    };
     bar.finish_and_clear();
-    let header = header.or_usage()?;
+    let (requests, unique) = counts.or_usage()?;
     tell_skipped(&arguments.from, &trace);
     let to = arguments.to.display().to_string();
     let bytes = std::fs::metadata(&arguments.to).or_failure()?.len();
     let seconds = begun.elapsed().as_secs_f64();
-    let (requests, unique) = (header.requests, header.distinct);
     if arguments.json {
         let line = Converted { trace: &arguments.from, to, requests, unique, bytes, seconds };
         return output::json_line(&line).or_failure();

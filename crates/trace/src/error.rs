@@ -121,9 +121,7 @@ pub enum ErrorKind {
     },
     /// The trace has too many distinct keys for dense numbers, or too many touches for next
     /// accesses.
-    #[error(
-        "{path}: has more than 4294967294 distinct keys, or as many touches to look ahead over"
-    )]
+    #[error("{path}: has more than 4294967294 distinct keys, or too many requests to look ahead")]
     TooManyKeys {
         /// Path or name of the trace.
         path: String,

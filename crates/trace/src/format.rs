@@ -9,6 +9,7 @@ use crate::decode::{Batch, Decode, Decoded, Line, Lines, Record, Sample};
 use crate::error::UnknownFormat;
 use crate::fields::Flaw;
 use crate::request::{Op, TraceKind};
+pub(crate) use binary::OracleRecord;
 pub use csv::{Columns, ColumnsError};
 use rows::{Row, Table};
 

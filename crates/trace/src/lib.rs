@@ -31,10 +31,12 @@ mod filter;
 mod format;
 mod generate;
 mod lru_curve;
+mod oracle_general;
 mod request;
 mod reuse;
 mod stats;
 mod trace;
+mod whole_file;
 mod window;
 
 pub use compact::{CompactOptions, CompactTrace, CompactWriter, Header, convert};
@@ -46,6 +48,7 @@ pub use generate::{
     GeneratorInfo, GeneratorSpec, ParameterInfo, SpecError, generators, generators_table,
 };
 pub use lru_curve::{LruCurve, LruPoint, hash as sample_hash};
+pub use oracle_general::{OracleSummary, convert_to_oracle_general};
 /// Former name of [`TraceKind`].
 pub use request::TraceKind as Kind;
 pub use request::{BLOCK_REQUEST_BYTES_MAX, Op, Request, TraceKind};

@@ -111,6 +111,31 @@ fn a_converted_trace_has_the_figures_of_its_original() {
 }
 
 #[test]
+fn a_trace_for_libcachesim_has_the_requests_of_its_original() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let to = folder.path().join("new.oracleGeneral");
+    let source = "zipf:keys=500,requests=9000,read=70%";
+    let how = ["--to-format", "oracleGeneral"];
+    for level in [&[][..], &["--zstd"]] {
+        let arguments =
+            [&["trace", "convert", "--json", source, text(&to)], &how[..], level].concat();
+        let converted = objects(&arguments).remove(0);
+        let (original, copy) = (info(source, &[]), info(text(&to), &[]));
+        assert_eq!(
+            (&copy["format"], &converted["requests"]),
+            (&"oracleGeneral".into(), &9000.into())
+        );
+        for same in ["requests", "unique"] {
+            assert_eq!(copy[same], original[same], "{same}");
+        }
+    }
+    let said = complaint(
+        &[&["trace", "convert", source, text(&to), "--next-accesses"], &how[..]].concat(),
+    );
+    assert!(said.contains("oracleGeneral always has them"), "{said}");
+}
+
+#[test]
 fn next_accesses_of_disk_io_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let to = folder.path().join("new.floe");

@@ -1,8 +1,7 @@
 //! Files in the compact form: written one request at a time, converted from other formats, and read
 //! as blocks of dense keys.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::{
@@ -15,6 +14,7 @@ use crate::fields::{Flaw, Found};
 use crate::request::{Op, Request, TraceKind};
 use crate::stats::Stats;
 use crate::trace::{OpenOptions, STANDARD_INPUT, Trace, open_window};
+use crate::whole_file::{WATCH_EVERY, write_whole};
 use crate::window::{WINDOW_BYTES, Window};
 
 /// The options for writing a compact trace.
@@ -266,7 +266,7 @@ impl CompactTrace {
         };
         let header = Header::decode(bytes).map_err(|flaw| malformed(&name, 1, 0, &flaw))?;
         if !header.dense {
-            return Err(refuse("has places on a disk, not dense keys").into());
+            return Err(refuse("has disk addresses, not dense keys").into());
         }
         window.consume(HEADER_BYTES);
         Ok(Self { name, window, header, keys: Vec::new(), requests: 0, sections: 1, ended: false })
@@ -433,9 +433,6 @@ impl std::fmt::Debug for CompactTrace {
     }
 }
 
-/// Number of requests between two calls of `watch` in [`convert`].
-const WATCH_EVERY: u64 = 1 << 16;
-
 /// Writes a trace to `path` in the compact form. The file appears only when it is complete, so it
 /// may replace the file that the trace is read from. `watch` is called at intervals, for a progress
 /// bar.
@@ -448,12 +445,8 @@ pub fn convert(
     options: CompactOptions,
     mut watch: impl FnMut(),
 ) -> Result<Header, Error> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
     let failed = |source: io::Error| ErrorKind::Write { path: path.display().to_string(), source };
-    let mut write = || -> Result<Header, Error> {
-        let file = BufWriter::new(File::create(partial).map_err(failed)?);
+    write_whole(path, |file| {
         let mut writer = CompactWriter::new(file, trace.kind(), options).map_err(failed)?;
         for (request, count) in trace.by_ref().zip(1u64..) {
             writer.push(&request?).map_err(failed)?;
@@ -461,15 +454,7 @@ pub fn convert(
                 watch();
             }
         }
-        let (header, file) = writer.finish().map_err(failed)?;
-        let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.sync_all().map_err(failed)?;
-        fs::rename(partial, path).map_err(failed)?;
-        Ok(header)
-    };
-    write().inspect_err(|_| {
-        // What made it fail is told; that a leftover could not be removed would only hide it.
-        let _ = fs::remove_file(partial);
+        Ok(writer.finish().map_err(failed)?.0)
     })
 }
 

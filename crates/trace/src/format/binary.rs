@@ -102,14 +102,28 @@ struct OracleGeneral {
     clock: Clock,
 }
 
-struct Fields {
-    time_s: u32,
-    key: u64,
-    bytes: u32,
-    next: i64,
+/// A record of oracleGeneral.
+pub(crate) struct OracleRecord {
+    pub(crate) time_s: u32,
+    pub(crate) key: u64,
+    pub(crate) bytes: u32,
+    /// Number of the next request for the object, counted from 1, or [`OracleRecord::NEVER`].
+    pub(crate) next: i64,
 }
 
-impl Fields {
+impl OracleRecord {
+    /// The object is not requested again.
+    pub(crate) const NEVER: i64 = -1;
+
+    pub(crate) fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut record = [0; RECORD_BYTES];
+        record[..4].copy_from_slice(&self.time_s.to_le_bytes());
+        record[4..12].copy_from_slice(&self.key.to_le_bytes());
+        record[12..16].copy_from_slice(&self.bytes.to_le_bytes());
+        record[16..].copy_from_slice(&self.next.to_le_bytes());
+        record
+    }
+
     fn of(record: &[u8; RECORD_BYTES]) -> Self {
         let [t0, t1, t2, t3, key @ .., b0, b1, b2, b3, n0, n1, n2, n3, n4, n5, n6, n7] = *record;
         Self {
@@ -124,7 +138,7 @@ impl Fields {
 impl Record for OracleGeneral {
     fn record(&mut self, input: &[u8], batch: &mut Batch) -> Decoded {
         let Some(record) = input.first_chunk() else { return Decoded::Need };
-        let Fields { time_s, key, bytes, .. } = Fields::of(record);
+        let OracleRecord { time_s, key, bytes, .. } = OracleRecord::of(record);
         let time_ns = self.clock.since_first_ns(u64::from(time_s));
         if bytes > 0 {
             let bytes = u64::from(bytes);
@@ -149,8 +163,8 @@ fn fit(sample: &Sample<'_>) -> Fit {
     {
         return Fit::NONE;
     }
-    let fields = || records.iter().map(Fields::of);
-    let is_next = |(Fields { next, .. }, index): &(Fields, i64)| {
+    let fields = || records.iter().map(OracleRecord::of);
+    let is_next = |(OracleRecord { next, .. }, index): &(OracleRecord, i64)| {
         (*next > *index && *next < 1 << 32) || matches!(*next, -1 | i64::MAX)
     };
     let broken = fields().zip(0..).find(|record| !is_next(record)).map(|(fields, index)| Broken {

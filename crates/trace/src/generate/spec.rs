@@ -262,8 +262,12 @@ pub(super) const REQUESTS: Parameter = Parameter {
     default: "1000000",
     about: "length of the trace",
 };
-pub(super) const SEED: Parameter =
-    Parameter { name: "seed", of: Type::Seed, default: "1", about: "another seed, another trace" };
+pub(super) const SEED: Parameter = Parameter {
+    name: "seed",
+    of: Type::Seed,
+    default: "1",
+    about: "seed of the random numbers; each makes another trace",
+};
 pub(super) const BLOCK: Parameter = Parameter {
     name: "block",
     of: Type::Bytes,

@@ -205,7 +205,7 @@ fn block_traces_have_no_dense_keys_but_those_of_their_blocks() {
     let (header, bytes) = write(Kind::Block, &requests, PLAIN);
     assert!(!header.dense);
     let error = fast(&bytes).unwrap_err().to_string();
-    assert!(error.ends_with(": has places on a disk, not dense keys"), "{error}");
+    assert!(error.ends_with(": has disk addresses, not dense keys"), "{error}");
     let dense = DenseKeys::read(&mut open(&bytes).unwrap()).unwrap();
     assert_eq!((dense.keys.len(), dense.distinct), (600, 100));
     let next = CompactOptions { next_accesses: true, ..PLAIN };

@@ -7,6 +7,7 @@ mod detection;
 mod generators;
 mod known_answers;
 mod lru_curve;
+mod oracle_general;
 mod reuse;
 mod round_trip;
 mod sums;
