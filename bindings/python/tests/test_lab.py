@@ -188,6 +188,16 @@ def test_tables_are_read_by_pandas_polars_and_numpy() -> None:
     assert len(pandas.DataFrame(columns)) == 20000
 
 
+def test_notebooks_show_a_table() -> None:
+    table = lab.Table(policy=["lru", "<b>"], miss_ratio=[0.123456789, None], size=[1000, 2])
+    shown = table._repr_html_()
+    assert "<th>miss_ratio</th>" in shown
+    assert "<tr><td>lru</td><td>0.123457</td><td>1000</td></tr>" in shown
+    assert "<tr><td>&lt;b&gt;</td><td></td><td>2</td></tr>" in shown and "more rows" not in shown
+    long = lab.Table(size=list(range(100)))._repr_html_()
+    assert long.count("<tr>") == 61 and "40 more rows" in long
+
+
 def test_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     table = lab.mrc(ZIPF, ["lru", "s3-fifo"])

@@ -35,7 +35,7 @@ def _wake(
 
 
 async def _end_of(ticket: Ticket, loop: asyncio.AbstractEventLoop) -> bool:
-    """Waits for the end of a load, unless that could have no end."""
+    """Waits for the end of a load, unless the wait might never end."""
     future = loop.create_future()
     # A weak reference: what nobody waits for any more can be collected.
     listener = ticket.listen(loop, partial(_wake, loop, weakref.ref(future)))

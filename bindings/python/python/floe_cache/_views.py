@@ -1,4 +1,4 @@
-"""Views of a cache: of the entries that are there when one iterates, which counts no hits."""
+"""Views of a cache's keys, values and items. Iterating counts no hits."""
 
 from __future__ import annotations
 

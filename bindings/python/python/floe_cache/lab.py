@@ -16,6 +16,8 @@ import json
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
+from itertools import islice
 from typing import Any, Protocol, TypeAlias, Union
 
 from floe_cache import _floe
@@ -35,6 +37,10 @@ __all__ = [
 
 _MRC_SIZES = "0.1%,0.2%,0.5%,1%,2%,3%,5%,7%,10%,15%,20%,30%,40%,50%,60%,70%,80%,90%,100%"
 _HIT_RATIOS = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0)
+
+
+#: The most rows of a table that a notebook shows.
+_ROWS_SHOWN = 60
 
 
 class Policy(Protocol):
@@ -68,6 +74,23 @@ class Table(dict[str, list[Any]]):
         """Returns the rows, one dict each."""
         for values in zip(*self.values()):
             yield dict(zip(self, values))
+
+    def _repr_html_(self) -> str:
+        """Returns the table as HTML, which notebooks show: its first rows."""
+
+        def text(value: Any) -> str:
+            if value is None:
+                return ""
+            return f"{value:.6g}" if isinstance(value, float) else escape(str(value))
+
+        count = max(map(len, self.values()), default=0)
+        head = "".join(f"<th>{escape(name)}</th>" for name in self)
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{text(value)}</td>' for value in row.values())}</tr>"
+            for row in islice(self.rows(), _ROWS_SHOWN)
+        )
+        rest = f"<p>{count - _ROWS_SHOWN} more rows</p>" if count > _ROWS_SHOWN else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{rest}"
 
     def plot(self, file: str | os.PathLike[str] | None = None, *, ax: Any = None) -> Any:
         """Draws the table's curves with matplotlib, and returns the axes.
@@ -141,7 +164,7 @@ def columns(trace: Source, *, limit: int | None = None) -> dict[str, array[int]]
 
 
 def policies() -> dict[str, str]:
-    """Returns the eviction policies by name, each with its idea."""
+    """Returns the names of the eviction policies, each with a description."""
     return dict(_floe.policies())
 
 
