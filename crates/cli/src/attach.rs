@@ -15,15 +15,20 @@ use crate::error::{CliError, OrFail};
 /// Folder in which each attached device has a link to its server's admin socket.
 const LINKS: &str = "/run/floe";
 
+/// Folder in which each attached device has a link with the name of its volume.
+const DEVICES: &str = "/dev/floe";
+
 const DETACH_EXAMPLES: &str = "\
 Examples:
   floe detach /dev/ublkb0
+  floe detach pictures              # by the name of its volume
   floe detach /dev/ublkb0 --admin /run/floe-2/admin.sock";
 
 #[derive(Debug, Args)]
 #[command(after_help = DETACH_EXAMPLES)]
 pub(crate) struct DetachArguments {
-    /// The block device that floe attach has printed
+    /// The block device that floe attach has printed, its link below /dev/floe, or the name of the
+    /// volume
     device: PathBuf,
     /// The admin address of its server, unix:PATH or HOST:PORT [default: the one that floe attach
     /// has recorded]
@@ -74,9 +79,19 @@ fn link_of(device: &Path) -> PathBuf {
     Path::new(LINKS).join(format!("{name}.sock"))
 }
 
+/// Returns the device that the user has given by its path or by the name of its volume.
+fn device_of(given: &Path) -> Result<PathBuf, CliError> {
+    let is_name = given.parent() == Some(Path::new(""));
+    let path = if is_name { Path::new(DEVICES).join(given) } else { given.to_owned() };
+    fs::canonicalize(path).map_err(|error| {
+        let shown = given.display();
+        let problem = format!("{shown}: {error}; attached volumes have links in {DEVICES}");
+        CliError::usage(problem)
+    })
+}
+
 pub(crate) fn detach(arguments: &DetachArguments) -> Result<(), CliError> {
-    let device = fs::canonicalize(&arguments.device);
-    let device = device.unwrap_or_else(|_| arguments.device.clone());
+    let device = device_of(&arguments.device)?;
     let shown = device.display();
     let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let Some(number) = name.strip_prefix("ublkb").and_then(|number| number.parse().ok()) else {

@@ -38,7 +38,7 @@ pub(crate) enum Permitted {
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another program serves the socket.
-    #[error("another program serves {}", .0.display())]
+    #[error("another program serves {}; choose another path", .0.display())]
     Taken(PathBuf),
     /// The path has a stale socket of another user, which is left alone.
     #[error(
