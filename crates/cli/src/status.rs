@@ -102,10 +102,7 @@ fn print(status: &Status) {
         None => output::say!(" the cache is volatile: it ends with the server"),
     }
     status.memory.iter().for_each(print_memory);
-    if let Some(advice) = &status.advice {
-        output::say!();
-        output::say!(" advice for {}", advice.text);
-    }
+    print_advice(status);
     if status.threads.len() > 1 {
         output::say!();
         print_threads(&status.threads);
@@ -116,6 +113,17 @@ fn print(status: &Status) {
             status.server.spun_seconds
         );
     }
+}
+
+/// Prints the advice on the size of the cache, and that on what limits reads.
+fn print_advice(status: &Status) {
+    let size = status.size_advice.iter().map(|advice| &advice.text);
+    let texts: Vec<&String> = size.chain(status.advice.iter().map(|advice| &advice.text)).collect();
+    if !texts.is_empty() {
+        output::say!();
+        output::say!(" advice:");
+    }
+    texts.into_iter().for_each(|text| output::say!("  {text}"));
 }
 
 fn print_server(status: &Status) {

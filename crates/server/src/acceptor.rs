@@ -425,7 +425,7 @@ impl Acceptor {
     /// Reports to the client of a question that it could not be answered.
     pub(crate) fn answer_failed(&mut self, purpose: Purpose, problem: Problem) {
         if !matches!(purpose, Purpose::Sample) {
-            tracing::error!(%problem, "a question of an admin client is not answered");
+            tracing::error!(%problem, "cannot answer an admin client");
         }
         match purpose {
             Purpose::Status { admin }

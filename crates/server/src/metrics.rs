@@ -163,13 +163,13 @@ fn advice(page: &mut Page, report: &Report) {
             "The list operation that is busiest by the model, or cores; always 1.",
         );
         page.sample(name, &[("tier", &advice.tier), ("station", bottleneck)], 1);
-        let help = "The share of time for which it is busy.";
+        let help = "The share of time for which the bottleneck (floe_bottleneck_info) is busy.";
         page.gauge("floe_bottleneck_utilisation", help, advice.utilisation);
     }
     let help =
         "The hit ratio past which more hits cost throughput, by the model; 1 where they never do.";
     page.gauge("floe_p_star", help, advice.p_star);
-    let help = "1 when the hit ratio is past it.";
+    let help = "1 when the hit ratio is past floe_p_star, else 0.";
     page.gauge("floe_past_p_star", help, u64::from(advice.past_p_star));
 }
 
@@ -191,9 +191,12 @@ fn threads(page: &mut Page, report: &Report) {
             "Messages a thread has sent to others.",
             |thread| thread.traffic.messages,
         ),
-        ("floe_thread_wakes_total", Counter, "Sleeping threads a thread has woken.", |thread| {
-            thread.traffic.wakes
-        }),
+        (
+            "floe_thread_wakes_total",
+            Counter,
+            "Times that the thread woke another one for its messages.",
+            |thread| thread.traffic.wakes,
+        ),
     ] {
         page.family(name, kind, help);
         for (number, thread) in report.threads.iter().enumerate() {

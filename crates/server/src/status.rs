@@ -3,6 +3,7 @@
 
 mod advice;
 mod counters;
+mod size_advice;
 mod tiers;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use crate::pair::PairStatus;
 
 pub use advice::AdviceStatus;
 pub use counters::{ByProtocol, ClientCounts};
+pub use size_advice::SizeAdvice;
 pub use tiers::{
     AdmissionStatus, FreezingStatus, LostPlace, LostStatus, MemoryAdmissionStatus, MemoryStatus,
     MirrorDeviceStatus, MirrorHalfStatus, OpenedStatus, SheddingDecisionStatus, SheddingStatus,
@@ -29,6 +31,7 @@ pub(crate) use counters::{
     Answered, By, Found, Latencies, Operation, Percentiles, Snapshot, Spread, ThreadCounters,
     VolumeCounters,
 };
+pub(crate) use size_advice::SizeEstimate;
 pub(crate) use tiers::CacheFacts;
 
 /// Latencies in microseconds; 0 without requests.
@@ -184,6 +187,9 @@ pub struct Status {
     pub shedding: Option<SheddingStatus>,
     /// Advice on the bottleneck of reads; `None` without recent reads.
     pub advice: Option<AdviceStatus>,
+    /// Advice on the size of the first tier; `None` before 1000 reads.
+    #[serde(default)]
+    pub size_advice: Option<SizeAdvice>,
     /// The server's role in its pair; `None` if it does not belong to one.
     #[serde(default)]
     pub pair: Option<PairStatus>,
@@ -237,6 +243,8 @@ pub(crate) struct Report {
     pub(crate) sum: Snapshot,
     /// Advice on the bottleneck of reads.
     pub(crate) advice: Option<AdviceStatus>,
+    /// Advice on the size of the first tier.
+    pub(crate) size_advice: Option<SizeAdvice>,
     /// Estimated seconds to clean all dirty data.
     pub(crate) seconds_to_clean: Option<f64>,
     /// Counts of the recent interval that the advice covers.
@@ -264,8 +272,15 @@ impl Report {
     pub(crate) fn new(facts: Facts, threads: Vec<Snapshot>) -> Self {
         let mut sum = Snapshot::default();
         threads.iter().for_each(|thread| sum += thread);
-        let (advice, seconds_to_clean, lately) = (None, None, Counted::default());
-        Self { facts, threads, sum, advice, seconds_to_clean, lately }
+        Self {
+            facts,
+            threads,
+            sum,
+            advice: None,
+            size_advice: None,
+            seconds_to_clean: None,
+            lately: Counted::default(),
+        }
     }
 
     /// Adds advice on the interval since an earlier count in `lately`. `processor` is the processor
@@ -353,6 +368,7 @@ impl Report {
                 .clone()
                 .map(|shedding| SheddingStatus { shed_bytes, ..shedding }),
             advice: self.advice.clone(),
+            size_advice: self.size_advice.clone(),
             pair: facts.pair.clone(),
         }
     }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::control::board::PublishedState;
-use crate::live::{EVENTS_HEAD, History, Sample, Update, WhatIf, event};
+use crate::live::{EVENTS_HEAD, History, Outlook, Sample, Update, WhatIf, event};
 use crate::offer::facts;
 use crate::sampler::Sampling;
 use crate::setup::ServerSetup;
 use crate::status::{
-    Facts, Lately, MemoryFacts, Report, ServiceTimes, Snapshot, Status, ThreadCounters,
+    Facts, Lately, MemoryFacts, Report, ServiceTimes, SizeAdvice, Snapshot, Status, ThreadCounters,
 };
 use crate::worker::shedding::ShedController;
 
@@ -81,6 +81,7 @@ impl Reporting {
         let mut report = Report::new(facts, snapshots);
         report.sum.counters += counters;
         report.advise(&mut self.lately[audience as usize], processor_time());
+        report.size_advice = self.feed.size_advice(&report);
         report
     }
 }
@@ -141,11 +142,17 @@ impl Feed {
         self.what_if.count_blocks_of(smallest.map_or(4096, |(block_bytes, _)| *block_bytes));
         let touches = report.threads.iter_mut().map(|thread| std::mem::take(&mut thread.touches));
         self.what_if.take(touches.collect(), report.sum.counters.found, report.facts.uptime);
+        let what_if = self.what_if.outlook(report.facts.top().size_bytes);
+        report.size_advice = what_if.as_ref().and_then(Outlook::advice);
         let status = self.status.insert(report.status());
         let point = self.history.add(Sample::of(report))?;
-        let what_if = self.what_if.outlook(report.facts.top().size_bytes);
         let model = report.model_curve();
         Some(event("update", &Update { point, status, what_if, model }))
+    }
+
+    /// Returns advice on the size of the first tier; `None` before enough reads.
+    fn size_advice(&self, report: &Report) -> Option<SizeAdvice> {
+        self.what_if.outlook(report.facts.top().size_bytes)?.advice()
     }
 
     /// Returns the set of blocks that workers are to sample.

@@ -5,6 +5,8 @@ const HOUR = 3600;
 const SPANS = [300, 900, HOUR];
 const DASHES = ["", "6 3", "2 3", "9 3 2 3", "12 4", "1 4"];
 
+const spanOf = (points, now) => SPANS.find((it) => now - points[0].at <= it) ?? HOUR;
+
 function swatch(at) {
   const path = element("path", { d: "M0 5H26" });
   Object.assign(path.style, lineStyle(at));
@@ -103,16 +105,19 @@ class Chart {
     this.select(best);
   }
 
+  // A chart without any value is a line of text.
   draw() {
     const { svg, spec, points } = this;
+    const series = points?.length ? spec.series(points) : [];
+    const isEmpty = !series.some((it) => it.values.some(known));
+    this.figure.classList.toggle("empty", isEmpty);
     const [width, height] = [svg.clientWidth, svg.clientHeight];
-    if (!points?.length || !width) {
+    if (isEmpty || !width) {
       svg.replaceChildren();
-      this.legend.replaceChildren(element("li", { class: "when" }, "no data"));
+      this.legend.replaceChildren(element("li", { class: "when" }, "nothing in this time"));
       return;
     }
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
-    const series = spec.series(points);
     const values = series.flatMap((it) => it.values).filter((it) => known(it) && it > 0);
     const most = spec.top ?? Math.max(...values, 0);
     const ticks = spec.log
@@ -124,7 +129,7 @@ class Chart {
     const left = Math.max(...labels.map((it) => it.length)) * 0.47 * rem + 0.6 * rem;
     const right = width - 0.9 * rem;
     const { now } = this;
-    const span = SPANS.find((it) => now - points[0].at <= it) ?? HOUR;
+    const span = spanOf(points, now);
     this.plot = { left, width: right - left, now, span };
     const x = (at) => right - ((now - at) / span) * (right - left);
     const share = (value) => (spec.log

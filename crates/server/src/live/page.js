@@ -30,14 +30,31 @@ function byTier(of, word) {
   };
 }
 
+const volumeOf = (point, name) => point.volumes.find((it) => it.name === name);
+
+// The names of the volumes that requests reached in this time; of all if there were none.
+function busyVolumes(points) {
+  const names = points[points.length - 1].volumes.map((it) => it.name);
+  const busy = names.filter((name) => points.some((point) => {
+    const volume = volumeOf(point, name);
+    return volume && volume.reads + volume.writes > 0;
+  }));
+  return busy.length ? busy : names;
+}
+
 function byVolume(of) {
-  return (points) => points[points.length - 1].volumes.map(({ name }) => ({
+  return (points) => busyVolumes(points).map((name) => ({
     name,
     values: points.map((point) => {
-      const volume = point.volumes.find((it) => it.name === name);
+      const volume = volumeOf(point, name);
       return volume ? of(volume) : null;
     }),
   }));
+}
+
+function deviceTraffic(points) {
+  return [...byTier((tier) => tier.read_bytes, " read")(points),
+    ...byTier((tier) => tier.written_bytes, " written")(points)];
 }
 
 const present = (value) => (value > 0 ? value : null);
@@ -81,13 +98,19 @@ const CHARTS = Object.entries({
       series: lines(["reads", (it) => it.read.rate], ["writes", (it) => it.write.rate]) },
     { title: "Throughput", format: bytesPerSecond, bytes: true,
       series: lines(["reads", (it) => it.read.bytes], ["writes", (it) => it.write.bytes]) },
-    { title: "Hit ratio", note: "of the requests in each interval", format: percent, top: 1,
-      series: hitRatios },
   ],
   "latency-charts": [
     { title: "Read latency", format: micros, log: true, series: latencies((it) => it.read) },
     { title: "Write latency", format: micros, log: true, series: latencies((it) => it.write) },
     { title: "Read latency by tier", format: micros, log: true, series: byPlace },
+  ],
+  "device-charts": [
+    { title: "Hit ratio", note: "of the requests in each interval", format: percent, top: 1,
+      series: hitRatios },
+    { title: "Cache device", format: bytesPerSecond, bytes: true, series: deviceTraffic },
+    { title: "Backing devices", format: bytesPerSecond, bytes: true,
+      series: lines(["read", (it) => it.backing.read_bytes],
+        ["written", (it) => it.backing.written_bytes]) },
   ],
   "volume-charts": [
     { title: "Requests by volume", format: perSecond,
@@ -169,13 +192,18 @@ function drawCharts() {
   if (latest.points.length === 0) return;
   const now = lastPoint().at + (isStale() ? age() : 0);
   const points = latest.points.filter((point) => now - point.at <= HOUR);
+  const time = { 300: "The last 5 minutes", 900: "The last 15 minutes" }[spanOf(points, now)];
+  byId("hour-title").textContent = time ?? "The last hour";
+  // A single volume has the charts above.
+  byId("by-volume").hidden = lastPoint().volumes.length < 2;
   CHARTS.forEach((chart) => chart.show(points, now));
 }
 
 function cleanTime(status) {
   if (status.dirty_bytes === 0) return "all is clean";
   const seconds = status.seconds_to_clean;
-  return known(seconds) ? `about ${duration(seconds)} at the current rate` : "nothing written back recently";
+  if (!known(seconds)) return "nothing written back recently";
+  return `${seconds < 1 ? "" : "about "}${duration(seconds)} at the current rate`;
 }
 
 // Reads go from the top down: a tier gets what those above it missed.
@@ -248,40 +276,30 @@ function showDevices(status) {
 }
 
 function showVolumes(point, status) {
-  const rows = status.volumes.map((volume) => {
+  const row = (volume) => {
     const now = point.volumes.find((it) => it.name === volume.name);
     return [volume.name, bytes(volume.bytes), volume.read_only ? "read-only" : "read-write",
       count(volume.connections), count(volume.requests), orDash(now && now.reads, perSecond),
       orDash(now && now.writes, perSecond)];
-  });
-  byId("volumes").replaceChildren(
-    table("Volumes", ["volume", "size", "access", "clients", "requests", "reads", "writes"], rows));
+  };
+  const head = ["volume", "size", "access", "clients", "requests", "reads", "writes"];
+  // Several volumes that nobody uses are a line, until that is opened.
+  const isIdle = (volume) => volume.connections === 0 && volume.requests === 0;
+  const idle = status.volumes.filter(isIdle);
+  const folds = idle.length > 3;
+  const shown = folds ? status.volumes.filter((it) => !isIdle(it)) : status.volumes;
+  byId("volumes").hidden = shown.length === 0;
+  byId("volumes").replaceChildren(table("Volumes", head, shown.map(row)));
+  byId("idle").hidden = !folds;
+  byId("idle-title").textContent = `${idle.length} volumes without clients or requests`;
+  byId("idle-volumes").replaceChildren(
+    ...(folds ? [table("Volumes without clients or requests", head, idle.map(row))] : []));
 }
 
-// Gains below this share are not worth a sentence, as in the server's own text.
-const NOTABLE = 0.005;
-
-function showAdvice(status) {
-  const { advice } = status;
-  if (!advice) {
-    byId("advice").replaceChildren(element("p", {}, "No advice: there were no reads recently."));
-    return;
-  }
-  const busy = percent(advice.utilisation);
-  const gain = (share, what) => (known(share) && share > NOTABLE
-    ? [`${what} would serve ${percent(share)} more reads, by the model.`] : []);
-  const sentences = [
-    advice.past_p_star
-      ? "More hits would slow reads down: the lists of memory are what reads wait for."
-      : "More hits would not slow reads down.",
-    advice.tier === "cache"
-      ? `The server's threads were busy for ${busy} of the last ${duration(advice.seconds)}.`
-      : `The busiest list operation of memory is in use for ${busy} of the time, by the model.`,
-    ...gain(advice.frozen_gain, "Freezing all pages that hit (memory-freeze)"),
-    ...gain(advice.other_gain, `The policy ${advice.other_policy}, at the same hit ratio,`),
-  ];
-  byId("advice").replaceChildren(element("p", {}, sentences.join(" ")),
-    element("p", { class: "hint" }, advice.text));
+function showAdvice({ advice, size_advice: size }) {
+  const texts = [size, advice].filter(known).map((it) => element("p", {}, it.text));
+  const none = element("p", {}, "No advice: there were no reads recently.");
+  byId("advice").replaceChildren(...(texts.length ? texts : [none]));
 }
 
 function sayState(text, bad) {

@@ -29,12 +29,38 @@ pub(crate) struct Flow {
     p999_us: f32,
 }
 
-/// Hit ratios and dirty bytes of a tier in an interval. Ratios are `None` without requests.
+/// Hit ratios, dirty bytes and the device's traffic of a tier in an interval. Ratios are `None`
+/// without requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct CachePoint {
     read_hit_ratio: Option<f32>,
     write_hit_ratio: Option<f32>,
     dirty_bytes: u64,
+    #[serde(flatten)]
+    device: Traffic,
+}
+
+/// Bytes per second that a device, or several, read and wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Traffic {
+    read_bytes: f32,
+    written_bytes: f32,
+}
+
+/// Bytes that a device, or several, have read and written since the start.
+#[derive(Debug, Clone, Copy, Default)]
+struct Moved {
+    read_bytes: u64,
+    written_bytes: u64,
+}
+
+impl Moved {
+    fn since(self, then: Self, rate: impl Fn(u64, u64) -> f32) -> Traffic {
+        Traffic {
+            read_bytes: rate(self.read_bytes, then.read_bytes),
+            written_bytes: rate(self.written_bytes, then.written_bytes),
+        }
+    }
 }
 
 /// Percentiles of latencies in microseconds; 0 without requests.
@@ -82,6 +108,7 @@ pub(crate) struct Point {
     memory_dirty_bytes: u64,
     /// Latencies of reads answered from memory, by the top tier, and below it.
     by: [SpreadPoint; 3],
+    backing: Traffic,
     /// The tiers, from the top.
     tiers: Box<[CachePoint]>,
     volumes: Box<[VolumePoint]>,
@@ -95,6 +122,7 @@ struct CacheCounts {
     writes: u64,
     write_hits: u64,
     dirty_bytes: u64,
+    device: Moved,
 }
 
 /// Counters of reads and of writes to a volume since the start, with hits and latencies.
@@ -118,6 +146,7 @@ pub(crate) struct Sample {
     memory_dirty_bytes: u64,
     /// Latencies of reads answered from memory, by the top tier, and below it.
     by: [Spread; 3],
+    backing: Moved,
     tiers: Vec<CacheCounts>,
     volumes: Vec<(Arc<str>, VolumeCounts)>,
 }
@@ -132,7 +161,12 @@ impl Sample {
             writes: stats.requests.writes,
             write_hits: stats.requests.write_hits,
             dirty_bytes: stats.dirty_bytes,
+            device: Moved {
+                read_bytes: stats.counters.cache_read_bytes,
+                written_bytes: stats.counters.cache_write_bytes,
+            },
         });
+        let lowest = &sum.lowest().counters;
         let volumes = facts.volumes.iter().take(MOST_VOLUMES).map(|volume| {
             let VolumeCounters { answered, hits } = sum.counters.volume(volume.id);
             let answered =
@@ -150,6 +184,10 @@ impl Sample {
             memory_hits: facts.memory.as_ref().map(|_| sum.stats.memory_hits),
             memory_dirty_bytes: sum.stats.held_bytes,
             by: by(&sum.counters),
+            backing: Moved {
+                read_bytes: lowest.backing_read_bytes,
+                written_bytes: lowest.backing_write_bytes,
+            },
             tiers: tiers.collect(),
             volumes: volumes.collect(),
         }
@@ -185,6 +223,7 @@ impl Sample {
                     (now.writes, then.writes),
                 ),
                 dirty_bytes: now.dirty_bytes,
+                device: now.device.since(then.device, rate),
             }
         });
         let volumes = self.volumes.iter().map(|(name, counts)| {
@@ -219,6 +258,7 @@ impl Sample {
                 .and_then(|hits| share((hits, before.memory_hits.unwrap_or(0)), (reads, 0))),
             memory_dirty_bytes: self.memory_dirty_bytes,
             by: by.collect::<Vec<_>>().try_into().expect("three places"),
+            backing: self.backing.since(before.backing, rate),
             tiers: tiers.collect(),
             volumes: volumes.collect(),
         })
@@ -273,6 +313,7 @@ mod tests {
                 memory_hits: None,
                 memory_dirty_bytes: 0,
                 by: Default::default(),
+                backing: Moved::default(),
                 tiers: vec![CacheCounts { reads: requests, ..CacheCounts::default() }; MOST_TIERS],
                 volumes: (0..MOST_VOLUMES)
                     .map(|it| (format!("volume {it}").into(), counts.clone()))
@@ -295,7 +336,13 @@ mod tests {
         let mut counters = ThreadCounters::default();
         let at = |counters: &ThreadCounters, seconds, hits| Sample {
             read: counters.latencies(Operation::Read).clone(),
-            tiers: vec![CacheCounts { reads: 4 * hits, read_hits: hits, ..CacheCounts::default() }],
+            tiers: vec![CacheCounts {
+                reads: 4 * hits,
+                read_hits: hits,
+                device: Moved { read_bytes: 10 * hits, written_bytes: 0 },
+                ..CacheCounts::default()
+            }],
+            backing: Moved { read_bytes: 0, written_bytes: 100 * hits },
             volumes: Vec::new(),
             ..Sample::crowded(Duration::from_secs(seconds), hits)
         };
@@ -314,6 +361,11 @@ mod tests {
         assert_eq!(point.read.bytes, 20.0 * 4096.0 / 10.0);
         assert_eq!(point.tiers[0].read_hit_ratio, Some(0.25));
         assert_eq!(point.tiers[0].write_hit_ratio, None);
+        let traffic = |read_bytes, written_bytes| Traffic { read_bytes, written_bytes };
+        assert_eq!(
+            (point.tiers[0].device, point.backing),
+            (traffic(20.0, 0.0), traffic(0.0, 200.0))
+        );
         assert_eq!(after.since(&after), None, "no time has passed");
     }
 

@@ -15,7 +15,7 @@ use floe_trace::{Kind, LruCurve};
 use serde::Serialize;
 
 use crate::sampler::{Sampling, Touches};
-use crate::status::Found;
+use crate::status::{Found, SizeAdvice, SizeEstimate};
 
 /// Number of sampled blocks: as many as keep the curve below 1 MiB.
 const SAMPLE_BLOCKS: usize = 1024;
@@ -71,6 +71,20 @@ pub(crate) struct Outlook {
     sizes: Vec<OtherSize>,
     /// Pairs of a cache size in bytes and its estimated hit ratio.
     curve: Vec<(u64, f64)>,
+}
+
+impl Outlook {
+    /// Returns the estimates as advice.
+    pub(crate) fn advice(&self) -> Option<SizeAdvice> {
+        let estimate = |size: &OtherSize| SizeEstimate {
+            factor: size.factor,
+            hit_ratio: size.hit_ratio,
+            ci95: size.hit_ratio_ci95,
+            mean_us: size.mean_us,
+            is_filling: size.is_filling,
+        };
+        SizeAdvice::of(&self.sizes.iter().map(estimate).collect::<Vec<_>>())
+    }
 }
 
 /// The live miss-ratio curve, with the measured latencies of hits and misses.
@@ -238,6 +252,7 @@ mod tests {
         let mean = outlook.sizes[2].mean_us.unwrap();
         let expected = hits[2] * 10.0 + (1.0 - hits[2]) * 1000.0;
         assert!((mean - expected).abs() < 1e-6, "{mean} {expected}");
+        assert_eq!(outlook.advice().unwrap().larger, Some(2.0));
     }
 
     #[test]

@@ -117,7 +117,7 @@ pub(super) fn validate_volumes(
                 tracing::warn!(
                     volume = %volume.name,
                     %difference,
-                    "what the cache had of it is forgotten"
+                    "the cache's clean copies of it are dropped"
                 );
                 false
             }
@@ -263,7 +263,7 @@ fn accept(
         volume = %name,
         %difference,
         kept_bytes,
-        "accepted as it is; what the cache had of it is forgotten"
+        "accepted as it is; the cache's clean copies of it are dropped"
     );
     Ok(stays)
 }

@@ -17,6 +17,7 @@ use floe_model::advice::{Advice, advise, throughputs};
 use floe_model::{Load, Policy, Service, Setting, Situation};
 use serde::{Deserialize, Serialize};
 
+use super::size_advice::NOTABLE;
 use super::{Facts, MemoryFacts, Snapshot};
 use crate::status::Operation;
 
@@ -59,7 +60,7 @@ pub struct AdviceStatus {
     pub other_policy: Option<String>,
     /// Gain in throughput from `other_policy`.
     pub other_gain: Option<f64>,
-    /// The advice in one sentence.
+    /// The advice in plain sentences.
     pub text: String,
 }
 
@@ -101,6 +102,12 @@ impl Counted {
             processor: processor.saturating_sub(sum.spun),
             cleaned_bytes: sum.stats.counters.cleaned_bytes,
         }
+    }
+
+    /// Returns the share of the time for which `threads` threads were busy.
+    fn busy(&self, threads: usize) -> f64 {
+        let time = self.time.as_secs_f64() * threads.max(1) as f64;
+        (self.processor.as_secs_f64() / time).min(1.0)
     }
 
     /// Returns the average number of reads in flight.
@@ -202,6 +209,45 @@ pub(super) fn model_curve(
     Some(curve.into_iter().map(|(hit_ratio, mrps)| (hit_ratio, mrps * 1e6)).collect())
 }
 
+/// Share of the time from which on threads are what reads wait for. A server that has just started
+/// is busy with that.
+const BUSY: f64 = 0.9;
+
+/// Returns the advice on the memory tier in plain sentences.
+fn sentences(advice: &Advice, lately: &Counted, threads: usize, times: &ServiceTimes) -> String {
+    let mut text = threads_busy(lately, threads);
+    if advice.is_past_p_star {
+        text.push_str(&format!(
+            " More hits in memory would slow reads down, because hits wait for each other to \
+             change its list of pages; reads would be fastest with {:.0} % of hits.",
+            100.0 * advice.p_star
+        ));
+    }
+    if let Some(frozen) = advice.frozen.filter(|frozen| frozen.gain > NOTABLE) {
+        text.push_str(&format!(
+            " With its hottest pages frozen (memory-freeze = \"adaptive\") memory would serve up \
+             to {:.0} % more reads.",
+            100.0 * frozen.gain
+        ));
+    }
+    if advice.is_past_p_star && !times.is_measured {
+        text.push_str(
+            " This is a model's estimate with the times of another machine; floe bench memory \
+             --calibrate measures this one's.",
+        );
+    }
+    text
+}
+
+/// Returns the sentence on how busy the threads were.
+fn threads_busy(lately: &Counted, threads: usize) -> String {
+    let busy = lately.busy(threads);
+    let is_limit = busy >= BUSY && lately.time >= APART;
+    let verdict = if is_limit { ": they limit reads" } else { "" };
+    let (busy, seconds) = (100.0 * busy, lately.time.as_secs_f64());
+    format!("The server's threads were busy for {busy:.0} % of the last {seconds:.0} s{verdict}.")
+}
+
 impl AdviceStatus {
     /// Computes the advice. Returns `None` if there were no reads.
     pub(crate) fn of(facts: &Facts, threads: usize, lately: &Counted) -> Option<Self> {
@@ -226,7 +272,7 @@ impl AdviceStatus {
         // Settings are refused where service times lack the policy, so an error means that there is
         // no advice.
         let advice: Advice = advise(&situation, &facts.service.service).ok()?;
-        let times = if facts.service.is_measured { "measured" } else { "the paper's" };
+        let text = sentences(&advice, lately, threads, &facts.service);
         Some(Self {
             tier: "memory".into(),
             seconds,
@@ -242,17 +288,12 @@ impl AdviceStatus {
             frozen_gain: advice.frozen.map(|frozen| frozen.gain),
             other_policy: advice.other.map(|other| other.policy.to_owned()),
             other_gain: advice.other.map(|other| other.gain),
-            text: format!(
-                "memory ({}), by {times} service times: {advice}; last {seconds:.0} s",
-                memory.usage.policy
-            ),
+            text,
         })
     }
 
     fn on_threads(threads: usize, lately: &Counted) -> Self {
         let seconds = lately.time.as_secs_f64();
-        let utilisation =
-            (lately.processor.as_secs_f64() / (seconds * threads.max(1) as f64)).min(1.0);
         Self {
             tier: "cache".into(),
             seconds,
@@ -262,17 +303,13 @@ impl AdviceStatus {
             reads_per_second: lately.reads as f64 / seconds,
             model_reads_per_second: None,
             bottleneck: Some("cores".into()),
-            utilisation,
+            utilisation: lately.busy(threads),
             p_star: 1.0,
             past_p_star: false,
             frozen_gain: None,
             other_policy: None,
             other_gain: None,
-            text: format!(
-                "cache: cores {:.0} % busy; each thread has lists of its own, so more hits do not \
-                 cost throughput; last {seconds:.0} s",
-                100.0 * utilisation
-            ),
+            text: threads_busy(lately, threads),
         }
     }
 }

@@ -282,7 +282,7 @@ impl fmt::Display for LostStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} of dirty data are lost, for the cache device has something else in their place: ",
+            "{} of dirty data are lost, because the cache device returned something else: ",
             format_size(self.bytes)
         )?;
         let mut named = 0;
