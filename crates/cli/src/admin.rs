@@ -29,7 +29,7 @@ Examples:
 pub(crate) const STOP_EXAMPLES: &str = "\
 Examples:
   floe stop
-  floe flush && floe stop         # with nothing left in the cache that the volumes do not have
+  floe flush && floe stop         # writes dirty data to the volumes first
   floe stop --admin /run/floe-2/admin.sock";
 
 pub(crate) const UPGRADE_EXAMPLES: &str = "\

@@ -157,8 +157,8 @@ fn serve(
     log_settings(&config, &server.cache_bytes());
     if config.admin.is_read_only() {
         tracing::warn!(
-            "admin has no socket, so that clients can look at most and change nothing: for floe \
-             flush, floe stop and the like leave \"none\" out, or give an admin-token-file"
+            "admin has no Unix socket, so admin clients can change nothing: for floe flush, floe \
+             stop and the like remove \"none\" from admin, or set admin-token-file"
         );
     }
     let attached = match server.attach() {

@@ -52,7 +52,7 @@ pub(crate) struct Add {
     /// Make a new cache on its device, whatever the device holds
     #[arg(long)]
     initialise: bool,
-    /// Lose the dirty data of a cache on the device; the log says how much
+    /// Discard the dirty data of a cache on the device; the log says how much
     #[arg(long, requires = "initialise")]
     discard_dirty: bool,
     #[command(flatten)]

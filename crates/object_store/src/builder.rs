@@ -23,7 +23,7 @@ pub enum BuildError {
     #[error("a caching store needs a cache: call `hybrid`")]
     NoCache,
     /// The fixed size of fetches is not a power of two of at least 4 KiB.
-    #[error("fetches of {0} bytes are not possible: a power of two from 4096 to 16777216 is")]
+    #[error("fetches have a power of two from 4096 to 16777216 bytes, not {0}")]
     FetchSize(u64),
     /// The segments of the cache are too small for parts of 256 KiB.
     #[error(

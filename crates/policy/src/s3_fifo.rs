@@ -26,7 +26,7 @@ const HITS_TO_STAY: u8 = 2;
 const FILL: Parameter = Parameter::choice(
     "fill",
     &["small", "main"],
-    "queue that takes what exceeds the small one's share before the first eviction",
+    "queue that new entries join until the cache is full, once the small one has its share",
 );
 
 /// S3-FIFO (`s3-fifo`): a small FIFO filters which entries reach the main queue; keys with a ghost

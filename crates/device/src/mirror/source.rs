@@ -365,7 +365,7 @@ impl Facts<'_> {
         for (seen, name) in self.seen.iter().zip(self.names) {
             let why = match seen {
                 Seen::Header(..) | Seen::Blank => continue,
-                Seen::Damaged => "it has the damaged header of a half".to_owned(),
+                Seen::Damaged => "its header as half of a mirror is damaged".to_owned(),
                 Seen::Foreign => "it holds data; overwrite its first MiB with zeros".to_owned(),
                 Seen::Missing(why) => why.clone(),
             };

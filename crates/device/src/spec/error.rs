@@ -85,7 +85,7 @@ pub enum SpecError {
         unit: u64,
     },
     /// The kind of write cache is unknown.
-    #[error("unknown write-cache {1:?} in {0:?}; there is volatile")]
+    #[error("unknown write-cache {1:?} in {0:?}; the only one is volatile")]
     WriteCache(String, String),
     /// `interference` has a value other than `off`, or there is no medium.
     #[error("{1:?} in {0:?} has no effect; write medium=NAME,interference=off")]

@@ -212,7 +212,7 @@ fn mistakes_are_named_with_what_there_is() {
     ));
     assert_eq!(
         refused("file:/a,write-cache=no"),
-        r#"unknown write-cache "no" in "file:/a,write-cache=no"; there is volatile"#
+        r#"unknown write-cache "no" in "file:/a,write-cache=no"; the only one is volatile"#
     );
     for text in ["memory:4096,interference=off", "memory:4096,medium=pmem,interference=on"] {
         assert!(refused(text).ends_with("write medium=NAME,interference=off"), "{}", refused(text));
