@@ -541,9 +541,10 @@ where
     /// dropping later.
     ///
     /// Without this call, entries that have left are dropped in batches. Up to 1/16 of the capacity
-    /// may wait without a guard, or 32 entries a shard if that is more, or 64 where keys and values
-    /// need no drop. With a limit of weight only, up to 512 entries a shard and 1/16 of the weight
-    /// may wait.
+    /// may wait without a guard, and up to 1 MiB, for which an entry that needs a drop counts 1 KiB
+    /// more than its size. Where that is less than 32 entries a shard, so many may wait, or 64
+    /// where keys and values need no drop. With a limit of weight only, up to 512 entries a shard
+    /// and 1/16 of the weight may wait, within the same 1 MiB.
     ///
     /// ```
     /// # use floe_memory as floe;

@@ -207,6 +207,13 @@ impl<K, V, P: Replacement, S> Drop for Inner<K, V, P, S> {
     }
 }
 
+/// Bytes of removed entries that may wait to be freed in a whole cache. More would be out of the
+/// processor's caches by the time their memory is used again.
+const WAITING_BYTES: usize = 1 << 20;
+/// Bytes that an entry counts as beside its own, if it needs to be dropped: keys and values may own
+/// memory, and do not say how much.
+const OWNED_BYTES: usize = 1 << 10;
+
 /// Returns the size of each of `shards` shards by the limits of the cache.
 pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shape {
     let number = shards;
@@ -221,9 +228,13 @@ pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shap
     });
     // Freeing has a cost for each batch. Entries that own nothing may wait a little longer in small
     // shards: they occupy only the cache's own memory.
-    let batch_min = if std::mem::needs_drop::<Entry<K, V>>() { 16 } else { 32 };
-    let batch =
-        entries.map_or(256, |entries| (entries / shards / 32).clamp(batch_min, 4096)) as usize;
+    let owns = std::mem::needs_drop::<Entry<K, V>>();
+    let (batch_min, owned) = if owns { (16, OWNED_BYTES) } else { (32, 0) };
+    // Two batches of each shard wait.
+    let waiting_max = WAITING_BYTES / (size_of::<Entry<K, V>>() + owned);
+    let batch_max = (waiting_max / (2 * number)).clamp(batch_min, 4096);
+    let batch = entries.map_or(256, |entries| (entries / shards / 32) as usize);
+    let batch = batch.clamp(batch_min, batch_max);
     let batch_weight = if weighed {
         weight.map_or(u64::MAX / 2, |weight| (weight / shards / 48).max(1))
     } else {
