@@ -325,7 +325,6 @@ impl Moment {
 pub(crate) struct Span(u32);
 
 impl Span {
-    pub(crate) const NONE: Self = Self(0);
     /// Bit that is set if the span counts the larger unit.
     const FAR: u32 = 1 << 30;
 

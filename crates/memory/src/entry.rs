@@ -3,28 +3,21 @@
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
 
-use crate::clock::{Clock, Moment, Span, Ticks};
+use crate::clock::{Clock, Moment, Ticks};
 use crate::hazard::Cell;
 use crate::index::KeyHash;
+use crate::renewal::{Renewal, Unused};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The slot of an entry, its frozen mark, and its expiry. The 16 bytes are next to the key, so that
+/// The slot of an entry, its frozen mark, and its expiry. The 8 bytes are next to the key, so that
 /// a hit that compares the key reads them with it.
 #[derive(Debug)]
 pub(crate) struct Head {
     /// The bits of a [`State`] in the lower half. The upper half is the [`Moment`] at which the
-    /// entry expires unless it is used again.
+    /// entry expires unless it is [renewed](crate::renewal).
     state: AtomicU64,
-    /// Latest expiry of the entry, however often it is used.
-    last: Moment,
-    /// The [`Span`] for which the entry may go unused; none means for ever. With [`AHEAD`] set, the
-    /// span before `last` in which a load refreshes the entry, which then may go unused for ever.
-    idle: u32,
 }
 
-/// Mark in [`Head::idle`] that the span is a refresh time before the end. No span is long enough to
-/// set this bit.
-const AHEAD: u32 = 1 << 31;
 /// Bit of a [`State`] that marks a frozen entry.
 const FROZEN: u64 = 1 << 31;
 /// Position of the expiry in a [`State`], in bits.
@@ -59,32 +52,11 @@ impl State {
 }
 
 impl Head {
-    /// Creates the head of an entry that does not expire.
-    pub(crate) fn never() -> Self {
-        Self { state: AtomicU64::new(0), last: Moment::NEVER, idle: 0 }
-    }
-
-    /// Creates the head of an entry inserted now. Spans must not exceed
-    /// [`LONGEST`](crate::clock::LONGEST).
-    pub(crate) fn new(now: Ticks, live: Option<Ticks>, unused: Option<Unused<Ticks>>) -> Self {
-        let last = live.map_or(Moment::NEVER, |live| Moment::after(now, live));
-        let idle = match unused {
-            None => Span::NONE.bits(),
-            Some(Unused::Expires(span)) => Span::at_least(span).bits(),
-            Some(Unused::Refreshes(span)) => Span::at_most(span).bits() | AHEAD,
-        };
-        let state = AtomicU64::new(u64::from(last.0) << NEXT_SHIFT);
-        let head = Self { state, last, idle };
-        head.used(now);
-        head
-    }
-
-    /// Returns a head with this expiry for a slot. `u32::MAX` stands for an entry without a slot,
-    /// which then counts as frozen.
+    /// Creates the head of an entry in a slot that expires at a time. `u32::MAX` stands for an
+    /// entry without a slot, which then counts as frozen.
     #[inline(always)]
-    pub(crate) fn at(&self, slot: u32) -> Self {
-        let next = u64::from(self.state().next().0) << NEXT_SHIFT;
-        Self { state: AtomicU64::new(u64::from(slot) | next), last: self.last, idle: self.idle }
+    pub(crate) fn new(slot: u32, next: Moment) -> Self {
+        Self { state: AtomicU64::new(u64::from(slot) | u64::from(next.0) << NEXT_SHIFT) }
     }
 
     #[inline(always)]
@@ -110,21 +82,6 @@ impl Head {
         self.state().next().is_set()
     }
 
-    /// Returns true if the entry expires when it goes unused for a time.
-    pub(crate) fn goes_idle(&self) -> bool {
-        self.idle != 0 && self.idle & AHEAD == 0
-    }
-
-    fn span(&self) -> Span {
-        Span::of_bits(self.idle & !AHEAD)
-    }
-
-    /// Returns true if a load should refresh the entry now.
-    pub(crate) fn is_due(&self, clock: &Clock) -> bool {
-        self.idle & AHEAD != 0
-            && self.last.left(clock.now()).is_some_and(|left| left <= self.span().ticks().0)
-    }
-
     #[inline]
     pub(crate) fn has_expired(&self, now: Ticks) -> bool {
         self.state().next().has_come(now)
@@ -140,26 +97,11 @@ impl Head {
         self.state().next().left(now)
     }
 
-    /// Returns the ticks until the entry expires even if it is used, and its time to idle or
-    /// refresh time.
-    #[cfg(feature = "serde")]
-    pub(crate) fn spans(&self, now: Ticks) -> (Option<u64>, Option<Unused<u64>>) {
-        let Ticks(span) = self.span().ticks();
-        let unused = match self.idle {
-            0 => None,
-            ahead if ahead & AHEAD != 0 => Some(Unused::Refreshes(span)),
-            _ => Some(Unused::Expires(span)),
-        };
-        (self.last.left(now), unused)
-    }
-
-    /// Records a use of the entry, which defers its expiry. Writes at most once a tick.
+    /// Records a use of an entry that goes idle, which defers its expiry. Writes at most once a
+    /// tick.
     #[inline]
-    pub(crate) fn used(&self, now: Ticks) {
-        if !self.goes_idle() {
-            return;
-        }
-        let next = Moment::after(now, self.span().ticks()).or_earlier(self.last, now);
+    pub(crate) fn used(&self, renewal: Renewal, now: Ticks) {
+        let next = renewal.after_use(now);
         let State(before) = self.state();
         if State(before).next() != next {
             let after = u64::from(next.0) << NEXT_SHIFT | u64::from(before as u32);
@@ -171,13 +113,26 @@ impl Head {
     }
 }
 
-/// The second time of an entry: a time to idle or a refresh time. An entry has at most one of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unused<T> {
-    /// The entry expires after going unused for this time.
-    Expires(T),
-    /// A load refreshes the entry from this time before its end.
-    Refreshes(T),
+/// The times of an entry to be inserted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expiry {
+    /// Time at which the entry expires unless it is renewed.
+    pub(crate) next: Moment,
+    pub(crate) renewal: Renewal,
+}
+
+impl Expiry {
+    /// The times of an entry that does not expire.
+    pub(crate) const NEVER: Self = Self { next: Moment::NEVER, renewal: Renewal::NONE };
+
+    /// Creates the times of an entry inserted now. Spans must not exceed
+    /// [`LONGEST`](crate::clock::LONGEST).
+    pub(crate) fn new(now: Ticks, live: Option<Ticks>, unused: Option<Unused<Ticks>>) -> Self {
+        let last = live.map_or(Moment::NEVER, |live| Moment::after(now, live));
+        let renewal = Renewal::new(last, unused);
+        let next = if renewal.goes_idle() { renewal.after_use(now) } else { last };
+        Self { next, renewal }
+    }
 }
 
 /// A key and value of the cache. Only the head changes once readers can see the entry.
@@ -192,7 +147,7 @@ pub(crate) struct Entry<K, V> {
 impl<K, V> Entry<K, V> {
     /// Creates an entry that is in no cache.
     pub(crate) fn alone(key: K, value: V) -> Self {
-        Self { head: Head::never().at(u32::MAX), key, value }
+        Self { head: Head::new(u32::MAX, Moment::NEVER), key, value }
     }
 
     /// Returns the entry's number in the policy's order, below 2³¹.
@@ -274,7 +229,7 @@ impl<K, V> Drop for Unplaced<'_, K, V> {
 pub(crate) struct Candidate<'a, K, V> {
     pub(crate) unplaced: Unplaced<'a, K, V>,
     pub(crate) weight: u32,
-    pub(crate) expiry: Head,
+    pub(crate) expiry: Expiry,
     /// Earliest time at which the entry can expire, in microseconds of the system's clock. `None`
     /// if no sweep is needed.
     pub(crate) due: Option<NonZeroU64>,
@@ -298,7 +253,7 @@ impl<'a, K, V> Candidate<'a, K, V> {
         Self {
             unplaced,
             weight: 1,
-            expiry: Head::never(),
+            expiry: Expiry::NEVER,
             due: None,
             pinned: false,
             is_admitted: false,
@@ -319,6 +274,6 @@ impl<'a, K, V> Candidate<'a, K, V> {
     /// `entry` must be valid for writes and hold no entry. This may be called once only.
     pub(crate) unsafe fn write(&mut self, slot: u32, entry: *mut Entry<K, V>) {
         // SAFETY: as the caller says.
-        unsafe { self.unplaced.write(self.expiry.at(slot), entry) };
+        unsafe { self.unplaced.write(Head::new(slot, self.expiry.next), entry) };
     }
 }

@@ -170,10 +170,10 @@ impl<'a, K, V> Item<'a, K, V> {
         Self { entry, _keep: keep, not_send: PhantomData }
     }
 
-    /// Returns the head of the entry, which has its expiry.
+    /// Returns the entry.
     #[cfg(feature = "serde")]
-    pub(crate) fn expiry(&self) -> &crate::entry::Head {
-        &self.entry.head
+    pub(crate) fn entry(&self) -> &Entry<K, V> {
+        self.entry
     }
 
     /// Returns the key of the entry.

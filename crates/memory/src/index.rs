@@ -22,7 +22,7 @@
 //!
 //! # Tables
 //!
-//! A table is a hit's way through a shard: the index, and the marks of the policy.
+//! A table is a hit's way through a shard: the index, the marks of the policy, and renewals.
 //!
 //! It is published by one pointer and never changes, though the index and marks that it points to
 //! do. It is replaced when the marks or the index need more room. A larger index is filled step by
@@ -38,6 +38,7 @@
 use floe_policy::{Access, Eviction, mix};
 use foldhash::quality;
 
+use crate::renewals::Renewals;
 use crate::sync::{Arc, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Number of lanes in a bucket: the keys that it can hold.
@@ -539,6 +540,7 @@ pub(crate) struct Table<M> {
     /// The smaller index, from which keys are being moved.
     pub(crate) old: Option<Index>,
     pub(crate) marks: M,
+    pub(crate) renewals: Renewals,
 }
 
 impl<M> Table<M> {

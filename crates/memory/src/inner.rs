@@ -318,7 +318,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
             return Some(found);
         }
         if is_use {
-            return self.unless_expired(found);
+            return self.unless_expired(hash, found);
         }
         let keep = Keep::new(found.cell);
         (!expiry.has_expired(self.lifetimes.clock().now())).then(|| {
@@ -439,7 +439,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
                 if !key.equivalent(&entry.key) {
                     return None;
                 }
-                self.unless_expired(Found { entry, cell: keep.into_cell() })
+                self.unless_expired(*hash, Found { entry, cell: keep.into_cell() })
             });
             if let Some(hit) = frozen {
                 record.lookups.add(1);
@@ -452,8 +452,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
 
     /// Returns the found entry, unless it has expired.
     #[inline(always)]
-    fn unless_expired<'a>(&self, found: Found<'a, K, V>) -> Option<Found<'a, K, V>> {
-        if found.entry.head.is_set() && self.drop_expired(found.entry, found.cell) {
+    fn unless_expired<'a>(&self, hash: KeyHash, found: Found<'a, K, V>) -> Option<Found<'a, K, V>> {
+        if found.entry.head.is_set() && self.drop_expired(hash, found.entry, found.cell) {
             return None;
         }
         Some(found)
@@ -462,8 +462,9 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     /// Releases the cell of a found entry if the entry has expired. Returns false if it has not.
     #[cold]
     #[inline(never)]
-    fn drop_expired(&self, entry: &Entry<K, V>, cell: &Cell) -> bool {
-        let is_over = !self.lifetimes.is_alive(&entry.head);
+    fn drop_expired(&self, hash: KeyHash, entry: &Entry<K, V>, cell: &Cell) -> bool {
+        let renewal = self.shards.renewal(hash, entry.slot());
+        let is_over = !self.lifetimes.is_alive(&entry.head, renewal);
         if is_over {
             drop(Keep::new(cell));
         }
@@ -539,7 +540,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         mark: &Mark<'_, P>,
     ) -> Option<Found<'a, K, V>> {
         let state = found.entry.head.state();
-        let Some(found) = self.unless_expired(found) else {
+        let Some(found) = self.unless_expired(hash, found) else {
             record.misses.add(1);
             return None;
         };
@@ -577,7 +578,7 @@ where
     match inner.frozen.find(index, record, cell, hash, key) {
         None => inner.look_up_further(record, key),
         Some(found) if found.entry.head.is_set() => {
-            look_up_expiring(inner, record, found.entry, found.cell, key)
+            look_up_expiring(inner, record, hash, found, key)
         }
         found => found,
     }
@@ -602,7 +603,7 @@ where
     inner
         .frozen
         .find(index, record, record.cell(), hash, key)
-        .and_then(|found| inner.unless_expired(found))
+        .and_then(|found| inner.unless_expired(hash, found))
         .or_else(|| inner.look_up_further(record, key))
 }
 
@@ -611,14 +612,14 @@ where
 fn look_up_expiring<'a, K, V, P: Replacement, S: BuildHasher + 'static, Q>(
     inner: &'a Inner<K, V, P, S>,
     record: &'a Record,
-    entry: &'a Entry<K, V>,
-    cell: &'a Cell,
+    hash: KeyHash,
+    found: Found<'a, K, V>,
     key: &Q,
 ) -> Option<Found<'a, K, V>>
 where
     Q: Hash + Equivalent<K> + ?Sized,
 {
-    match inner.unless_expired(Found { entry, cell }) {
+    match inner.unless_expired(hash, found) {
         None => inner.look_up_further(record, key),
         found => found,
     }

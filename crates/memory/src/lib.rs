@@ -34,6 +34,8 @@ mod options;
 mod owner;
 mod pending;
 mod records;
+mod renewal;
+mod renewals;
 mod retired;
 mod shard;
 mod slab;

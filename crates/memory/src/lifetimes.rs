@@ -10,8 +10,9 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::clock::{Clock, LONGEST, Sweep, TICK_US, Ticks};
-use crate::entry::{Head, Unused};
+use crate::entry::{Expiry, Head};
 use crate::options::InsertOptions;
+use crate::renewal::{Renewal, Unused};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 use crate::{fork, maintenance};
 
@@ -55,23 +56,23 @@ impl Lifetimes {
 
     /// Returns true if an entry that can expire has not done so, and then records its use.
     #[cold]
-    pub(crate) fn is_alive(&self, expiry: &Head) -> bool {
+    pub(crate) fn is_alive(&self, head: &Head, renewal: Renewal) -> bool {
         let now = self.clock.now();
-        let alive = !expiry.has_expired(now);
-        if alive && expiry.goes_idle() {
-            expiry.used(self.clock.used_in(now));
+        let alive = !head.has_expired(now);
+        if alive && renewal.goes_idle() {
+            head.used(renewal, self.clock.used_in(now));
         }
         alive
     }
 
-    /// Returns the head of an entry inserted now with these options, and the time of the sweep for
+    /// Returns the times of an entry inserted now with these options, and the time of the sweep for
     /// it. Returns `None` if the entry does not expire.
     #[inline(always)]
     pub(crate) fn expiry(
         &self,
         cache: &Arc<impl Sweep + 'static>,
         options: &InsertOptions,
-    ) -> Option<(Head, Option<NonZeroU64>)> {
+    ) -> Option<(Expiry, Option<NonZeroU64>)> {
         if self.upkeep.is_kept() && maintenance::is_alone() {
             self.sweep_without_threads(cache);
         }
@@ -98,15 +99,15 @@ impl Lifetimes {
         }
     }
 
-    /// Returns the head of an entry with an expiry, and the time of the sweep for it; `None` if its
-    /// times are for ever. Registers the cache for maintenance at the first such entry.
+    /// Returns the times of an entry with an expiry, and the time of the sweep for it; `None` if it
+    /// stays for ever. Registers the cache for maintenance at the first such entry.
     #[cold]
     fn expiry_of(
         &self,
         cache: &Arc<impl Sweep + 'static>,
         live: Option<Duration>,
         unused: Option<Unused<Duration>>,
-    ) -> Option<(Head, Option<NonZeroU64>)> {
+    ) -> Option<(Expiry, Option<NonZeroU64>)> {
         let (live, unused) = in_ticks(live, unused);
         let idle = unused.and_then(|unused| match unused {
             Unused::Expires(idle) => Some(idle),
@@ -123,7 +124,7 @@ impl Lifetimes {
         }
         let next = self.clock.micros().div_ceil(TICK_US);
         let due = NonZeroU64::new((next + span) * TICK_US);
-        Some((Head::new(Ticks(next), live, unused), due.filter(|_| !is_manual)))
+        Some((Expiry::new(Ticks(next), live, unused), due.filter(|_| !is_manual)))
     }
 }
 

@@ -590,9 +590,10 @@ where
             return (hash, Lookup::Absent);
         };
         let value = Ref::new(found.entry, Keep::new(found.cell));
-        let expiry = &found.entry.head;
-        if expiry.is_set()
-            && expiry.is_due(inner.lifetimes.clock())
+        let head = &found.entry.head;
+        if head.is_set()
+            && let now = inner.lifetimes.clock().now()
+            && inner.shards.renewal(hash, found.entry.slot()).is_due(head.left(now))
             && let Some(loading) = self.refresh(run, hash, key, &value)
         {
             return (hash, Lookup::Due(value, loading));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::entry::Unused;
+use crate::renewal::Unused;
 
 /// Options of one entry, for [`Cache::insert_with`](crate::Cache::insert_with): the times at which
 /// it expires and is refreshed, and a pin. The cache's settings apply where an option is not given.

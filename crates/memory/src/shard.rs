@@ -15,6 +15,7 @@ use crate::hazard::Record;
 use crate::index::{Hash32, KeyHash, NOWHERE, Places, Published, TableOf};
 use crate::owner::Owner;
 use crate::pending::PendingLoads;
+use crate::renewal::Renewal;
 use crate::sync::{Arc, AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock, lock_until};
 use crate::user_code::FirstPanic;
 
@@ -231,6 +232,13 @@ impl<K, V, P: Replacement> Shards<K, V, P> {
         debug_assert!(number < self.tables.len());
         // SAFETY: as in `of`.
         Published(unsafe { self.tables.get_unchecked(number) })
+    }
+
+    /// Returns the renewal of the entry in a slot, which the caller has found by this hash.
+    pub(crate) fn renewal(&self, hash: KeyHash, slot: u32) -> Renewal {
+        // Not the table in which the entry was found: one that was replaced meanwhile can have been
+        // made before the first renewal.
+        Renewal::of_bits(self.table(hash).table().renewals.bits(slot))
     }
 
     /// Returns the number of a shard of this cache.

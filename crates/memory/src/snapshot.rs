@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::cache::Cache;
 use crate::clock::{TICK_US, Ticks};
 use crate::compute::place;
-use crate::entry::Unused;
 use crate::guard::Item;
 use crate::options::InsertOptions;
+use crate::renewal::Unused;
 
 /// Version of the snapshot format that is written and accepted.
 const VERSION: u32 = 1;
@@ -131,17 +131,31 @@ where
         let mut tuple = to.serialize_tuple(3)?;
         tuple.serialize_element(&VERSION)?;
         tuple.serialize_element(&unix_ms())?;
-        tuple.serialize_element(&Entries(&entries, now))?;
+        tuple.serialize_element(&Entries { cache: self.cache, entries: &entries, now })?;
         tuple.end()
     }
 }
 
-struct Entries<'a, K, V>(&'a [Item<'a, K, V>], Ticks);
+/// The entries of a cache that are to be written.
+struct Entries<'a, K, V, P: Replacement, S> {
+    cache: &'a Cache<K, V, P, S>,
+    entries: &'a [Item<'a, K, V>],
+    now: Ticks,
+}
 
-impl<K: Serialize, V: Serialize> Serialize for Entries<'_, K, V> {
+impl<K, V, P, S> Serialize for Entries<'_, K, V, P, S>
+where
+    K: Serialize + Hash,
+    V: Serialize,
+    P: Replacement,
+    S: BuildHasher + 'static,
+{
     fn serialize<T: Serializer>(&self, to: T) -> Result<T::Ok, T::Error> {
-        to.collect_seq(self.0.iter().map(|item| {
-            let (live, unused) = item.expiry().spans(self.1);
+        let (inner, now) = (&self.cache.inner, self.now);
+        to.collect_seq(self.entries.iter().map(|item| {
+            let left = item.entry().head.left(now);
+            let renewal = inner.shards.renewal(inner.hash(item.key()), item.entry().slot());
+            let (live, unused) = renewal.spans(now, left);
             let (idle, ahead) = match unused {
                 None => (None, None),
                 Some(Unused::Expires(idle)) => (Some(ms(idle)), None),

@@ -61,6 +61,10 @@ mod owner;
 mod pending;
 #[path = "../src/records.rs"]
 mod records;
+#[path = "../src/renewal.rs"]
+mod renewal;
+#[path = "../src/renewals.rs"]
+mod renewals;
 #[path = "../src/retired.rs"]
 mod retired;
 #[path = "../src/shard.rs"]

@@ -11,6 +11,8 @@ mod barrier;
 mod hints;
 #[path = "../src/index.rs"]
 mod index;
+#[path = "../src/renewals.rs"]
+mod renewals;
 #[path = "loom/sync.rs"]
 mod sync;
 

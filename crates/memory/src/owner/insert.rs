@@ -5,9 +5,10 @@ use floe_policy::{Access, Eviction, Slot};
 
 use super::{Gone, Owner, Position, Tenant};
 use crate::budget::{Amount, Budget};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::entry::{Candidate, Entry, Head, Unplaced};
 use crate::index::{Index, Lane, Table};
+use crate::renewal::Renewal;
 use crate::retired::Retired;
 use crate::shard::Shard;
 use crate::slab::Slab;
@@ -35,6 +36,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         K: Eq,
     {
         self.make_memory(shard);
+        if candidate.expiry.renewal != Renewal::NONE {
+            make_renewals(self, shard);
+        }
         let (hash, need) = (candidate.unplaced.hash.in_shard(), Amount::of(candidate.weight));
         let access = candidate.unplaced.hash.access(candidate.weight);
         match self.look_up(shard.table(), hash, candidate.unplaced.key()) {
@@ -306,8 +310,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         access: &Access,
         gone: &mut Gone,
     ) {
-        let melts =
-            self.slots[slot].is_frozen() && (candidate.pinned || candidate.expiry.goes_idle());
+        let melts = self.slots[slot].is_frozen()
+            && (candidate.pinned || candidate.expiry.renewal.goes_idle());
         let Position { index, spot, place: before } = self.position(shard.table(), slot);
         if melts {
             self.frozen.melt(&mut self.slots[slot], before); // such entries are not frozen
@@ -380,6 +384,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             // as in `hazard`; and the entry is not shared yet
             guard.store(entry.expose_provenance(), Ordering::Release);
         }
+        if !self.renewals.is_empty() {
+            self.renewals.set(slot, candidate.expiry.renewal.bits());
+        }
         // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
         unsafe { candidate.write(slot, entry) };
         place
@@ -426,6 +433,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         let marks = self.order.marks().clone();
         self.slots.set_reserved(slots);
+        if !self.renewals.is_empty() {
+            self.renewals = self.renewals.grown(slots);
+        }
         self.begin_moving_with(shard, marks);
     }
 
@@ -437,8 +447,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         old: Option<Index>,
         marks: P::Marks,
     ) {
-        let places = Arc::clone(self.slab.places());
-        let before = shard.replace_table(Table { index, places, old, marks });
+        let (places, renewals) = (Arc::clone(self.slab.places()), self.renewals.clone());
+        let before = shard.replace_table(Table { index, places, old, marks, renewals });
         self.replaced_tables.push(before);
     }
 
@@ -488,6 +498,18 @@ fn take_memory<K, V, P: Eviction>(owner: &mut Owner<K, V, P>, shard: &Shard<K, V
         owner.publish(shard, table.index.clone(), table.old.clone(), marks);
     }
     owner.slab.grow();
+}
+
+/// Makes sure that the renewals of entries can be stored.
+#[cold]
+#[inline(never)]
+fn make_renewals<K, V, P: Eviction>(owner: &mut Owner<K, V, P>, shard: &Shard<K, V, P>) {
+    if owner.renewals.is_empty() {
+        // The policy can be the user's, and panic: nothing has changed then.
+        let (table, marks) = (shard.table(), owner.order.marks().clone());
+        owner.renewals = owner.renewals.grown(owner.slots.reserved());
+        owner.publish(shard, table.index.clone(), table.old.clone(), marks);
+    }
 }
 
 impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
@@ -567,6 +589,6 @@ impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
 fn place<K, V>(slab: &mut Slab<Entry<K, V>>, slot: u32, unplaced: &mut Unplaced<'_, K, V>) -> u32 {
     let (place, entry) = slab.take();
     // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
-    unsafe { unplaced.write(Head::never().at(slot), entry) };
+    unsafe { unplaced.write(Head::new(slot, Moment::NEVER), entry) };
     place
 }

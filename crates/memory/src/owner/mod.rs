@@ -18,6 +18,8 @@ use crate::entry::{Entry, Head};
 use crate::frozen::index::FrozenIndex;
 use crate::index::{Hash32, Index, KeyHash, Places, Spot, Table, TableOf};
 use crate::limbo::Limbo;
+use crate::renewal::Renewal;
+use crate::renewals::Renewals;
 use crate::retired::{Departures, Retired};
 use crate::slab::Slab;
 use crate::stats::{Cause, ShardCounts};
@@ -48,6 +50,7 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     pub(crate) frozen: FrozenEntries<K, V>,
     /// The capacity reported to the policy.
     capacity: u64,
+    renewals: Renewals,
     /// Replaced tables. They are freed with the shard, as readers may use them until then.
     pub(crate) replaced_tables: Vec<*mut TableOf<P>>,
 }
@@ -73,7 +76,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         order.set_capacity(shape.capacity.max(1));
         let (index, places) = (growth.index(), Arc::clone(slab.places()));
-        let table = Table { index, places, old: None, marks: order.marks().clone() };
+        let (marks, renewals) = (order.marks().clone(), Renewals::none());
+        let table = Table { index, places, old: None, marks, renewals: renewals.clone() };
         let owner = Self {
             order,
             slots,
@@ -85,6 +89,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             limbo: Limbo::new(shape.batch, shape.batch_weight),
             counts: ShardCounts::default(),
             admission,
+            renewals,
             replaced_tables: Vec::new(),
         };
         (owner, table)
@@ -97,6 +102,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             + self.slots.memory_bytes()
             + self.limbo.memory_bytes()
             + self.growth.kept_bytes()
+            + self.renewals.memory_bytes()
             + self.replaced_tables.len() * size_of::<TableOf<P>>()
             + self.admission.as_ref().map_or(0, |admission| admission.memory_bytes())
     }
@@ -310,7 +316,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         // The order can be the user's and name anything.
         slots.retain(|&slot| {
             let is_in_reach = self.slots.in_reach(slot).is_some();
-            is_in_reach && self.frozen.admits(self.position(table, slot.0).place)
+            is_in_reach && self.may_be_frozen(slot.0, self.position(table, slot.0).place)
         });
         slots.truncate(goal.saturating_sub(self.frozen.count()));
         self.order.freeze(&slots);
@@ -319,6 +325,14 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.frozen.freeze(&mut self.slots[slot.0], place);
         }
         next
+    }
+
+    /// Returns true if an entry that the policy may evict may be frozen.
+    fn may_be_frozen(&self, slot: u32, place: u32) -> bool {
+        let renewal = || Renewal::of_bits(self.renewals.bits(slot));
+        // Each hit of an entry that goes idle writes to it.
+        let goes_idle = self.frozen.head(place).is_set() && renewal().goes_idle();
+        !goes_idle && self.frozen.reaches(place)
     }
 
     /// Clears the frozen marks of entries in some slots, so that hits on them count again. They
@@ -471,11 +485,9 @@ impl<K, V> FrozenEntries<K, V> {
         }
     }
 
-    /// Returns true if an entry of the shard may be frozen.
-    fn admits(&self, place: u32) -> bool {
-        let reaches = |index: &FrozenIndex<K, V>| index.reaches(self.address(place));
-        // Each hit of an entry that goes idle writes to it.
-        self.index.as_deref().is_none_or(reaches) && !self.head(place).goes_idle()
+    /// Returns true if the frozen index, if there is one, can have an entry of the shard.
+    fn reaches(&self, place: u32) -> bool {
+        self.index.as_deref().is_none_or(|index| index.reaches(self.address(place)))
     }
 
     /// Freezes an entry, and inserts it into the index if there is one.

@@ -3,6 +3,7 @@
 use crate::index::{Hash32, Index, Places, Table};
 use crate::owner::Tenant;
 use crate::owner::slots::{IndexGrowth, MOVED_AT_ONCE};
+use crate::renewals::Renewals;
 use crate::sync::Arc;
 
 /// Returns a place for a key's entry. It is only compared.
@@ -26,7 +27,7 @@ fn insert(growth: &IndexGrowth, table: &Table<()>, key: u32) -> Tenant {
 }
 
 fn table(index: Index, old: Option<Index>) -> Table<()> {
-    Table { index, places: Arc::new(Places::new()), old, marks: () }
+    Table { index, places: Arc::new(Places::new()), old, marks: (), renewals: Renewals::none() }
 }
 
 fn finds(table: &Table<()>, key: u32) -> bool {

@@ -129,6 +129,39 @@ fn what_is_used_once_a_season_does_not_go_idle_in_a_year() {
 }
 
 #[test]
+fn a_time_to_idle_outlasts_the_growth_of_its_shard_and_ends_with_its_entry() {
+    let (clock, idle) = (Clock::manual(), Duration::from_secs(60));
+    let cache = Cache::builder().capacity(1000).shards(1).clock(clock.clone()).build();
+    let (goes_idle, lives) =
+        (InsertOptions::new().time_to_idle(idle), InsertOptions::new().time_to_live(3 * idle));
+    for key in 0..1000 {
+        match key % 3 {
+            0 => cache.insert(key, key),
+            1 => cache.insert_with(key, key, goes_idle),
+            _ => cache.insert_with(key, key, lives),
+        }
+    }
+    for _ in 0..4 {
+        clock.advance(idle / 2);
+        (0..1000).filter(|key| key % 6 < 3).for_each(|key| assert!(cache.get(&key).is_some()));
+    }
+    for key in 0..1000 {
+        assert_eq!(cache.contains_key(&key), key % 6 != 4, "{key} was used if it is 0 to 2 of six");
+    }
+    clock.advance(2 * idle);
+    cache.reclaim();
+    assert_eq!(cache.len(), 334, "those that never expire");
+    // Others in the same slots have times of their own.
+    (1000..1600).for_each(|key| cache.insert_with(key, key, lives));
+    for _ in 0..5 {
+        clock.advance(idle / 2);
+        assert!((1000..1600).all(|key| cache.get(&key).is_some()));
+    }
+    clock.advance(idle);
+    assert!(!(1000..1600).any(|key| cache.contains_key(&key)), "uses do not defer their end");
+}
+
+#[test]
 fn for_ever_is_for_ever() {
     let new = InsertOptions::new;
     let for_ever = [
