@@ -35,7 +35,7 @@
 //! date, or empty ones. It looks again if it has found nothing and the table was replaced. Tables
 //! are freed with their shard only, so readers need not publish which one they use.
 
-use floe_policy::{Access, Eviction, mix};
+use floe_policy::{Access, Eviction, mix, tag_of};
 use foldhash::quality;
 
 use crate::renewals::Renewals;
@@ -419,51 +419,46 @@ impl Index {
 /// or can time many lookups, use [another hasher](crate::Builder::hasher) such as SipHash.
 pub type DefaultHasher = quality::RandomState;
 
-/// A key's hash, in two forms: for the index and for policies.
+/// A key's hash. Every bit depends on every bit of the key, even with a weak hasher.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct KeyHash {
-    /// Hash in which every bit depends on every other, even with a weak hasher.
-    folded: u64,
-    /// Hash as policies know it.
-    ordered: u64,
-}
+pub(crate) struct KeyHash(u64);
 
 impl KeyHash {
     /// Creates the hash from the result of a hasher whose bits all depend on all bits of the key.
     #[inline(always)]
     pub(crate) fn of_mixed(raw: u64) -> Self {
-        Self { folded: raw, ordered: raw }
+        Self(raw)
     }
 
     /// Creates the hash from the result of any hasher, by mixing it once more.
     #[inline(always)]
     pub(crate) fn of_any(raw: u64) -> Self {
-        let wide = u128::from(raw) * 0x9e37_79b9_7f4a_7c15;
-        Self { folded: wide as u64 ^ (wide >> 64) as u64, ordered: mix(raw) }
+        Self(mix(raw))
     }
 
     /// Returns the hash for tables of all keys.
     pub(crate) fn whole(self) -> u64 {
-        self.folded
+        self.0
     }
 
-    /// Returns the hash for the index of a shard.
+    /// Returns the hash for the index of a shard, which is the tag by which the policy knows the
+    /// key: so only one of them has to keep it.
     #[inline(always)]
     pub(crate) fn in_shard(self) -> Hash32 {
-        Hash32(self.folded as u32)
+        Hash32(tag_of(self.0))
     }
 
     /// Returns the number of the key's shard, given the number of shards minus 1. It is independent
     /// of [`in_shard`](Self::in_shard).
     #[inline(always)]
     pub(crate) fn shard(self, mask: u32) -> usize {
-        ((self.folded >> 32) as u32 & mask) as usize
+        ((self.0 >> 32) as u32 & mask) as usize
     }
 
     /// Returns the description of an access for the policy.
     #[inline(always)]
     pub(crate) fn access(self, weight: u32) -> Access {
-        Access { weight, ..Access::new(self.ordered) }
+        Access { weight, ..Access::new(self.0) }
     }
 }
 

@@ -80,6 +80,12 @@ impl Default for Access {
     }
 }
 
+/// Returns the 32 bits of a key's hash by which ghost lists know the key.
+#[inline]
+pub fn tag_of(hash: u64) -> u32 {
+    (hash ^ (hash >> 32)) as u32
+}
+
 /// The work that a hit still owes the order after its mark is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
@@ -218,6 +224,17 @@ pub trait Eviction {
     /// [by place](Self::BY_PLACE).
     #[inline]
     fn place(&mut self, _slot: Slot, _place: u32, _moves: bool) {}
+
+    /// Says that the owner keeps the [tag](tag_of) of each slot's key, and tells it [after an
+    /// eviction](Self::departed). So the order need not keep the tags of keys that may become
+    /// ghosts. Called before slots are reserved. Orders that ignore it keep tags of their own.
+    fn leave_tags_to_owner(&mut self) {}
+
+    /// Tells the [tag](tag_of) of the key in the slot that [`evict`](Self::evict) has just
+    /// returned, before any other call. For orders whose owner
+    /// [keeps tags](Self::leave_tags_to_owner).
+    #[inline]
+    fn departed(&mut self, _tag: u32) {}
 
     /// Sets the total weight of the cache, which sizes segments and ghost lists. Until it is
     /// called, the capacity is the number of reserved slots.

@@ -5,16 +5,16 @@
 //! notes.
 
 use crate::count::looked_up_ghost;
-use crate::{Lists, Slot};
+use crate::{Lists, Slot, tag_of};
 
-/// The 32 bits of a key's hash that stand for the key.
+/// The [tag](tag_of) of a key: 32 bits of its hash that stand for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tag(u32);
 
 impl Tag {
     #[inline]
     pub(crate) fn of(hash: u64) -> Self {
-        Self((hash ^ (hash >> 32)) as u32)
+        Self(tag_of(hash))
     }
 
     /// Returns the tag mixed once more, for tables that index by its upper bits.

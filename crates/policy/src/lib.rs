@@ -81,7 +81,7 @@ mod w_tinylfu;
 pub use contract::Plain;
 pub use contract::{
     Access, Cursor, Direction, Eviction, HitKind, Marks, Parameter, Parameters, Policy, PolicyInfo,
-    Priority, Ranked, Replacement, Slot, Tick, Touch,
+    Priority, Ranked, Replacement, Slot, Tick, Touch, tag_of,
 };
 pub use listed::{Listed, SlotLists};
 pub use lists::Lists;

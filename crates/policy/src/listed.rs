@@ -63,6 +63,13 @@ pub trait Listed {
     /// Allocates marks for entries at places `0..places`, in policies that mark hits by place.
     fn reserve_places(&mut self, _places: usize) {}
 
+    /// Drops the tags of keys, which the owner keeps, in policies with ghosts.
+    fn leave_tags_to_owner(&mut self) {}
+
+    /// Takes the tag of the key in the slot that was evicted last.
+    #[inline]
+    fn departed(&mut self, _tag: u32) {}
+
     /// Adapts per-slot data and targets after a change of the slots or the capacity.
     fn resized(&mut self) {}
 
@@ -200,6 +207,15 @@ impl<P: Listed> Eviction for P {
     #[inline(always)]
     fn place(&mut self, slot: Slot, place: u32, moves: bool) {
         Listed::marks(self).place(slot, place, moves);
+    }
+
+    fn leave_tags_to_owner(&mut self) {
+        Listed::leave_tags_to_owner(self);
+    }
+
+    #[inline(always)]
+    fn departed(&mut self, tag: u32) {
+        Listed::departed(self, tag);
     }
 
     fn set_capacity(&mut self, weight: u64) {

@@ -158,6 +158,15 @@ impl<P: Eviction> Eviction for PriorityPools<P> {
         self.order.place(slot, place, moves);
     }
 
+    fn leave_tags_to_owner(&mut self) {
+        self.order.leave_tags_to_owner();
+    }
+
+    #[inline]
+    fn departed(&mut self, tag: u32) {
+        self.order.departed(tag); // it knows whether the last victim was its own
+    }
+
     fn set_capacity(&mut self, weight: u64) {
         self.order.set_capacity(weight);
         self.capacity = Some(weight);

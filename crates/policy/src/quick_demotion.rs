@@ -71,8 +71,11 @@ pub struct QuickDemotion<R> {
     small_target: u64,
     ghost_limit: u64,
     ghosts: GhostTable,
-    /// Tag of the key in each slot, for the ghost that it may become.
-    tags: Vec<Tag>,
+    /// Tag of the key in each slot, for the ghost that it may become; `None` where the owner has
+    /// them.
+    tags: Option<Vec<Tag>>,
+    /// True if the key evicted last becomes a ghost once the owner tells its tag.
+    becomes_ghost: bool,
     /// True if new entries enter the main queue once the small one has its share, until the first
     /// eviction.
     overflows: bool,
@@ -94,7 +97,8 @@ impl<R: DemotionRules> QuickDemotion<R> {
             small_target: 0,
             ghost_limit: 0,
             ghosts: GhostTable::default(),
-            tags: Vec::new(),
+            tags: Some(Vec::new()),
+            becomes_ghost: false,
             overflows: false,
             filling: true,
         }
@@ -133,10 +137,10 @@ impl<R: DemotionRules> QuickDemotion<R> {
         self.queues.contains(slot) || self.queues.is_frozen(slot)
     }
 
-    /// Returns the tag of the latest key in a slot.
+    /// Returns the tag of the latest key in a slot. The order must keep tags.
     #[inline]
     pub(crate) fn tag(&self, slot: Slot) -> Tag {
-        self.tags[slot.index()]
+        self.tags.as_ref().expect("the owner has none")[slot.index()]
     }
 
     /// Returns the weight of a slot.
@@ -210,11 +214,24 @@ impl<R: DemotionRules> Listed for QuickDemotion<R> {
         self.hits.reserve_places(places);
     }
 
+    fn leave_tags_to_owner(&mut self) {
+        self.tags = None;
+    }
+
+    #[inline(always)]
+    fn departed(&mut self, tag: u32) {
+        if std::mem::take(&mut self.becomes_ghost) {
+            self.ghosts.push(Tag::from_bits(tag));
+        }
+    }
+
     #[inline(always)]
     fn insert(&mut self, slot: Slot, access: &Access) {
         let tag = Tag::of(access.hash);
         let was_ghost = self.ghosts.take(tag, self.ghost_limit);
-        self.tags[slot.index()] = tag;
+        if let Some(tags) = &mut self.tags {
+            tags[slot.index()] = tag;
+        }
         let to_main = self.fills_main(access.weight) || was_ghost;
         self.hits.set(slot, 0);
         self.queues.set_weight(slot, access.weight);
@@ -231,8 +248,10 @@ impl<R: DemotionRules> Listed for QuickDemotion<R> {
                 || self.queues.size(SMALL) == 0,
             "the main queue gives room only while the small one is below its target"
         );
-        if queue == SMALL {
-            self.ghosts.push(self.tags[oldest.index()]);
+        match &self.tags {
+            None => self.becomes_ghost = queue == SMALL,
+            Some(tags) if queue == SMALL => self.ghosts.push(tags[oldest.index()]),
+            Some(_) => {}
         }
         self.queues.pop_tail(queue)
     }
@@ -252,7 +271,9 @@ impl<R: DemotionRules> Listed for QuickDemotion<R> {
     fn resized(&mut self) {
         let slots = self.queues.slots();
         self.hits.reserve(slots);
-        self.tags.resize(slots, Tag::default());
+        if let Some(tags) = &mut self.tags {
+            tags.resize(slots, Tag::default());
+        }
         self.ghosts.reserve((self.ghost_share * slots as f64) as usize);
         let capacity = self.queues.capacity() as f64;
         self.small_target = (capacity * self.small_share) as u64;
@@ -261,12 +282,14 @@ impl<R: DemotionRules> Listed for QuickDemotion<R> {
 
     fn moved(&mut self, from: Slot, to: Slot) {
         self.hits.set(to, self.hits.get(from));
-        self.tags[to.index()] = self.tags[from.index()];
+        if let Some(tags) = &mut self.tags {
+            tags[to.index()] = tags[from.index()];
+        }
     }
 
     fn other_memory_bytes(&self) -> usize {
         self.hits.memory_bytes()
-            + self.tags.capacity() * size_of::<Tag>()
+            + self.tags.as_ref().map_or(0, Vec::capacity) * size_of::<Tag>()
             + self.ghosts.memory_bytes()
     }
 }

@@ -529,6 +529,8 @@ impl Eviction for AnyPolicy {
     forward! {
         fn place(&mut self, slot: Slot, place: u32, moves: bool);
         fn expect(&mut self, slots: usize);
+        fn leave_tags_to_owner(&mut self);
+        fn departed(&mut self, tag: u32);
         fn set_capacity(&mut self, weight: u64);
         fn len(&self) -> usize;
         fn promote(&mut self, slot: Slot);

@@ -69,6 +69,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if let Some(admission) = &mut admission {
             admission.reserve(shape.told_first(), shape.capacity);
         }
+        order.leave_tags_to_owner();
         order.expect(shape.told_first());
         order.reserve(slots.reserved());
         if P::BY_PLACE {
@@ -202,7 +203,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     #[inline(always)]
     fn choose_victim(&mut self, incoming: Option<&Access>) -> Option<Slot> {
         let victim = self.order.evict(incoming)?;
-        if self.slots.in_reach(victim).is_some() { Some(victim) } else { wrong_victim(victim) }
+        let Some(&Tenant { hash, .. }) = self.slots.in_reach(victim) else { wrong_victim(victim) };
+        self.order.departed(hash.0);
+        Some(victim)
     }
 
     /// Gives up room for another shard, at most as much as is wanted, and returns it. Evicts one

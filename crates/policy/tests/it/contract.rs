@@ -8,7 +8,7 @@ use floe_policy::owner::SlotOwner;
 use floe_policy::registry::{Choice, Entry, Visitor};
 use floe_policy::{
     Access, AnyPolicy, Cursor, Direction, Eviction, HitKind, Marks, POLICIES, Policy, Priority,
-    PriorityPools, Replacement, Slot, Touch, mix, with,
+    PriorityPools, Replacement, Slot, Touch, mix, tag_of, with,
 };
 use proptest::prelude::*;
 
@@ -374,6 +374,55 @@ impl Check for MarksByPlace {
 #[test]
 fn hits_marked_by_place_count_as_those_by_slot() {
     every_policy(&MarksByPlace);
+}
+
+struct TagsOfOwner;
+
+impl Check for TagsOfOwner {
+    /// Two orders get the same requests. The owner of one keeps the tags of keys. Both evict alike.
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
+        const ROOM: u32 = SLOTS / 2;
+        let (mut with, mut without) = (make(), make());
+        without.leave_tags_to_owner();
+        for order in [&mut with, &mut without] {
+            order.reserve(ROOM as usize);
+            order.set_capacity(ROOM.into());
+        }
+        let mut keys = vec![None; ROOM as usize];
+        for step in 0..8000_u64 {
+            // Some keys come back soon after they have left.
+            let key = mix(step) % 60 * (mix(step) >> 32) % 60;
+            if let Some(slot) = keys.iter().position(|&there| there == Some(key)) {
+                let slot = Slot(slot as u32);
+                if mix(step) >> 16 & 7 == 0 {
+                    with.remove(slot);
+                    without.remove(slot);
+                    keys[slot.index()] = None;
+                } else {
+                    with.access(slot);
+                    without.access(slot);
+                }
+                continue;
+            }
+            let access = access(key, 1);
+            let slot = keys.iter().position(Option::is_none).map(|free| Slot(free as u32));
+            let slot = slot.unwrap_or_else(|| {
+                let victim = with.evict(Some(&access)).expect("it is full");
+                assert_eq!(without.evict(Some(&access)), Some(victim), "{name}");
+                let left = keys[victim.index()].expect("it is in the order");
+                without.departed(tag_of(self::access(left, 1).hash));
+                victim
+            });
+            keys[slot.index()] = Some(key);
+            with.insert(slot, &access);
+            without.insert(slot, &access);
+        }
+    }
+}
+
+#[test]
+fn orders_evict_alike_whoever_keeps_the_tags() {
+    every_policy(&TagsOfOwner);
 }
 
 struct KeepsPlaces;
