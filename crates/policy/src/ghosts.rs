@@ -1,8 +1,8 @@
 //! Ghosts: keys that have left a cache, each stored as a tag of 32 bits.
 //!
-//! [`Ghosts`] keeps their exact order and a note for each. [`GhostTable`] keeps the last departures
-//! without links. [`GhostQueues`](crate::ghost_queues::GhostQueues) keeps two exact queues without
-//! notes.
+//! [`Ghosts`] keeps their exact order and a note for each.
+//! [`GhostTable`](crate::ghost_table::GhostTable) keeps the last departures without links.
+//! [`GhostQueues`](crate::ghost_queues::GhostQueues) keeps two exact queues without notes.
 
 use crate::count::looked_up_ghost;
 use crate::{Lists, Slot, tag_of};
@@ -148,7 +148,8 @@ impl Index {
 /// ghosts. A ghost is a 32-bit tag with a place in [`Lists`]. When the pool is used up, the oldest
 /// ghost of the list that is pushed to (or of the longest) makes room. For two queues without
 /// notes, [`GhostQueues`](crate::ghost_queues::GhostQueues) is faster. For one queue whose last few
-/// ghosts may be missing, [`GhostTable`] takes half the memory.
+/// ghosts may be missing, [`GhostTable`](crate::ghost_table::GhostTable) takes a third of the
+/// memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Ghosts<const N: usize, Note = ()> {
     order: Lists<N>,
@@ -248,89 +249,6 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
     }
 }
 
-/// Number of ghosts in a bucket, which is a cache line.
-const PLACES: usize = 8;
-
-/// Number of ghosts per bucket when the table is full. At four, 2 % of the buckets of eight
-/// overflow.
-const LOAD: usize = 4;
-
-/// The ghosts of a bucket, newest first. A place with tag 0 and number 0 is empty.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(align(64))]
-struct Bucket {
-    tags: [u32; PLACES],
-    departed: [u32; PLACES],
-}
-
-/// A ghost queue without links: remembers the tags of a fixed number of latest departures.
-///
-/// Each departure gets the next number and is stored with it in the tag's bucket, a cache line of
-/// eight ghosts, newest first. A ghost whose number is too old counts as forgotten, so the queue
-/// needs no order (S3-FIFO, section 4.2). A bucket that overflows forgets its oldest ghost early:
-/// one ghost in fifty at the load chosen here.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct GhostTable {
-    buckets: Vec<Bucket>,
-    departures: u32,
-}
-
-impl GhostTable {
-    /// Allocates for `count` ghosts. If the table has to grow, it forgets all ghosts.
-    pub(crate) fn reserve(&mut self, count: usize) {
-        let buckets = count.div_ceil(LOAD);
-        if buckets > self.buckets.len() {
-            self.buckets = vec![Bucket::default(); buckets];
-        }
-    }
-
-    #[inline]
-    fn bucket(&mut self, tag: Tag) -> Option<&mut Bucket> {
-        let at = (u64::from(tag.spread()) * self.buckets.len() as u64) >> 32;
-        self.buckets.get_mut(at as usize)
-    }
-
-    /// Adds a tag as the latest departure.
-    #[inline]
-    pub(crate) fn push(&mut self, tag: Tag) {
-        self.departures = self.departures.wrapping_add(1);
-        let now = self.departures;
-        if let Some(bucket) = self.bucket(tag) {
-            bucket.tags.copy_within(..PLACES - 1, 1);
-            bucket.departed.copy_within(..PLACES - 1, 1);
-            bucket.tags[0] = tag.bits();
-            bucket.departed[0] = now;
-        }
-    }
-
-    /// Forgets a tag and returns whether it was among the last `limit` departures.
-    #[inline(always)]
-    pub(crate) fn take(&mut self, tag: Tag, limit: u64) -> bool {
-        let now = self.departures;
-        let Some(bucket) = self.bucket(tag) else { return false };
-        // All tags at once: most keys are no ghosts, and where one stands matters for the few only.
-        let mut is_here = false;
-        for other in bucket.tags {
-            is_here |= other == tag.bits();
-        }
-        let at =
-            if is_here { bucket.tags.iter().position(|&other| other == tag.bits()) } else { None };
-        let Some(at) = at else {
-            looked_up_ghost(false);
-            return false;
-        };
-        let departed = std::mem::take(&mut bucket.departed[at]);
-        bucket.tags[at] = 0;
-        let found = departed != 0 && u64::from(now.wrapping_sub(departed)) < limit;
-        looked_up_ghost(found);
-        found
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.buckets.capacity() * size_of::<Bucket>()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -366,22 +284,5 @@ mod tests {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod ghost_table_tests {
-    use super::*;
-
-    #[test]
-    fn a_ghost_is_remembered_for_so_many_departures_and_once() {
-        let mut ghosts = GhostTable::default();
-        ghosts.reserve(8);
-        for key in 1..=8 {
-            ghosts.push(Tag::of(key));
-        }
-        assert!(!ghosts.take(Tag::of(3), 5), "five others have left since");
-        assert!(ghosts.take(Tag::of(4), 5));
-        assert!(!ghosts.take(Tag::of(4), 5), "it is forgotten once taken");
     }
 }

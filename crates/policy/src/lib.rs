@@ -42,6 +42,7 @@ mod count;
 #[cfg(feature = "count-operations")]
 pub mod count;
 mod ghost_queues;
+mod ghost_table;
 mod ghosts;
 mod listed;
 mod lists;

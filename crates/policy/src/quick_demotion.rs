@@ -13,7 +13,8 @@
 
 use std::fmt;
 
-use crate::ghosts::{GhostTable, Tag};
+use crate::ghost_table::GhostTable;
+use crate::ghosts::Tag;
 use crate::listed::Listed;
 use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Slot};
 

@@ -11,7 +11,8 @@
 //! Do not use 2Q where the working set is stable and about as large as the cache: every entry has
 //! to miss twice.
 
-use crate::ghosts::{GhostTable, Tag};
+use crate::ghost_table::GhostTable;
+use crate::ghosts::Tag;
 use crate::listed::Listed;
 use crate::{Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
