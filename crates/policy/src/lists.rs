@@ -2,10 +2,10 @@
 //! and stacks.
 //!
 //! The array starts with a sentinel per list that closes its ring, so no operation has a case for
-//! the ends. A slot is in one list at most; its list is stored in a byte beside the links unless
-//! there is only one list. Frozen slots are in no list, but their old list stays stored, and one of
-//! their links holds their place in the frozen list. A slot takes eight bytes, nine with several
-//! lists, four more once weights differ.
+//! the ends. A slot is in one list at most; its list is stored in the lowest bits of a link, as
+//! many as the number of lists needs. Frozen slots are in no list, but their old list stays stored,
+//! and one of their links holds their place in the frozen list. A slot takes eight bytes, four more
+//! once weights differ.
 //!
 //! Invariants: `sizes[l]` is the sum of the weights in list `l`; `len` counts listed and frozen
 //! slots; a slot whose `hotter` is [`FROZEN`] is in `frozen`, at the place in its `colder`.
@@ -24,8 +24,16 @@ const FROZEN: u32 = u32::MAX - 1;
 
 #[derive(Debug, Clone, Copy)]
 struct Link {
-    colder: u32,
+    /// Number of the next link towards the cold end, or the place of a frozen slot, and in the
+    /// lowest bits the list.
+    colder_in_list: u32,
     hotter: u32,
+}
+
+/// Returns the link of a slot, or sentinel, of one of `N` lists.
+#[inline(always)]
+fn link<const N: usize>(colder: u32, list: usize, hotter: u32) -> Link {
+    Link { colder_in_list: colder << Lists::<N>::LIST_BITS | list as u32, hotter }
 }
 
 /// `N` lists of slots, each from hot (head) to cold (tail).
@@ -34,8 +42,6 @@ pub struct Lists<const N: usize> {
     /// `links[l]` is the sentinel of list `l`: its `colder` is the head, its `hotter` the tail.
     /// Slot `s` is `links[N + s]`.
     links: Vec<Link>,
-    /// List of each slot, stored only if there are several lists.
-    list_of: Vec<u8>,
     /// Weight of each slot, stored only once one differs from 1.
     weights: Vec<u32>,
     sizes: [u64; N],
@@ -50,8 +56,7 @@ pub struct Lists<const N: usize> {
 impl<const N: usize> Default for Lists<N> {
     fn default() -> Self {
         Self {
-            links: (0..N as u32).map(|own| Link { colder: own, hotter: own }).collect(),
-            list_of: Vec::new(),
+            links: (0..N as u32).map(|own| link::<N>(own, own as usize, own)).collect(),
             weights: Vec::new(),
             sizes: [0; N],
             len: 0,
@@ -70,13 +75,30 @@ impl<const N: usize> Lists<N> {
         Self { names: Names::new(names), ..Self::default() }
     }
 
+    /// Bits of a link that have the list.
+    const LIST_BITS: u32 = usize::BITS - (N - 1).leading_zeros();
+    /// Mask of these bits.
+    const LIST: u32 = (1 << Self::LIST_BITS) - 1;
+
+    #[inline(always)]
+    fn colder_than(&self, link: u32) -> u32 {
+        self.links[link as usize].colder_in_list >> Self::LIST_BITS
+    }
+
+    /// Makes `colder` the neighbour of a link, or sentinel, of the same list.
+    #[inline(always)]
+    fn set_colder(&mut self, list: usize, link: u32, colder: u32) {
+        self.links[link as usize].colder_in_list = colder << Self::LIST_BITS | list as u32;
+    }
+
     /// Allocates for slots `0..slots`.
     ///
     /// # Panics
-    /// When `slots` does not fit in 32 bits.
+    /// When there are about 2³² slots, or half as many for each doubling of the lists.
     pub fn reserve(&mut self, slots: usize) {
         let wanted = slots + N;
-        assert!(wanted < FROZEN as usize, "lists hold fewer than 2^32 slots, not {slots}");
+        let most = (FROZEN >> Self::LIST_BITS) as usize;
+        assert!(wanted < most, "{N} lists hold fewer than {most} slots, not {slots}");
         if wanted <= self.links.len() {
             return;
         }
@@ -85,10 +107,7 @@ impl<const N: usize> Lists<N> {
             let target = wanted.max(self.links.len() + step);
             self.links.reserve_exact(target - self.links.len());
         }
-        self.links.resize(wanted, Link { colder: 0, hotter: OUT });
-        if N > 1 {
-            self.list_of.resize(slots, 0);
-        }
+        self.links.resize(wanted, Link { colder_in_list: 0, hotter: OUT });
         if !self.weights.is_empty() {
             self.weights.resize(slots, 1);
         }
@@ -181,7 +200,7 @@ impl<const N: usize> Lists<N> {
     /// Returns the stored list of a slot that is known to be listed or frozen.
     #[inline]
     fn list_before(&self, slot: Slot) -> usize {
-        if N > 1 { self.list_of[slot.index()] as usize % N } else { 0 }
+        (self.links[slot.index() + N].colder_in_list & Self::LIST) as usize % N
     }
 
     /// Returns whether `slot` is in one of the lists.
@@ -209,13 +228,10 @@ impl<const N: usize> Lists<N> {
     #[inline(always)]
     fn link_at_head(&mut self, list: usize, slot: Slot) {
         let own = slot.0 + N as u32;
-        let head = self.links[list].colder;
-        self.links[own as usize] = Link { colder: head, hotter: list as u32 };
+        let head = self.colder_than(list as u32);
+        self.links[own as usize] = link::<N>(head, list, list as u32);
         self.links[head as usize].hotter = own;
-        self.links[list].colder = own;
-        if N > 1 {
-            self.list_of[slot.index()] = list as u8;
-        }
+        self.set_colder(list, list as u32, own);
     }
 
     /// Inserts a slot next to `than`, on its hot side; at the cold end of the list if `than` is
@@ -227,12 +243,9 @@ impl<const N: usize> Lists<N> {
         let own = slot.0 + N as u32;
         let colder = than.map_or(list as u32, |than| than.0 + N as u32);
         let hotter = self.links[colder as usize].hotter;
-        self.links[own as usize] = Link { colder, hotter };
+        self.links[own as usize] = link::<N>(colder, list, hotter);
         self.links[colder as usize].hotter = own;
-        self.links[hotter as usize].colder = own;
-        if N > 1 {
-            self.list_of[slot.index()] = list as u8;
-        }
+        self.set_colder(list, hotter, own);
         self.sizes[list] += self.weight(slot);
         self.len += 1;
     }
@@ -240,9 +253,9 @@ impl<const N: usize> Lists<N> {
     /// Connects the neighbours of a listed slot with each other.
     #[inline]
     fn unlink(&mut self, slot: Slot) {
-        let Link { colder, hotter } = self.links[slot.index() + N];
-        self.links[colder as usize].hotter = hotter;
-        self.links[hotter as usize].colder = colder;
+        let Link { colder_in_list, hotter } = self.links[slot.index() + N];
+        self.links[(colder_in_list >> Self::LIST_BITS) as usize].hotter = hotter;
+        self.links[hotter as usize].colder_in_list = colder_in_list; // of the same list
     }
 
     /// Removes a slot, listed or frozen, and returns its list.
@@ -265,14 +278,15 @@ impl<const N: usize> Lists<N> {
     #[cold]
     fn delink_frozen(&mut self, slot: Slot) {
         if self.is_frozen(slot) {
-            let place = std::mem::replace(
-                &mut self.links[slot.index() + N],
-                Link { colder: 0, hotter: OUT },
-            );
+            let place = self.colder_than(slot.0 + N as u32);
+            self.links[slot.index() + N].hotter = OUT;
             self.frozen_size -= self.weight(slot);
             self.len -= 1;
             let links = &mut self.links;
-            self.frozen.leave(place.colder, |slot, place| links[slot.index() + N].colder = place);
+            self.frozen.leave(place, |slot, place| {
+                let stored = &mut links[slot.index() + N].colder_in_list;
+                *stored = place << Self::LIST_BITS | *stored & Self::LIST;
+            });
         }
     }
 
@@ -299,7 +313,7 @@ impl<const N: usize> Lists<N> {
     /// Returns the slot at the hot end of a list.
     #[inline]
     pub fn head(&self, list: usize) -> Option<Slot> {
-        self.links[list].colder.checked_sub(N as u32).map(Slot)
+        self.colder_than(list as u32).checked_sub(N as u32).map(Slot)
     }
 
     /// Returns the slot at the cold end of a list.
@@ -319,7 +333,7 @@ impl<const N: usize> Lists<N> {
     /// Returns the next slot towards the cold end of the slot's list.
     #[inline]
     pub fn colder(&self, slot: Slot) -> Option<Slot> {
-        self.links[slot.index() + N].colder.checked_sub(N as u32).map(Slot)
+        self.colder_than(slot.0 + N as u32).checked_sub(N as u32).map(Slot)
     }
 
     /// Removes the slot at the cold end of a list and returns it.
@@ -328,7 +342,7 @@ impl<const N: usize> Lists<N> {
         let tail = self.tail(list)?;
         self.names.note(list, Operation::Tail);
         let hotter = self.links[tail.index() + N].hotter;
-        self.links[hotter as usize].colder = list as u32;
+        self.set_colder(list, hotter, list as u32);
         self.links[list].hotter = hotter;
         self.links[tail.index() + N].hotter = OUT;
         self.sizes[list] -= self.weight(tail);
@@ -351,14 +365,12 @@ impl<const N: usize> Lists<N> {
         );
         self.links[own as usize].hotter = OUT;
         self.links[now as usize] = link;
+        let colder = link.colder_in_list >> Self::LIST_BITS;
         if link.hotter == FROZEN {
-            self.frozen.replace(link.colder, to);
+            self.frozen.replace(colder, to);
         } else {
-            self.links[link.colder as usize].hotter = now;
-            self.links[link.hotter as usize].colder = now;
-        }
-        if N > 1 {
-            self.list_of[to.index()] = self.list_of[from.index()];
+            self.links[colder as usize].hotter = now;
+            self.set_colder(self.list_before(to), link.hotter, now);
         }
         if !self.weights.is_empty() {
             self.weights[to.index()] = self.weights[from.index()];
@@ -369,7 +381,6 @@ impl<const N: usize> Lists<N> {
     /// Returns the bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
         self.links.capacity() * size_of::<Link>()
-            + self.list_of.capacity()
             + self.weights.capacity() * size_of::<u32>()
             + self.frozen.memory_bytes()
     }
@@ -385,7 +396,7 @@ impl<const N: usize> Lists<N> {
                 self.unlink(slot);
                 self.sizes[list] -= weight;
                 let place = self.frozen.push(slot);
-                self.links[slot.index() + N] = Link { colder: place, hotter: FROZEN };
+                self.links[slot.index() + N] = link::<N>(place, list, FROZEN);
                 self.frozen_size += weight;
             }
         }
