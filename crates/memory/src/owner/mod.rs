@@ -46,7 +46,7 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     /// The admission of new keys. Boxed, because most caches have none.
     pub(crate) admission: Option<Box<ShardAdmission>>,
     pub(crate) room: Room,
-    order: P,
+    pub(crate) order: P,
     pub(crate) frozen: FrozenEntries<K, V>,
     /// The capacity reported to the policy.
     capacity: u64,
@@ -318,8 +318,14 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let next = if next == from { Cursor::END } else { next };
         // The order can be the user's and name anything.
         slots.retain(|&slot| {
-            let is_in_reach = self.slots.in_reach(slot).is_some();
-            is_in_reach && self.may_be_frozen(slot.0, self.position(table, slot.0).place)
+            if self.slots.in_reach(slot).is_none() {
+                return false;
+            }
+            let place = self.position(table, slot.0).place;
+            let renewal = || Renewal::of_bits(self.renewals.bits(slot.0));
+            // Each hit of an entry that goes idle writes to it.
+            let goes_idle = self.frozen.head(place).is_set() && renewal().goes_idle();
+            !goes_idle && self.frozen.reaches(place)
         });
         slots.truncate(goal.saturating_sub(self.frozen.count()));
         self.order.freeze(&slots);
@@ -328,14 +334,6 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.frozen.freeze(&mut self.slots[slot.0], place);
         }
         next
-    }
-
-    /// Returns true if an entry that the policy may evict may be frozen.
-    fn may_be_frozen(&self, slot: u32, place: u32) -> bool {
-        let renewal = || Renewal::of_bits(self.renewals.bits(slot));
-        // Each hit of an entry that goes idle writes to it.
-        let goes_idle = self.frozen.head(place).is_set() && renewal().goes_idle();
-        !goes_idle && self.frozen.reaches(place)
     }
 
     /// Clears the frozen marks of entries in some slots, so that hits on them count again. They

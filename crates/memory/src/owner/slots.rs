@@ -172,7 +172,7 @@ impl Slots {
     }
 
     /// Returns the bytes of memory held.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let numbers = self.weights.capacity() + self.vacant.capacity();
         self.tenants.capacity() * size_of::<Tenant>() + numbers * size_of::<u32>()
     }

@@ -2,6 +2,7 @@
 //! in the files that they test, because models of threads include those files in other crates, with
 //! atomics that work only there.
 
+mod bytes;
 mod host_end;
 mod index;
 mod index_growth;

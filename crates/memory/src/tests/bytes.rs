@@ -1,0 +1,59 @@
+//! The bytes that an entry takes beside its key and value, by the structures that they are for.
+
+use crate::Cache;
+use crate::policy::{Fifo, QdClock, Replacement};
+
+const ENTRIES: u64 = 200_000;
+
+/// Bytes an entry of a full cache of `u64` pairs, which has evicted for so long that its ghosts,
+/// and the entries that wait to be freed, are there. Key and value count among the entries' own.
+#[derive(Debug)]
+#[allow(dead_code)] // printed
+struct Bytes {
+    entries: f64,
+    slots: f64,
+    index: f64,
+    order: f64,
+    waiting: f64,
+    others: f64,
+}
+
+fn bytes<P: Replacement>(policy: P) -> Bytes {
+    let cache = Cache::<u64, u64>::builder().capacity(ENTRIES as usize).policy(policy).build();
+    (0..3 * ENTRIES).for_each(|key| cache.insert(key, key));
+    let (mut entries, mut slots, mut index, mut order, mut waiting) = (0, 0, 0, 0, 0);
+    for shard in cache.inner.shards.iter() {
+        let owner = shard.owner();
+        entries += owner.slab.memory_bytes();
+        slots += owner.slots.memory_bytes();
+        index += shard.table().memory_bytes();
+        order += owner.order.memory_bytes();
+        waiting += owner.limbo.memory_bytes();
+    }
+    let all = cache.stats().memory_bytes;
+    let others = all - (entries + slots + index + order + waiting) as u64;
+    let each = |bytes: usize| bytes as f64 / ENTRIES as f64;
+    Bytes {
+        entries: each(entries),
+        slots: each(slots),
+        index: each(index),
+        order: each(order),
+        waiting: each(waiting),
+        others: each(others as usize),
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "many entries")]
+fn each_structure_takes_its_bytes() {
+    for (name, bytes, order) in
+        [("QD-CLOCK", bytes(QdClock::default()), 20.0), ("FIFO", bytes(Fifo::default()), 8.7)]
+    {
+        println!("{name}: {bytes:.2?}");
+        assert!(bytes.entries < 16.0 + 10.5, "heads, and places to be used again: {bytes:?}");
+        assert!(bytes.slots < 5.4, "five bytes a slot: {bytes:?}");
+        assert!(bytes.index < 9.1, "half a cache line for 3.7 keys: {bytes:?}");
+        assert!(bytes.order < order, "{name}: {bytes:?}");
+        assert!(bytes.waiting < 1.1 && bytes.others < 1.6, "{bytes:?}");
+    }
+}
