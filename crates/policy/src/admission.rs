@@ -34,6 +34,7 @@ macro_rules! with_admissions {
             simple::Always,
             simple::Never,
             simple::UntilFull,
+            simple::Reads,
             simple::Probability,
             simple::SecondAccess,
             simple::Duel,

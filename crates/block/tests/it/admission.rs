@@ -287,6 +287,22 @@ fn what_a_block_lacks_comes_in_though_the_cache_is_full() {
 }
 
 #[test]
+fn a_write_updates_a_copy_and_brings_no_block_in_where_reads_alone_are_admitted() {
+    let mut bench = bench("reads", WriteMode::Through);
+    bench.put(0..BLOCK, 7);
+    assert_eq!(bench.cache.stats().blocks_allocated(), 0, "a write allocates nothing");
+    bench.get(0).unwrap();
+    ordered(&mut bench);
+    bench.put(0..BLOCK, 8);
+    assert_eq!(bench.ordered(DeviceId::Cache).len(), 1, "the copy is written");
+    assert_eq!(bench.get(0), Ok(8));
+    assert!(
+        ordered(&mut bench).iter().all(|(device, ..)| *device == DeviceId::Cache),
+        "the copy is current"
+    );
+}
+
+#[test]
 fn what_fits_above_stays_out_and_what_does_not_comes_in() {
     for (blocks, comes_in) in [(8, false), (64, true)] {
         let gate = AdmissionConfig { above_bytes: 2 * 32 * BLOCK * SECTOR, ..gate("small-bypass") };

@@ -96,11 +96,12 @@ struct Setup {
 }
 
 /// With windows so short that they do something in a case.
-const ADMISSIONS: [&str; 14] = [
+const ADMISSIONS: [&str; 15] = [
     "always",
     "always",
     "always",
     "never",
+    "reads",
     "probability:p=0.5",
     "second-access",
     "obp:target=0.3:half-life=200",

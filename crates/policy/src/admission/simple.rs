@@ -1,10 +1,10 @@
-//! Small admissions: always, never, until full, at random, on the second offer, no long sequences,
-//! and TinyLFU's duel.
+//! Small admissions: always, never, until full, what is read, at random, on the second offer, no
+//! long sequences, and TinyLFU's duel.
 
 use super::{Admission, Needs, Orders, RegisteredAdmission, Room, Verdict, Victim};
 use crate::ghosts::{Ghosts, Tag};
 use crate::sketch::{Random, Sketch};
-use crate::{Access, Parameter, Parameters, PolicyInfo, Tick};
+use crate::{Access, Direction, Parameter, Parameters, PolicyInfo, Tick};
 
 /// Admits every offer (`always`), as most caches do.
 ///
@@ -74,6 +74,32 @@ impl Admission for UntilFull {
 
     fn order(&mut self, _: Tick, orders: &mut Orders) {
         orders.hold = true;
+    }
+}
+
+/// Admits what is read, and nothing that is written (`reads`): no-write-allocate.
+///
+/// A write to a cached block is not offered, so it still updates the copy. With write-through that
+/// is the write-around of caches such as Open CAS; Floe's own drops the copy. Do not use it where
+/// blocks are read soon after they are written, or to keep writes away from a slow volume.
+#[derive(Debug, Clone)]
+pub struct Reads;
+
+impl RegisteredAdmission for Reads {
+    const INFO: PolicyInfo =
+        PolicyInfo::new("reads", "admits what is read; a write only updates a cached copy", "-");
+
+    fn with(_: &Parameters) -> Self {
+        Self
+    }
+}
+
+impl Admission for Reads {
+    fn judge(&mut self, offer: &Access, _: Option<&Victim>) -> Verdict {
+        match offer.direction {
+            Direction::Read => Verdict::Admit,
+            Direction::Write => Verdict::Bypass,
+        }
     }
 }
 

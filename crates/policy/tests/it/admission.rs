@@ -7,7 +7,7 @@ use floe_policy::admission::{
     Verdict, Victim, Window,
 };
 use floe_policy::streams::Streams;
-use floe_policy::{Access, Slot, Tick, mix};
+use floe_policy::{Access, Direction, Slot, Tick, mix};
 use proptest::prelude::*;
 
 fn chosen(text: &str, entries: usize) -> Admissions {
@@ -53,6 +53,16 @@ fn until_full_lets_nobody_leave() {
         Verdict::Bypass
     );
     assert!(orders(&mut admission).hold);
+}
+
+#[test]
+fn a_write_is_not_admitted_and_a_read_of_the_same_block_is() {
+    let mut admission = chosen("reads", 1);
+    let written = Access { direction: Direction::Write, ..access(1) };
+    assert_eq!(admission.admit(&written, None), Verdict::Bypass);
+    assert_eq!(admission.admit(&access(1), None), Verdict::Admit);
+    let full = Victim { slot: Slot(0), hash: mix(1) };
+    assert_eq!(admission.admit(&access(2), Some(&full)), Verdict::Admit);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! CAR and Clock2Q+ against models of themselves, as those in [`models`](crate::models).
+//! CAR, Clock2Q+ and LFRU with its sweep against models of themselves, as those in
+//! [`models`](crate::models).
 
 use std::collections::VecDeque;
 
@@ -135,6 +136,62 @@ impl Model for Clock2QPlusModel {
     }
 }
 
+/// An entry of [`LfruModel`]; the slot breaks ties.
+#[derive(Clone, Copy)]
+struct Used {
+    key: Key,
+    slot: usize,
+    last: u64,
+    count: u64,
+}
+
+/// A scan of all entries chooses victims, of which those that were not used since leave one by one.
+struct LfruModel {
+    size: usize,
+    window: u64,
+    chosen: usize,
+    now: u64,
+    scanned: u64,
+    entries: Vec<Used>,
+    victims: VecDeque<Key>,
+}
+
+impl LfruModel {
+    fn evict(&mut self) -> usize {
+        loop {
+            while let Some(key) = self.victims.pop_front() {
+                let unused = |entry: &Used| entry.key == key && entry.last <= self.scanned;
+                if let Some(at) = self.entries.iter().position(unused) {
+                    return self.entries.remove(at).slot;
+                }
+            }
+            let in_window = |entry: &Used| self.now - entry.last < self.window;
+            let mut order = self.entries.clone();
+            order.sort_by_key(|entry| (in_window(entry), entry.count, entry.last, entry.slot));
+            self.victims = order.iter().take(self.chosen).map(|entry| entry.key).collect();
+            let (now, window) = (self.now, self.window);
+            for entry in self.entries.iter_mut().filter(|entry| now - entry.last >= window) {
+                entry.count /= 2;
+            }
+            self.scanned = self.now;
+        }
+    }
+}
+
+impl Model for LfruModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) {
+            (entry.last, entry.count) = (self.now, entry.count + 1);
+            return true;
+        }
+        let full = self.entries.len() == self.size;
+        let slot = if full { self.evict() } else { self.entries.len() };
+        self.now += 1;
+        self.entries.push(Used { key, slot, last: self.now, count: 0 });
+        false
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -159,5 +216,20 @@ proptest! {
             ghosts: VecDeque::new(),
         };
         agrees(&format!("clock2q-plus:small=0.5:ghosts=0.75:window={window}"), size, &keys, model);
+    }
+
+    #[test]
+    fn lfru_takes_the_victims_of_a_sweep(keys in keys(), size in 1..16usize, sweep in 1..=4u8) {
+        let share = f64::from(sweep) / 4.0;
+        let model = LfruModel {
+            size,
+            window: size as u64 / 2,
+            chosen: ((size as f64 * share) as usize).max(1),
+            now: 0,
+            scanned: 0,
+            entries: Vec::new(),
+            victims: VecDeque::new(),
+        };
+        agrees(&format!("lfru:window=0.5:sweep={share}"), size, &keys, model);
     }
 }
