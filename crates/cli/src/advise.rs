@@ -1,6 +1,5 @@
 //! `floe advise`: recommends settings of a cache for a trace and two media.
 
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,11 +9,11 @@ use floe_block::WriteMode;
 use floe_device::Medium;
 use floe_lab::advise::objects::{advise_objects, sizes_for};
 use floe_lab::advise::{Advice, AdviseError, Goal, Question, Trial, Workload, advise};
-use floe_lab::report::{advice_report, hybrid_report};
+use floe_lab::report::{advice_report, object_advice_report};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::error::{CliError, OrFail};
-use crate::output;
+use crate::output::{self, ReportFiles};
 use crate::simulate::{Objects, WriteArguments, print_hybrids};
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use floe_server::config::Bytes;
@@ -41,7 +40,7 @@ safe as the volume. No size is larger than what the trace touches, in blocks of 
 year follow the times in the trace; where it has none, they are not known.
 
 Goals: p99 and p99.9 want the shortest time within which 99 or 99.9 % of the requests are answered,
-from settings that make it longer than on the bare volume neither for reads nor for writes. cost
+from settings with which neither reads nor writes get slower than on the bare volume by it. cost
 wants the smallest cache, and endurance the fewest bytes written to it, of the settings with three
 quarters of the gain of the fastest ones.
 
@@ -95,9 +94,8 @@ pub(crate) struct Arguments {
     price: Option<f64>,
     #[command(flatten)]
     open: TraceArguments,
-    /// Write a page with charts that needs no network
-    #[arg(long, value_name = "FILE.html")]
-    report: Option<PathBuf>,
+    #[command(flatten)]
+    files: ReportFiles,
     /// One JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -192,8 +190,7 @@ fn advise_blocks(
         AdviseError::Config(_) => CliError::usage(format!("--cache: {error}")),
         AdviseError::Replay(_) | AdviseError::Interrupted => CliError::failure(error.to_string()),
     })?;
-    let page = arguments.report.as_deref();
-    output::write_report(page, None, |command| advice_report(command, &advice))?;
+    arguments.files.write(|command| advice_report(command, &advice))?;
     if arguments.json {
         return output::json_line(&advice).or_failure();
     }
@@ -214,14 +211,7 @@ fn advise_on_objects(arguments: &Arguments) -> Result<(), CliError> {
     let advice = advise_objects(trace, footprint_bytes, results);
     let untried = || CliError::failure(format!("{trace}: no setting could be tried"));
     let advice = advice.ok_or_else(untried)?;
-    output::write_report(arguments.report.as_deref(), None, |command| {
-        let title = format!("{trace}: memory and flash for it");
-        let mut report = hybrid_report(&title, command, &advice.simulations);
-        if let Some(section) = report.sections.first_mut() {
-            section.lead = [&[advice.verdict.clone()][..], &advice.warnings].concat().join(" ");
-        }
-        report
-    })?;
+    arguments.files.write(|command| object_advice_report(command, &advice))?;
     if arguments.json {
         return output::json_line(&advice).or_failure();
     }

@@ -8,7 +8,9 @@ use floe_lab::bench::{
     BenchResult, Cache, Competitor, Curve, Decided, Found, Frozen, Identity, Lifetime, Load,
     Looped, MeasureStep, Measured, PassOrder, Plan, SAMPLED, capacity_for, decided, measure_from,
 };
-use floe_lab::report::{Report, Section, Timeline, png, timeline_section};
+use floe_lab::report::{
+    PictureFormat, Report, Section, Timeline, timeline_section, write_pictures,
+};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use indicatif::ProgressBar;
 
@@ -455,7 +457,7 @@ fn section(identities: &[Identity], measured: &[Measured]) -> Section {
 /// Writes the charts of all points to files whose names begin with `stem`.
 fn write(sections: Vec<Section>, stem: &Path) -> Result<(), CliError> {
     let report = Report { sections, ..Report::default() };
-    png::write_all(&report, stem).or_failure()?;
+    write_pictures(&report, stem, PictureFormat::Png).or_failure()?;
     Ok(())
 }
 

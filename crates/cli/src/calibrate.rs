@@ -11,7 +11,7 @@ use floe_lab::interference::{
     Backing, Calibration, Circumstances, Derived, MeasureError, Plan, Point, TestBed, TestBedError,
     measure, noise,
 };
-use floe_lab::report::{calibration_report, png};
+use floe_lab::report::{PictureFormat, calibration_report, write_pictures};
 use floe_server::persistent::{Holds, holds, note_calibration};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -44,8 +44,8 @@ A closed loop keeps --depth operations in flight, of which a share writes. In ro
 turns, it tries each share at 4 KiB and at the size of the tier's blocks. With a write cost of 4,
 each byte written costs four bytes read; the target is for the admission obp. A new file is removed
 as soon as it is open. On a disk, or in an existing file, a range in the middle is written. It has
-to be zeros, unless --overwrite is given, and is zeros again afterwards. A persistent cache is never
-touched.";
+to contain zeros, unless --overwrite is given, and is zeroed at the end. A persistent cache is never
+overwritten.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -172,7 +172,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         note_calibration(&source, calibration.calibrated()).map_err(check::refused)?;
     }
     if let Some(stem) = &arguments.png {
-        png::write_all(&calibration_report(&calibration), stem).or_failure()?;
+        write_pictures(&calibration_report(&calibration), stem, PictureFormat::Png).or_failure()?;
     }
     if arguments.json { print_json(&calibration).or_failure() } else { print(&calibration) }
 }

@@ -18,7 +18,7 @@ use indicatif::ProgressBar;
 use crate::bench::DiskTimes;
 use crate::error::{CliError, OrFail};
 use crate::numbers::{Counts, Numbers};
-use crate::output;
+use crate::output::{self, ReportFiles};
 use crate::simulate::{on_all_cores, read_stream};
 use crate::trace::TraceArguments;
 use floe_lab::sizes::{CacheSize, Sizes};
@@ -99,16 +99,12 @@ pub(crate) struct Arguments {
     /// Service times of another machine, as JSON
     #[arg(long, value_name = "FILE")]
     service: Option<PathBuf>,
-    /// Write a page with charts that needs no network
-    #[arg(long, value_name = "FILE.html")]
-    report: Option<PathBuf>,
-    /// Write the same charts as pictures, named STEM-CHART.png
-    #[arg(long, value_name = "STEM")]
-    png: Option<PathBuf>,
+    #[command(flatten)]
+    files: ReportFiles,
     /// Derive the networks from the list operations of the policies' own code over this trace
     #[arg(long, value_name = "TRACE", conflicts_with_all = [
         "hit_ratio", "q", "frozen", "written", "arrival_rate", "distribution", "disk_times",
-        "precision", "report", "png",
+        "precision", "report", "png", "svg",
     ])]
     trace: Option<String>,
     /// Cache sizes, with --trace: entries (1000) or shares of what the trace touches (10%)
@@ -168,8 +164,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         shown.push((lines, star));
     }
     bar.finish_and_clear();
-    let (page, pictures) = (arguments.report.as_deref(), arguments.png.as_deref());
-    output::write_report(page, pictures, |command| model_report(command, &shown))
+    arguments.files.write(|command| model_report(command, &shown))
 }
 
 /// Adds the result of a simulation to each point of a curve.

@@ -2,12 +2,12 @@
 
 use std::fmt::{self, Write as _};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use floe_block::format_size;
-use floe_lab::report::{Report, html, png};
+use floe_lab::report::{PictureFormat, Report, html, write_pictures};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -192,25 +192,45 @@ pub(crate) fn write_file(file: &Path, text: &str) -> Result<(), CliError> {
         .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))
 }
 
-/// Writes a report as a page and as pictures, as far as the user asked for them. `report` builds
-/// the report from the text of the command line.
-pub(crate) fn write_report(
-    page: Option<&Path>,
-    pictures: Option<&Path>,
-    report: impl FnOnce(&str) -> Report,
-) -> Result<(), CliError> {
-    if page.is_none() && pictures.is_none() {
-        return Ok(());
+/// The files to which a command writes its report.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ReportFiles {
+    /// Write a page with charts that needs no network
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Write the same charts as pictures, named STEM-CHART.png
+    #[arg(long, value_name = "STEM")]
+    png: Option<PathBuf>,
+    /// Write them as SVG, for papers, named STEM-CHART.svg
+    #[arg(long, value_name = "STEM")]
+    svg: Option<PathBuf>,
+}
+
+impl ReportFiles {
+    /// Returns whether the user asked for any file.
+    pub(crate) fn any(&self) -> bool {
+        self.report.is_some() || self.png.is_some() || self.svg.is_some()
     }
-    let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
-    let report = report(&command);
-    if let Some(file) = page {
-        write_file(file, &html(&report))?;
+
+    /// Writes a report to the files that the user asked for. `report` builds the report from the
+    /// text of the command line.
+    pub(crate) fn write(&self, report: impl FnOnce(&str) -> Report) -> Result<(), CliError> {
+        if !self.any() {
+            return Ok(());
+        }
+        let line = |line: String, word: String| line + " " + &word;
+        let report = report(&std::env::args().skip(1).fold("floe".to_owned(), line));
+        if let Some(file) = &self.report {
+            write_file(file, &html(&report))?;
+        }
+        let pictures = [(&self.png, PictureFormat::Png), (&self.svg, PictureFormat::Svg)];
+        for (stem, format) in pictures {
+            if let Some(stem) = stem {
+                write_pictures(&report, stem, format).or_failure()?;
+            }
+        }
+        Ok(())
     }
-    if let Some(stem) = pictures {
-        png::write_all(&report, stem).or_failure()?;
-    }
-    Ok(())
 }
 
 /// The fields of a result, in order.

@@ -1,7 +1,6 @@
 //! `floe replay`: replays a trace through the cache of a configuration, on its devices or on
 //! simulated ones.
 
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use floe_server::config::Percent;
 use floe_server::persistent::refuse_kept;
 
 use crate::error::{CliError, OrFail};
-use crate::output;
+use crate::output::{self, ReportFiles};
 use crate::settings::Source;
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use crate::warmup::{Interval, Warmup};
@@ -108,9 +107,8 @@ pub(crate) struct Arguments {
     /// Also print a histogram of latencies
     #[arg(long)]
     histogram: bool,
-    /// Write a page with a chart of the latencies that needs no network
-    #[arg(long, value_name = "FILE.html")]
-    report: Option<PathBuf>,
+    #[command(flatten)]
+    files: ReportFiles,
     /// One JSON object instead of tables
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -232,8 +230,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     if arguments.histogram {
         outcome.show_histograms();
     }
-    let page = arguments.report.as_deref();
-    output::write_report(page, None, |command| replay_report(command, &outcome))?;
+    arguments.files.write(|command| replay_report(command, &outcome))?;
     if arguments.csv && arguments.interval.is_some() {
         return output::csv(&outcome.series).or_failure();
     }

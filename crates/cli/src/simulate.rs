@@ -1,7 +1,5 @@
 //! `floe simulate`: runs traces through the code of the caches, without devices.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use floe_block::{AdmissionConfig, BlockSizes, Config, Evict, WriteMode};
 use floe_lab::report::blocks_report;
@@ -13,7 +11,7 @@ use floe_trace::Request;
 use serde::Serialize;
 
 use crate::error::{CliError, OrFail};
-use crate::output;
+use crate::output::{self, ReportFiles};
 use crate::trace::{TraceArguments, read_all};
 use crate::warmup::{Interval, Warmup};
 use floe_lab::sizes::Sizes;
@@ -113,12 +111,8 @@ pub(crate) struct Arguments {
     /// Take the time of a miss from a medium: dram, pmem, optane, nvme, sata-ssd, hdd or cloud
     #[arg(long, value_name = "NAME", conflicts_with_all = ["miss_us", "blocks"])]
     medium: Option<String>,
-    /// Write a page with charts that needs no network
-    #[arg(long, value_name = "FILE.html")]
-    report: Option<PathBuf>,
-    /// Write the same charts as pictures, named STEM-CHART.png
-    #[arg(long, value_name = "STEM")]
-    png: Option<PathBuf>,
+    #[command(flatten)]
+    files: ReportFiles,
     /// The write mode, with --blocks: through, around, back, only or pass
     #[arg(long, value_name = "MODE", default_value = "back", requires = "blocks")]
     write: WriteMode,
@@ -186,7 +180,7 @@ fn interval(text: &str) -> Result<humantime::Duration, String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    if arguments.report.is_some() || arguments.png.is_some() {
+    if arguments.files.any() {
         one_trace(arguments, "a report")?;
     }
     if let (Some(flash), Some(memory)) = (&arguments.flash, &arguments.memory) {
@@ -409,8 +403,7 @@ fn run_blocks(arguments: &Arguments) -> Result<(), CliError> {
     });
     bar.finish_and_clear();
     let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>().or_usage()?;
-    let (page, pictures) = (arguments.report.as_deref(), arguments.png.as_deref());
-    output::write_report(page, pictures, |command| blocks_report(command, trace, &outcomes))?;
+    arguments.files.write(|command| blocks_report(command, trace, &outcomes))?;
     if arguments.csv && interval.is_some() {
         return output::csv(&of_blocks(&outcomes)).or_failure();
     }

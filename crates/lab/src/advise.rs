@@ -454,7 +454,7 @@ impl Search<'_> {
             ));
         }
         if touches == unique {
-            warnings.push("No block is touched twice: nothing that is cached is used.".to_owned());
+            warnings.push("No block is touched twice, so a cache is never hit.".to_owned());
         }
         if !best.has_pace() {
             warnings.push(

@@ -2,7 +2,7 @@
 //!
 //! A report is data first: sections of charts and tables, built from results by one function for
 //! each kind of result: [`simulation_report`], [`replay_report`], [`model_report`] and others. Two
-//! writers then only draw: [`html()`], one page that needs no network, and [`png::write`], a
+//! writers then only draw: [`html()`], one page that needs no network, and [`write_pictures`], a
 //! picture for each chart. Both draw a chart with the same code, so page and picture agree.
 //!
 //! Invariants: names come from users and reach the page only escaped; a page refers to nothing
@@ -12,13 +12,14 @@ use std::fmt::Write as _;
 
 use plotters::prelude::*;
 
-use self::chart_writer::{ChartWriter, FINE, Letters, Tip, WIDTH, clean, colours, legend, steps};
+use self::chart_writer::{ChartWriter, FINE, Form, Letters, Tip, clean, colours, legend, steps};
 
 pub use blocks::{blocks_report, replay_report};
 pub use chart::{Axis, Band, Chart, Point, Scale, Series, Unit};
-pub use hybrid::hybrid_report;
+pub use hybrid::{hybrid_report, object_advice_report};
 pub use models::{Solved, advice_report, calibration_report, model_report};
 pub use outcomes::{Sizes, Timeline, simulation_report, timeline_section};
+pub use pictures::{Error as PictureError, PictureFormat, write_pictures};
 
 mod blocks;
 mod chart;
@@ -27,7 +28,8 @@ mod hybrid;
 mod lines;
 mod models;
 mod outcomes;
-pub mod png;
+mod pictures;
+mod png;
 
 /// The contents of a report, from top to bottom of its page.
 #[derive(Debug, Clone, Default)]
@@ -191,18 +193,13 @@ fn in_section(section: &Section) -> String {
         let (name, text) = (escaped(name), lines.join("\n"));
         out.push_str(&format!("<h3>{name}</h3>\n<pre><code>{text}\n</code></pre>\n"));
     }
+    out.push_str("<div class=\"charts\">\n");
     let mut summary = section.summary.as_ref().map_or(String::new(), in_table);
     for chart in &section.charts {
-        out.push_str(&format!(
-            "<h3>{}</h3>\n<p>{}</p>\n",
-            escaped(&chart.title),
-            escaped(&chart.note)
-        ));
-        out.push_str(&format!("<figure>{}</figure>\n", svg(chart, &section.heading)));
-        out.push_str(&legend(chart));
+        out.push_str(&in_figure(chart, &section.heading));
         out.push_str(&std::mem::take(&mut summary));
     }
-    out.push_str(&summary);
+    out.push_str(&format!("{summary}</div>\n"));
     if let Some(figures) = &section.figures {
         let open = if figures.rows() <= ROWS_UNFOLDED { " open=\"open\"" } else { "" };
         let caption = escaped(&figures.caption);
@@ -213,8 +210,27 @@ fn in_section(section: &Section) -> String {
     out
 }
 
+/// Returns a chart with its title and note, drawn for wide screens and for narrow ones. The page
+/// shows the one that fits.
+fn in_figure(chart: &Chart, about: &str) -> String {
+    let [wide, narrow] = [Form::Wide, Form::Narrow].map(|form| svg(chart, about, form));
+    format!(
+        "<div>\n<h3>{}</h3>\n<p>{}</p>\n<figure>{wide}{narrow}</figure>\n{}</div>\n",
+        escaped(&chart.title),
+        escaped(&chart.note),
+        legend(chart)
+    )
+}
+
+/// Largest number of columns of a table that fits into the width of a telephone.
+const COLUMNS_NARROW: usize = 4;
+
+/// Returns a table. On a narrow screen each row of one with many columns becomes a list, each
+/// value after the heading of its column.
 fn in_table(table: &Table) -> String {
-    let mut out = "<div class=\"scroll\"><table>\n".to_owned();
+    let many = table.columns.len() > COLUMNS_NARROW;
+    let mut out = "<div class=\"scroll\">".to_owned();
+    out.push_str(if many { "<table class=\"many\">\n" } else { "<table>\n" });
     if !table.caption.is_empty() {
         out.push_str(&format!("<caption>{}</caption>\n", escaped(&table.caption)));
     }
@@ -233,8 +249,13 @@ fn in_table(table: &Table) -> String {
             ));
         }
         for row in &group.rows {
-            let cell =
-                |(at, text): (usize, &String)| format!("<td{}>{}</td>", class(at), escaped(text));
+            let cell = |(at, text): (usize, &String)| {
+                let heading = match many {
+                    true => format!(" data-head=\"{}\"", escaped(&table.columns[at])),
+                    false => String::new(),
+                };
+                format!("<td{}{heading}>{}</td>", class(at), escaped(text))
+            };
             let cells: String = row.cells.iter().enumerate().map(cell).collect();
             out.push_str(&format!("<tr{}>{cells}</tr>\n", row_class(row.rank)));
         }
@@ -253,24 +274,55 @@ fn row_class(rank: Rank) -> &'static str {
 }
 
 /// Returns a chart as an SVG element for a page.
-fn svg(chart: &Chart, about: &str) -> String {
+fn svg(chart: &Chart, about: &str, form: Form) -> String {
     let chart = chart.drawable();
-    let height = lines::height(&chart).ceil();
-    let size = (WIDTH as u32 * FINE, height as u32 * FINE);
-    let mut drawing = String::new();
-    let tips = {
-        let area = SVGBackend::with_string(&mut drawing, size).into_drawing_area();
-        let tips = lines::draw(&ChartWriter::new(&area, Letters::Browser), &chart, "");
-        // A string takes everything: no drawing into one fails.
-        area.present().and(tips).unwrap_or_default()
-    };
+    let Drawn { size: (width, height), marks, tips } = drawn(&chart, form, "");
     let label = escaped(&format!("{}, {about}", chart.title));
-    let mut out =
-        format!("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{label}\">", size.0, size.1);
-    out.push_str(inside(&drawing));
+    let class = if form == Form::Wide { "wide" } else { "narrow" };
+    let mut out = format!(
+        "<svg class=\"{class}\" viewBox=\"0 0 {width} {height}\" role=\"img\" \
+         aria-label=\"{label}\">"
+    );
+    out.push_str(&marks);
     out.extend(tips.iter().map(tip));
     out.push_str("</svg>");
     out
+}
+
+/// Returns a chart under a heading as an SVG file on a white background.
+fn svg_file(chart: &Chart, heading: &str) -> String {
+    let Drawn { size: (width, height), marks, .. } = drawn(&chart.drawable(), Form::Wide, heading);
+    let (across, down) = (width / FINE, height / FINE);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{across}\" height=\"{down}\" \
+         viewBox=\"0 0 {width} {height}\">\n<style>text{{font-family:system-ui,\"Segoe UI\",\
+         Roboto,\"Noto Sans\",sans-serif}}</style>\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#FFFFFF\"/>\n{marks}</svg>\n"
+    )
+}
+
+/// A drawing in SVG, without the `svg` element around it.
+struct Drawn {
+    /// Width and height in steps.
+    size: (u32, u32),
+    marks: String,
+    tips: Vec<Tip>,
+}
+
+/// Draws a chart, under a heading unless that is empty.
+fn drawn(chart: &Chart, form: Form, heading: &str) -> Drawn {
+    let above = if heading.is_empty() { 0.0 } else { lines::HEADING };
+    let height = (lines::height(chart, form) + above).ceil();
+    let size = (form.width() as u32 * FINE, height as u32 * FINE);
+    let mut drawing = String::new();
+    let tips = {
+        let area = SVGBackend::with_string(&mut drawing, size).into_drawing_area();
+        let writer = ChartWriter::new(&area, Letters::Browser, form);
+        let tips = lines::draw(&writer, chart, heading);
+        // A string takes everything: no drawing into one fails.
+        area.present().and(tips).unwrap_or_default()
+    };
+    Drawn { size, marks: inside(&drawing).to_owned(), tips }
 }
 
 /// Returns an invisible SVG area that shows a text when the pointer rests on it.

@@ -38,10 +38,7 @@ pub(super) fn run(arguments: &Arguments, memory: &Sizes, flash: &Sizes) -> Resul
         }
         all.extend(results);
     }
-    let (page, pictures) = (arguments.report.as_deref(), arguments.png.as_deref());
-    output::write_report(page, pictures, |command| {
-        hybrid_report(&arguments.traces[0], command, &all)
-    })?;
+    arguments.files.write(|command| hybrid_report(&arguments.traces[0], command, &all))?;
     match (arguments.csv, arguments.json) {
         (true, _) => output::csv(&all).or_failure(),
         (_, true) => all.iter().try_for_each(output::json_line).or_failure(),

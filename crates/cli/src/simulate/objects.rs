@@ -47,9 +47,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if let [Simulated { outcomes, .. }] = &traces[..] {
         let trace = super::one_trace(arguments, "a report")?;
         let sizes = if in_bytes { Sizes::Bytes } else { Sizes::Objects };
-        let (page, pictures) = (arguments.report.as_deref(), arguments.png.as_deref());
-        let report = |command: &str| simulation_report(trace, command, sizes, outcomes);
-        output::write_report(page, pictures, report)?;
+        arguments.files.write(|command| simulation_report(trace, command, sizes, outcomes))?;
     }
     if arguments.csv && arguments.interval.is_some() {
         let outcomes: Vec<_> = traces.into_iter().flat_map(|trace| trace.outcomes).collect();

@@ -12,7 +12,7 @@ use crate::output;
 use crate::trace::read_all;
 
 /// Options that have no meaning for a cache of prompts.
-pub(super) const CONFLICTS: [&str; 14] = [
+pub(super) const CONFLICTS: [&str; 15] = [
     "admit",
     "blocks",
     "flash",
@@ -25,6 +25,7 @@ pub(super) const CONFLICTS: [&str; 14] = [
     "medium",
     "report",
     "png",
+    "svg",
     "write",
     "interval",
 ];
@@ -122,6 +123,6 @@ fn print(results: &[PromptsResult], block_bytes: Option<u64>) {
     }
     output::print_table(&table);
     output::say!("\nkeeps: the end of a prompt that the policy keeps for longest.");
-    output::say!("behind a gap: cached blocks that were computed again, as one before them");
-    output::say!("was missing. whole: prompts that were cached whole.");
+    output::say!("behind a gap: cached blocks that were computed again, because a block before");
+    output::say!("them was missing. whole: prompts that were cached whole.");
 }

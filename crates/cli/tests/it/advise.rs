@@ -124,7 +124,7 @@ fn objects_get_the_least_memory_and_flash_within_a_point_of_the_best() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let page = folder.path().join("page.html");
     let zipf = "zipf:keys=20000,theta=0.9,requests=30000";
-    let objects = [zipf, "--objects", "--object-size", "4KiB"];
+    let objects = [zipf, "--objects", "--object-size", "16KiB"];
     let advice = advice(&objects);
     let ratio = |run: &Value| run["hit_ratio"].as_f64().expect("a ratio");
     let runs = advice["simulations"].as_array().expect("a list");
@@ -137,4 +137,6 @@ fn objects_get_the_least_memory_and_flash_within_a_point_of_the_best() {
     assert_eq!(text.split("\n\n").next().map(|it| it.replace('\n', " ")), Some(verdict.to_owned()));
     let page = std::fs::read_to_string(page).expect("the page was written");
     assert!(page.contains("<svg") && page.contains("Hits in memory and on flash"));
+    assert!(page.contains("largest tried") && page.contains("Hybrid::builder()"), "{page}");
+    assert_eq!(page.matches("<tr class=\"best\">").count(), 1, "{page}");
 }

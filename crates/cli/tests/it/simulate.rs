@@ -324,12 +324,15 @@ fn a_report_is_one_page_and_pictures() {
     let (page, stem) = (path("page.html"), path("chart"));
     let trace = "zipf:keys=1000,requests=20000";
     let arguments = ["simulate", trace, "--policy", "lru,s3-fifo,belady", "--size", "1%,10%,50%"];
-    let output = floe(&[&arguments[..], &["--report", &page, "--png", &stem]].concat());
+    let files = ["--report", &page, "--png", &stem, "--svg", &stem];
+    let output = floe(&[&arguments[..], &files].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("s3-fifo") && page.contains("<svg") && !page.contains("<script"));
     let picture = std::fs::read(format!("{stem}-miss-ratio.png")).unwrap();
     assert_eq!(&picture[..8], b"\x89PNG\r\n\x1a\n");
+    let drawing = std::fs::read_to_string(format!("{stem}-miss-ratio.svg")).unwrap();
+    assert!(drawing.starts_with("<svg xmlns") && drawing.contains("s3-fifo"), "{drawing}");
 }
 
 #[test]

@@ -45,7 +45,9 @@ pub fn sizes_for(footprint_bytes: u64) -> Vec<Limits> {
     for memory in MEMORY_PERCENT.iter().map(of) {
         limits.extend(FLASH_PERCENT.iter().map(of).map(|flash| Limits { memory, flash }));
     }
-    limits.dedup(); // of a small footprint, all are the smallest
+    // Of a small footprint, several are the smallest.
+    limits.sort_by_key(|it| (it.memory, it.flash));
+    limits.dedup();
     limits
 }
 

@@ -10,10 +10,13 @@ use crate::simulate::blocks::{BlockInterval, BlockSimulationResult};
 type View =
     (&'static str, &'static str, &'static str, Unit, fn(&BlockSimulationResult) -> Option<f64>);
 
+/// Name of the chart whose lines should not rise.
+const MISSES: &str = "read-miss-ratio";
+
 /// Charts of a simulation report, the most informative first. A chart without data is not drawn.
 const VIEWS: [View; 4] = [
     (
-        "read-miss-ratio",
+        MISSES,
         "Reads that miss",
         "Lower is better. A read hits when all of it was cached.",
         Unit::Ratio,
@@ -110,7 +113,7 @@ fn chart(view: &View, names: &[String], outcomes: &[BlockSimulationResult]) -> O
     });
     let series: Vec<Series> = series.filter(|series| !series.points.is_empty()).collect();
     let scale = Scale::of(outcomes.iter().map(|outcome| outcome.size as f64));
-    (!series.is_empty()).then(|| Chart {
+    let mut made = Chart {
         name: chart.to_owned(),
         title: title.to_owned(),
         note: note.to_owned(),
@@ -118,7 +121,11 @@ fn chart(view: &View, names: &[String], outcomes: &[BlockSimulationResult]) -> O
         y: Axis::new(&title.to_lowercase(), unit),
         series,
         bands: Vec::new(),
-    })
+    };
+    if chart == MISSES {
+        made.note_rise();
+    }
+    (!made.series.is_empty()).then_some(made)
 }
 
 /// Returns a chart of missed reads in each interval; `None` without intervals.
@@ -269,13 +276,17 @@ fn latency_chart(outcome: &ReplayResult) -> Chart {
     Chart {
         name: "latency".into(),
         title: "Latency".into(),
-        note: "The share of requests answered within a time.".into(),
+        note: STEPS.into(),
         x: Axis { scale, ..Axis::new("answered within", Unit::Microseconds) },
         y: Axis { scale: Scale::Nines, ..Axis::new("share of requests", Unit::Ratio) },
         series,
         bands: Vec::new(),
     }
 }
+
+/// Explains a chart of [`quantiles`].
+pub(super) const STEPS: &str = "The share of requests answered within a time. Between two points \
+                                the share is at least that of the left one.";
 
 /// Returns latency quantiles as points of a chart, as long as some requests were slower.
 pub(super) fn quantiles(latencies: &Latencies) -> Vec<Point> {

@@ -83,6 +83,44 @@ impl Chart {
         self.places().len() <= 1
     }
 
+    /// Returns whether y is the share of requests answered within x, so that a line never falls.
+    pub(super) fn is_cumulative(&self) -> bool {
+        self.y.scale == Scale::Nines
+    }
+
+    /// Adds a sentence to the note for the first series that rises where a larger x should not make
+    /// it worse: from which x to which, by more than the intervals around both points.
+    pub(super) fn note_rise(&mut self) {
+        let rises = |pair: &&[Point]| pair[1].low() > pair[0].high() && pair[1].y > pair[0].y;
+        let find = |series: &Series| {
+            let mut points = series.points.clone();
+            points.sort_by(|one, other| one.x.total_cmp(&other.x));
+            let rise = points
+                .windows(2)
+                .filter(rises)
+                .max_by(|one, other| (one[1].y - one[0].y).total_cmp(&(other[1].y - other[0].y)))?;
+            Some((series.name.clone(), rise[0], rise[1]))
+        };
+        let real = self.series.iter().filter(|series| series.look.is_some());
+        let found: Vec<_> = real.filter_map(find).collect();
+        let Some((name, from, to)) = found.first() else { return };
+        let (x, y) = (self.x.unit, self.y.unit);
+        let others = match found.len() - 1 {
+            0 => String::new(),
+            1 => ", and one other line rises, too".to_owned(),
+            more => format!(", and {more} other lines rise, too"),
+        };
+        let note = format!(
+            " {name} rises from {} at {} to {} at {}{others}: a larger cache need not keep all \
+             that a smaller one keeps.",
+            y.value(from.y),
+            x.value(from.x),
+            y.value(to.y),
+            x.value(to.x),
+        );
+        self.note.push_str(&note);
+    }
+
     /// Returns the distinct values of x, in increasing order.
     pub(super) fn places(&self) -> Vec<f64> {
         let mut places: Vec<f64> = self.points().map(|point| point.x).collect();

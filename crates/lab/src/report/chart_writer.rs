@@ -1,7 +1,7 @@
 //! Writes text, lines and markers of charts on any drawing area of plotters.
 //!
-//! Lengths are in units of a drawing 900 wide. A drawing area has whole coordinates, so it has
-//! [`FINE`] steps to a unit. Text is measured with the font of PNG pictures.
+//! Lengths are in units; a drawing is as many wide as its [`Form`] says. A drawing area has whole
+//! coordinates, so it has [`FINE`] steps to a unit. Text is measured with the font of PNG pictures.
 
 use std::sync::OnceLock;
 
@@ -16,8 +16,26 @@ use super::{escaped, inside};
 /// Number of steps of the drawing area per unit.
 pub(super) const FINE: u32 = 4;
 
-/// Width of every drawing in units.
-pub(super) const WIDTH: f64 = 900.0;
+/// The screen that a drawing is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A desktop's, or paper: names stand beside the lines.
+    Wide,
+    /// A telephone's: a list below the drawing has the names of lines.
+    Narrow,
+}
+
+impl Form {
+    /// Returns the width of a drawing in units.
+    pub(super) fn width(self) -> f64 {
+        if self == Form::Wide { 900.0 } else { 380.0 }
+    }
+
+    /// Returns whether the drawing has the names of lines and bands.
+    pub(super) fn has_names(self) -> bool {
+        self == Form::Wide
+    }
+}
 
 /// Font size of text in units.
 pub(super) const EM: f64 = 13.0;
@@ -54,12 +72,13 @@ pub(super) type Drawn<DB, T> = Result<T, DrawingAreaErrorKind<<DB as DrawingBack
 pub(super) struct ChartWriter<'a, DB: DrawingBackend> {
     pub(super) area: &'a DrawingArea<DB, Shift>,
     letters: Letters,
+    pub(super) form: Form,
 }
 
 impl<'a, DB: DrawingBackend> ChartWriter<'a, DB> {
-    pub(super) fn new(area: &'a DrawingArea<DB, Shift>, letters: Letters) -> Self {
+    pub(super) fn new(area: &'a DrawingArea<DB, Shift>, letters: Letters, form: Form) -> Self {
         register_fonts();
-        Self { area, letters }
+        Self { area, letters, form }
     }
 
     /// Converts a position in units to steps.
@@ -309,7 +328,8 @@ fn key(look: &Look) -> String {
     let mut drawing = String::new();
     {
         let area = SVGBackend::with_string(&mut drawing, (side, side)).into_drawing_area();
-        let drawn = ChartWriter::new(&area, Letters::Browser).marker(look, (middle, middle), 4.5);
+        let writer = ChartWriter::new(&area, Letters::Browser, Form::Narrow);
+        let drawn = writer.marker(look, (middle, middle), 4.5);
         // A string takes everything: no drawing into one fails.
         area.present().and(drawn).unwrap_or_default();
     }

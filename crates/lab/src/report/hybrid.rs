@@ -1,7 +1,8 @@
 //! Reports on simulations of the cache of objects in memory and on flash: hits and writes over the
-//! size of the flash.
+//! size of the flash, and the recommended sizes beside the largest.
 
-use super::{Axis, Chart, Group, Point, Report, Row, Scale, Section, Series, Table, Unit};
+use super::{Axis, Chart, Group, Point, Rank, Report, Row, Scale, Section, Series, Table, Unit};
+use crate::advise::objects::ObjectAdvice;
 use crate::simulate::hybrid::HybridResult;
 
 /// The value that a chart shows of a result.
@@ -11,6 +12,66 @@ type Height = fn(&HybridResult) -> Option<f64>;
 pub fn hybrid_report(title: &str, command: &str, results: &[HybridResult]) -> Report {
     let sections = results.chunk_by(|one, other| one.trace == other.trace).map(section).collect();
     Report { title: title.to_owned(), command: command.to_owned(), sections }
+}
+
+/// Creates a report with one section from the advice on the sizes of memory and flash.
+pub fn object_advice_report(command: &str, advice: &ObjectAdvice) -> Report {
+    let mut section = section(&advice.simulations);
+    let warnings = advice.warnings.iter().map(|warning| format!(" Warning: {warning}"));
+    section.lead = std::iter::once(advice.verdict.clone()).chain(warnings).collect();
+    let ObjectAdvice { best, .. } = advice;
+    section.file = Some((
+        "In your program".to_owned(),
+        format!(
+            "Hybrid::builder()\n    .memory({})\n    .flash(\"/mnt/nvme/cache\", {})\n    .open()?",
+            best.memory, best.flash
+        ),
+    ));
+    section.summary = advice.simulations.last().map(|largest| beside(best, largest));
+    let is_best =
+        |result: &HybridResult| (result.memory, result.flash) == (best.memory, best.flash);
+    if let Some(figures) = &mut section.figures {
+        let rows = figures.groups.iter_mut().flat_map(|group| &mut group.rows);
+        for (row, result) in rows.zip(&advice.simulations) {
+            row.rank = if is_best(result) { Rank::Best } else { Rank::Usual };
+        }
+    }
+    Report {
+        title: format!("{}: memory and flash for its objects", advice.trace),
+        command: command.to_owned(),
+        sections: vec![section],
+    }
+}
+
+/// A row of the comparison with the largest sizes: its name, and the value of a result.
+type Figure = (&'static str, fn(&HybridResult) -> Option<String>);
+
+/// Returns a table of the recommended sizes beside the largest that were simulated.
+fn beside(best: &HybridResult, largest: &HybridResult) -> Table {
+    let figures: [Figure; 7] = [
+        ("memory", |of| Some(Unit::Bytes.value(of.memory as f64))),
+        ("flash", |of| Some(Unit::Bytes.value(of.flash as f64))),
+        ("reads that hit", |of| Some(Unit::Ratio.value(of.hit_ratio))),
+        ("bytes that hit", |of| Some(Unit::Ratio.value(of.byte_hit_ratio))),
+        ("bytes that the source is spared", |of| Some(Unit::Bytes.value(of.hit_bytes as f64))),
+        ("written to flash a day", |of| {
+            of.written_bytes_per_second.map(|rate| Unit::Bytes.value(rate * 86_400.0))
+        }),
+        ("drive writes a day", |of| of.writes_per_day.map(|writes| format!("{writes:.2}"))),
+    ];
+    let row = |(name, value): Figure| {
+        let cells = vec![name.to_owned(), value(best)?, value(largest)?];
+        Some(Row { cells, ..Row::default() })
+    };
+    Table {
+        caption: "Recommended".to_owned(),
+        columns: ["", "recommended", "largest tried"].map(str::to_owned).to_vec(),
+        text_columns: 1,
+        groups: vec![Group {
+            rows: figures.into_iter().filter_map(row).collect(),
+            ..Group::default()
+        }],
+    }
 }
 
 fn section(results: &[HybridResult]) -> Section {

@@ -1,20 +1,24 @@
 //! Draws charts on any drawing area of plotters: into the page as SVG, into pixels for a PNG.
 //!
 //! A chart with several values of x has lines, each named at its right end, so that readers need no
-//! legend. With a single value of x it has a row for each series, best first: a dot on a common
-//! axis and the number beside it.
+//! legend; a narrow one leaves the names to a list below it. With a single value of x it has a row
+//! for each series, best first: a dot on a common axis and the number beside it.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::chart::{Band, Chart, Point, Scale, Series, Tick, span};
 use super::chart_writer::{
-    AXIS, ChartWriter, Drawn, FAINT, FINE, GRID, Look, TEXT, Tip, WIDTH, shortened, steps,
+    AXIS, ChartWriter, Drawn, FAINT, FINE, Form, GRID, Look, TEXT, Tip, shortened, steps,
 };
 
 /// Smallest vertical distance between names of series, in units.
 const NAME_STEP: f64 = 17.0;
 const NAME_LETTERS: usize = 28;
+/// Height of the heading above a chart, in units.
+pub(super) const HEADING: f64 = 34.0;
+/// Height of a narrow chart of lines, in units.
+const NARROW_HEIGHT: f64 = 290.0;
 const ABOVE: f64 = 34.0;
 const BELOW: f64 = 52.0;
 /// Space in units that names of series may take below the x axis.
@@ -28,8 +32,8 @@ const WIDEST_LETTER: f64 = 8.0;
 const MARKED: usize = 24;
 
 /// Returns the height of a chart in units, which grows with the number of series.
-pub(super) fn height(chart: &Chart) -> f64 {
-    if chart.is_single() { dots_height(chart) } else { lines_height(chart) }
+pub(super) fn height(chart: &Chart, form: Form) -> f64 {
+    if chart.is_single() { dots_height(chart, form) } else { lines_height(chart, form) }
 }
 
 /// Draws a chart, with `heading` above it unless that is empty. Returns its tips.
@@ -38,18 +42,26 @@ pub(super) fn draw<DB: DrawingBackend>(
     chart: &Chart,
     heading: &str,
 ) -> Drawn<DB, Vec<Tip>> {
-    let top = if heading.is_empty() { 0.0 } else { 34.0 };
+    let top = if heading.is_empty() { 0.0 } else { HEADING };
     if !heading.is_empty() {
         writer.heading(heading)?;
     }
     if chart.series.is_empty() {
-        writer.text("nothing to draw", (WIDTH / 2.0, top + 60.0), HPos::Center, FAINT)?;
+        writer.text(
+            "nothing to draw",
+            (writer.form.width() / 2.0, top + 60.0),
+            HPos::Center,
+            FAINT,
+        )?;
         return Ok(Vec::new());
     }
     if chart.is_single() { draw_dots(writer, chart, top) } else { draw_lines(writer, chart, top) }
 }
 
-fn lines_height(chart: &Chart) -> f64 {
+fn lines_height(chart: &Chart, form: Form) -> f64 {
+    if !form.has_names() {
+        return NARROW_HEIGHT;
+    }
     let rows = band_rows(&chart.bands).len() as f64;
     NAME_STEP * rows + (ABOVE + BELOW + NAME_STEP * chart.series.len() as f64).max(380.0)
 }
@@ -62,7 +74,7 @@ fn band_rows(bands: &[Band]) -> Vec<Vec<&Band>> {
             continue;
         }
         let wide = BAND_GAP + WIDEST_LETTER * band.name.chars().count() as f64;
-        if used + wide > WIDTH - 2.0 * BAND_MARGIN {
+        if used + wide > Form::Wide.width() - 2.0 * BAND_MARGIN {
             rows.push(Vec::new());
             used = 0.0;
         }
@@ -102,16 +114,18 @@ fn draw_lines<DB: DrawingBackend>(
 ) -> Drawn<DB, Vec<Tip>> {
     let names: Vec<String> =
         chart.series.iter().map(|series| shortened(&series.name, NAME_LETTERS)).collect();
-    let rows = band_rows(&chart.bands);
+    let form = writer.form;
+    let rows = if form.has_names() { band_rows(&chart.bands) } else { Vec::new() };
     let y_ticks = chart.y.ticks(chart.heights());
     let widest = |texts: &mut dyn Iterator<Item = &String>| {
         texts.map(|text| writer.width(text)).fold(0.0, f64::max)
     };
+    let beside = if form.has_names() { 52.0 + widest(&mut names.iter()) * 1.04 } else { 30.0 };
     let frame = Frame {
         left: 24.0 + widest(&mut y_ticks.iter().map(|tick| &tick.text)),
-        right: WIDTH - 52.0 - widest(&mut names.iter()) * 1.04,
+        right: form.width() - beside,
         top: top + ABOVE + NAME_STEP * rows.len() as f64,
-        bottom: top + lines_height(chart) - BELOW,
+        bottom: top + lines_height(chart, form) - BELOW,
         x: span(chart.places().iter().map(|&x| chart.x.scale.place(x))),
         y: span(y_ticks.iter().map(|tick| chart.y.scale.place(tick.value))),
         scale: chart.y.scale,
@@ -121,6 +135,9 @@ fn draw_lines<DB: DrawingBackend>(
     let caption = chart.y.caption_with(&y_ticks);
     writer.text(&caption, (16.0, top + ABOVE - 20.0), HPos::Left, TEXT)?;
     series(writer, chart, &frame)?;
+    if !form.has_names() {
+        return Ok(Vec::new());
+    }
     let ends: Vec<(f64, f64)> = chart
         .series
         .iter()
@@ -237,7 +254,7 @@ fn series<DB: DrawingBackend>(
     for series in &ordered {
         let look = Look::of(series.look);
         let style = look.colour.rgb().stroke_width(steps(2.0) as u32);
-        let points = series.points.iter().map(|point| (place(point.x), up(point.y)));
+        let points = path(chart, series).into_iter().map(|(x, y)| (place(x), up(y)));
         match look.dash {
             None => plot.draw_series(LineSeries::new(points, style))?,
             Some((dash, gap)) => plot.draw_series(DashedLineSeries::new(
@@ -260,6 +277,19 @@ fn series<DB: DrawingBackend>(
         }
     }
     Ok(())
+}
+
+/// Returns the corners of a series' line. That of shares answered within a time rises in steps: up
+/// to the next point only the share of the one before is known.
+fn path(chart: &Chart, series: &Series) -> Vec<(f64, f64)> {
+    let mut corners: Vec<(f64, f64)> = Vec::new();
+    for point in &series.points {
+        if let Some(&(_, before)) = corners.last().filter(|_| chart.is_cumulative()) {
+            corners.push((point.x, before));
+        }
+        corners.push((point.x, point.y));
+    }
+    corners
 }
 
 /// Returns the tips of a chart: a strip for each x with all its values, and above it an area for
@@ -352,8 +382,13 @@ const DOT_NAME_LETTERS: usize = 34;
 const ABOVE_DOTS: f64 = 40.0;
 const BELOW_DOTS: f64 = 26.0;
 
-fn dots_height(chart: &Chart) -> f64 {
-    ABOVE_DOTS + BELOW_DOTS + DOT_ROW * chart.series.len().max(1) as f64
+/// Returns the height of a row of dots. In a narrow chart the name stands above the axis.
+fn dot_row(form: Form) -> f64 {
+    if form.has_names() { DOT_ROW } else { DOT_ROW + NAME_STEP }
+}
+
+fn dots_height(chart: &Chart, form: Form) -> f64 {
+    ABOVE_DOTS + BELOW_DOTS + dot_row(form) * chart.series.len().max(1) as f64
 }
 
 fn draw_dots<DB: DrawingBackend>(
@@ -368,12 +403,13 @@ fn draw_dots<DB: DrawingBackend>(
         rows.iter().map(|(series, _)| shortened(&series.name, DOT_NAME_LETTERS)).collect();
     let values: Vec<String> = rows.iter().map(|(_, point)| value(chart, point)).collect();
     let widest = |texts: &[String]| texts.iter().map(|text| writer.width(text)).fold(0.0, f64::max);
-    let left = 34.0 + widest(&names) * 1.04;
-    let right = WIDTH - 30.0 - widest(&values) * 1.04;
+    let (form, width) = (writer.form, writer.form.width());
+    let left = if form.has_names() { 34.0 + widest(&names) * 1.04 } else { 24.0 };
+    let right = width - 30.0 - widest(&values) * 1.04;
     let ticks = chart.y.round_ticks(chart.heights());
     let (low, high) = span(ticks.iter().map(|tick| tick.value));
     let across = |y: f64| left + (y - low) / (high - low) * (right - left);
-    let (first, bottom) = (top + ABOVE_DOTS, top + dots_height(chart) - BELOW_DOTS);
+    let (first, bottom) = (top + ABOVE_DOTS, top + dots_height(chart, form) - BELOW_DOTS);
 
     let place = chart.places().first().map_or(String::new(), |&x| chart.x.unit.value(x));
     let caption = format!("{}, {}: {place}", chart.y.caption_with(&ticks), chart.x.label);
@@ -387,8 +423,14 @@ fn draw_dots<DB: DrawingBackend>(
     let mut tips = Vec::new();
     for (at, (series, point)) in rows.iter().enumerate() {
         let look = Look::of(series.look);
-        let (x, y) = (across(point.y), first + (at as f64 + 0.5) * DOT_ROW);
-        writer.text(&names[at], (left - 12.0, y), HPos::Right, TEXT)?;
+        let row = dot_row(form);
+        let bottom = first + (at as f64 + 1.0) * row;
+        let (x, y) = (across(point.y), bottom - DOT_ROW / 2.0);
+        if form.has_names() {
+            writer.text(&names[at], (left - 12.0, y), HPos::Right, TEXT)?;
+        } else {
+            writer.text(&names[at], (16.0, y - NAME_STEP), HPos::Left, TEXT)?;
+        }
         if low <= 0.0 {
             // A stem has a length, which says something only from zero.
             writer.line((across(0.0), y), (x, y), look.colour.rgb().mix(0.5), 3.0)?;
@@ -404,8 +446,8 @@ fn draw_dots<DB: DrawingBackend>(
             )?;
         }
         writer.marker(&look, (x, y), 5.0)?;
-        writer.text(&values[at], (WIDTH - 16.0, y), HPos::Right, TEXT)?;
-        let area = [0.0, y - DOT_ROW / 2.0, WIDTH, DOT_ROW];
+        writer.text(&values[at], (width - 16.0, y), HPos::Right, TEXT)?;
+        let area = [0.0, bottom - row, width, row];
         tips.push(Tip { area, is_point: false, text: format!("{}\n{}", series.name, values[at]) });
     }
     Ok(tips)
@@ -413,6 +455,7 @@ fn draw_dots<DB: DrawingBackend>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::chart::{Axis, Unit};
     use super::super::chart_writer::EM;
     use super::*;
 
@@ -440,10 +483,33 @@ mod tests {
         let bands: Vec<Band> = (0..20).map(band).collect();
         let rows = band_rows(&bands);
         let letters = |row: &Vec<&Band>| row.iter().map(|band| band.name.len()).sum::<usize>();
-        assert!(rows.iter().all(|row| letters(row) as f64 * EM / 2.0 < WIDTH), "{rows:?}");
+        assert!(
+            rows.iter().all(|row| letters(row) as f64 * EM / 2.0 < Form::Wide.width()),
+            "{rows:?}"
+        );
         let named: Vec<_> = rows.iter().flatten().map(|band| band.name.clone()).collect();
         assert_eq!(named, (0..9).map(name).collect::<Vec<_>>());
         assert!(rows.len() > 1 && band_rows(&[]).is_empty());
+    }
+
+    #[test]
+    fn shares_within_a_time_rise_in_steps_and_other_lines_are_straight() {
+        let point = |x, y| Point { x, y, error: None };
+        let series =
+            Series { name: "a".into(), look: None, points: vec![point(1.0, 0.5), point(9.0, 0.9)] };
+        let shares = Axis { scale: Scale::Nines, ..Axis::new("share", Unit::Ratio) };
+        let mut chart = Chart {
+            name: String::new(),
+            title: String::new(),
+            note: String::new(),
+            x: Axis::new("time", Unit::Microseconds),
+            y: shares,
+            series: Vec::new(),
+            bands: Vec::new(),
+        };
+        assert_eq!(path(&chart, &series), [(1.0, 0.5), (9.0, 0.5), (9.0, 0.9)]);
+        chart.y.scale = Scale::Linear;
+        assert_eq!(path(&chart, &series), [(1.0, 0.5), (9.0, 0.9)]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! With the policies, disks and MPL of "Can Increasing the Hit Ratio Hurt Cache Throughput?" these
 //! are its figures 3, 5, 7, 8, 10, 12 and 14.
 
-use super::blocks::quantiles;
+use super::blocks::{STEPS, quantiles};
 use super::{
     Axis, Band, Chart, Group, Point, Rank, Report, Row, Scale, Section, Series, Table, Unit,
 };
@@ -198,11 +198,11 @@ fn verdict(star: &Star) -> String {
     if star.p_star < 1.0 {
         let p_star = Unit::Ratio.value(star.p_star);
         format!(
-            "Falls past {p_star}, from {} to {hits}; in the end {limit} limits it.",
+            "Throughput falls past {p_star}, from {} to {hits} with hits only, limited by {limit}.",
             rate(star.peak_mrps)
         )
     } else {
-        format!("Never falls, and comes to {hits}; in the end {limit} limits it.")
+        format!("Throughput never falls; with hits only it is {hits}, limited by {limit}.")
     }
 }
 
@@ -343,7 +343,7 @@ fn quantile_chart(name: &str, title: &str, three: &[(&str, &Trial); 3], of: Late
     Chart {
         name: name.into(),
         title: title.into(),
-        note: "The share of requests answered within a time.".into(),
+        note: STEPS.into(),
         x: Axis { scale, ..Axis::new("answered within", Unit::Microseconds) },
         y: Axis { scale: Scale::Nines, ..Axis::new("share of requests", Unit::Ratio) },
         series,

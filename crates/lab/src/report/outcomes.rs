@@ -200,6 +200,7 @@ impl Trace<'_> {
             });
         }
         chart.series.retain(|series| !series.points.is_empty());
+        chart.note_rise();
         chart
     }
 

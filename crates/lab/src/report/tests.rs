@@ -1,7 +1,8 @@
 //! Tests of HTML pages and PNG pictures.
 
 use super::outcomes::{Sizes, simulation_report};
-use super::{Chart, Report, Scale, html, png};
+use super::pictures::write;
+use super::{Chart, PictureFormat, Report, Scale, html, png, svg_file, write_pictures};
 use crate::simulate::objects::SimulationResult;
 
 fn outcome(trace: &str, policy: &str, size: u64, miss_ratio: f64) -> SimulationResult {
@@ -156,7 +157,8 @@ fn hostile_names_do_not_leave_the_directory() {
         outcome("..", "lru", 1, 0.4),
         outcome("...", "lru", 1, 0.4),
     ];
-    let written = png::write_all(&of(&outcomes), &directory.path().join("out")).expect("pictures");
+    let written = write_pictures(&of(&outcomes), &directory.path().join("out"), PictureFormat::Png)
+        .expect("pictures");
     assert_eq!(written.len(), 3);
     for path in &written {
         assert_eq!(path.parent(), Some(directory.path()));
@@ -189,6 +191,46 @@ fn narrow_screens_get_the_names_of_lines_as_a_list() {
     }
     let dots = [outcome("t", "lru", 1000, 0.5), outcome("t", "fifo", 1000, 0.6)];
     assert!(!self::page(&dots).contains("<ul"), "each row begins with its name");
+}
+
+#[test]
+fn each_chart_is_drawn_for_wide_screens_and_for_narrow_ones() {
+    let page = page(&several());
+    let drawn = |class: &str| -> Vec<&str> {
+        let begin = format!("<svg class=\"{class}\"");
+        page.split(&begin).skip(1).filter_map(|rest| rest.split("</svg>").next()).collect()
+    };
+    let (wide, narrow) = (drawn("wide"), drawn("narrow"));
+    assert_eq!((wide.len(), narrow.len()), (2, 2));
+    let named = |svg: &&str| svg.contains("fifo\n</text>");
+    assert!(wide.iter().all(named) && !narrow.iter().any(named), "{narrow:?}");
+    let lines = |svg: &&str| svg.matches("<polyline").count();
+    assert!(narrow.iter().all(|svg| lines(svg) > 0), "{narrow:?}");
+}
+
+#[test]
+fn a_table_of_many_columns_has_its_headings_at_each_value() {
+    let report = of(&several());
+    let columns = report.sections[0].figures.as_ref().expect("figures").columns.clone();
+    assert!(columns.len() > 4, "{columns:?}");
+    let page = html(&report);
+    assert!(page.contains("<table class=\"many\">"), "{page}");
+    for column in &columns {
+        assert!(page.contains(&format!("data-head=\"{column}\"")), "{column}");
+    }
+}
+
+#[test]
+fn a_line_that_rises_with_the_size_has_a_note() {
+    let rising = |fifo: f64| {
+        let mut outcomes = several();
+        let at = outcomes.iter().position(|it| it.policy == "fifo" && it.size == 1000);
+        outcomes[at.expect("it was simulated")].miss_ratio = fifo;
+        of(&outcomes).sections[0].charts[0].note.clone()
+    };
+    assert!(!rising(0.55).contains("rises"), "{}", rising(0.55));
+    let note = rising(0.9);
+    assert!(note.contains("fifo rises from 85.00 % at 100 to 90.00 % at 1,000: "), "{note}");
 }
 
 #[test]
@@ -275,18 +317,36 @@ fn pictures_are_png_of_twice_the_size() {
 }
 
 #[test]
+fn a_picture_in_svg_stands_alone_and_names_all_series() {
+    let report = of(&several());
+    let svg = svg_file(&report.sections[0].charts[0], "Miss ratio – <P3>");
+    check_form(&format!("<!DOCTYPE html>{svg}"));
+    assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"900\""), "{svg}");
+    for text in ["Miss ratio – &lt;P3&gt;", "lru\n</text>", "belady\n</text>"] {
+        assert!(svg.contains(text), "{text} is not in {svg}");
+    }
+}
+
+#[test]
 fn one_picture_for_each_chart_is_named_after_it() {
     let directory = tempfile::tempdir().expect("a directory");
-    let written = png::write_all(&of(&several()), &directory.path().join("out")).expect("pictures");
-    let names: Vec<_> = written.iter().filter_map(|path| path.file_name()?.to_str()).collect();
-    assert_eq!(names, ["out-miss-ratio.png", "out-gap-to-belady.png"]);
+    for (format, expected) in [
+        (PictureFormat::Png, ["out-miss-ratio.png", "out-gap-to-belady.png"]),
+        (PictureFormat::Svg, ["out-miss-ratio.svg", "out-gap-to-belady.svg"]),
+    ] {
+        let stem = directory.path().join("out");
+        let written = write_pictures(&of(&several()), &stem, format).expect("pictures");
+        let names: Vec<_> = written.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+        assert_eq!(names, expected);
+        assert!(written.iter().all(|path| path.exists()));
+    }
 }
 
 #[test]
 fn an_error_names_the_file() {
     let report = of(&several());
     let path = std::path::Path::new("/nowhere/at/all.png");
-    let error =
-        png::write(&report.sections[0].charts[0], "P3", path).expect_err("no such directory");
+    let chart = &report.sections[0].charts[0];
+    let error = write(chart, "P3", path, PictureFormat::Png).expect_err("no such directory");
     assert!(error.to_string().starts_with("cannot write the picture /nowhere/at/all.png: "));
 }
