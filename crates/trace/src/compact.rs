@@ -13,6 +13,7 @@ use crate::fields::{Flaw, Found};
 use crate::request::{BLOCK_REQUEST_BYTES_MAX, Op, Request, TraceKind};
 
 pub use self::file::{CompactOptions, CompactTrace, CompactWriter, convert};
+pub(crate) use self::file::{WATCH_EVERY, write_whole};
 
 mod file;
 

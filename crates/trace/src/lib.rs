@@ -36,7 +36,6 @@ mod request;
 mod reuse;
 mod stats;
 mod trace;
-mod whole_file;
 mod window;
 
 pub use compact::{CompactOptions, CompactTrace, CompactWriter, Header, convert};

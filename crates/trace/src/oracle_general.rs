@@ -8,13 +8,13 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use crate::compact::{WATCH_EVERY, write_whole};
 use crate::dense::{Numbering, touches};
 use crate::error::{Error, ErrorKind};
 use crate::format::OracleRecord;
 use crate::request::{Request, TraceKind};
 use crate::stats::BLOCK_BYTES;
 use crate::trace::Trace;
-use crate::whole_file::{WATCH_EVERY, write_whole};
 
 /// Counts of a trace that was written in the format oracleGeneral.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

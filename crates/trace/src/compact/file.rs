@@ -1,7 +1,8 @@
 //! Files in the compact form: written one request at a time, converted from other formats, and read
 //! as blocks of dense keys.
 
-use std::io::{self, Seek, SeekFrom, Write};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::{
@@ -14,7 +15,6 @@ use crate::fields::{Flaw, Found};
 use crate::request::{Op, Request, TraceKind};
 use crate::stats::Stats;
 use crate::trace::{OpenOptions, STANDARD_INPUT, Trace, open_window};
-use crate::whole_file::{WATCH_EVERY, write_whole};
 use crate::window::{WINDOW_BYTES, Window};
 
 /// The options for writing a compact trace.
@@ -431,6 +431,36 @@ impl std::fmt::Debug for CompactTrace {
             .field("header", &self.header)
             .finish_non_exhaustive()
     }
+}
+
+/// Number of requests between two reports of a conversion's progress.
+pub(crate) const WATCH_EVERY: u64 = 1 << 16;
+
+/// Writes a file beside `path`, and gives it that name when it is complete and durable. So it may
+/// replace a file that is read meanwhile. After an error nothing is left.
+///
+/// # Errors
+/// The error of `write`, and when the file cannot be made, synced or renamed.
+pub(crate) fn write_whole<T>(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    let failed = |source: io::Error| ErrorKind::Write { path: path.display().to_string(), source };
+    let whole = || -> Result<T, Error> {
+        let mut file = BufWriter::new(File::create(partial).map_err(failed)?);
+        let written = write(&mut file)?;
+        file.flush().map_err(failed)?;
+        file.get_ref().sync_all().map_err(failed)?;
+        fs::rename(partial, path).map_err(failed)?;
+        Ok(written)
+    };
+    whole().inspect_err(|_| {
+        // What made it fail is told; that a leftover could not be removed would only hide it.
+        let _ = fs::remove_file(partial);
+    })
 }
 
 /// Writes a trace to `path` in the compact form. The file appears only when it is complete, so it
