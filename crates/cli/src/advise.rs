@@ -6,9 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use clap::Args;
 use comfy_table::Table;
 use floe_block::WriteMode;
-use floe_device::Medium;
+use floe_device::{Medium, Spec};
 use floe_lab::advise::objects::{advise_objects, sizes_for};
-use floe_lab::advise::{Advice, AdviseError, Goal, Question, Trial, Workload, advise};
+use floe_lab::advise::{
+    Advice, AdviseError, Backing, BucketPrices, Goal, Question, Trial, Workload, advise,
+};
+use floe_lab::replay::BucketRequests;
 use floe_lab::report::{advice_report, object_advice_report};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -28,6 +31,7 @@ Examples:
   floe advise src1_0.csv.gz --backing hdd --cache sata-ssd --price 0.08 --report advice.html
   floe advise disk.vscsi --backing hdd --cache nvme --goal p99.9
   floe advise zipf:keys=100000,requests=100000,block=4KiB --backing hdd --cache nvme --json
+  floe advise disk.vscsi --backing s3,object=256KiB --cache nvme --s3-prices sent=0.09
   floe advise objects.csv --objects --report advice.html
 
 Replays the trace in virtual time with many settings, on all cores: sizes and write modes, then
@@ -44,6 +48,10 @@ from settings with which neither reads nor writes get slower than on the bare vo
 wants the smallest cache, and endurance the fewest bytes written to it, of the settings with three
 quarters of the gain of the fastest ones.
 
+--backing s3 is a volume in a bucket, as of floe serve --backing s3://BUCKET/PREFIX. The answer has
+its requests and their price in dollars, for 30 days at the pace of the trace. The times of requests
+are estimates: 30 ms to the first byte of a read, 50 ms for a write, and 75 MB/s a connection.
+
 With --objects, simulates floe::hybrid with 1, 3 and 10 % of what the trace touches as memory, and
 10, 25, 50 and 100 % as flash. The best is the least memory, and then the least flash, whose hits
 are within a point of the most.";
@@ -54,15 +62,19 @@ pub(crate) struct Arguments {
     /// A trace of disk I/O (or of objects, with --objects), compressed or not, or a generator such
     /// as zipf:keys=1000,block=4KiB
     trace: String,
-    #[arg(long, value_name = "MEDIUM", value_parser = medium, help = backing_help(),
+    #[arg(long, value_name = "MEDIUM", value_parser = volume, help = backing_help(),
           required_unless_present = "objects")]
-    backing: Option<String>,
+    backing: Option<Volume>,
+    /// Prices of --backing s3 in dollars: of a million requests that put an object, of a million
+    /// others, and of a GB that the bucket sends [default: put=5,get=0.40,sent=0]
+    #[arg(long, value_name = "put=P,get=P,sent=P", value_parser = s3_prices)]
+    s3_prices: Option<BucketPrices>,
     /// Medium of the cache; with a size, caches of that size only
     #[arg(long, value_name = "MEDIUM[=SIZE]", required_unless_present = "objects")]
     cache: Option<CacheMedium>,
     /// Advise on the memory and the flash of a cache of objects (floe::hybrid) instead
     #[arg(long, conflicts_with_all = [
-        "backing", "cache", "goal", "write", "in_flight", "limit", "price",
+        "backing", "cache", "goal", "write", "in_flight", "limit", "price", "s3_prices",
     ])]
     objects: bool,
     /// Size of every object of a trace of keys without sizes, with --objects
@@ -102,7 +114,46 @@ pub(crate) struct Arguments {
 }
 
 fn backing_help() -> String {
-    format!("Medium of the volume: {}", Medium::names())
+    format!("Medium of the volume: {}, or s3[,object=SIZE] for a bucket", Medium::names())
+}
+
+/// The volume, without the prices of a bucket.
+#[derive(Debug, Clone, PartialEq)]
+enum Volume {
+    Medium(String),
+    /// A bucket, with the size of an object in bytes if it was given.
+    Bucket(Option<u64>),
+}
+
+/// Parses a medium, or `s3` with the size of an object.
+fn volume(text: &str) -> Result<Volume, String> {
+    let Some(settings) = text.strip_prefix("s3") else { return medium(text).map(Volume::Medium) };
+    match settings.strip_prefix(",object=") {
+        None if settings.is_empty() => Ok(Volume::Bucket(None)),
+        Some(size) if !size.contains(',') => {
+            let spec: Spec = format!("s3://BUCKET/VOLUME{settings}")
+                .parse()
+                .map_err(|error: floe_device::SpecError| error.to_string())?;
+            Ok(Volume::Bucket(spec.object_bytes()))
+        }
+        _ => Err(format!("`{text}` is not a volume; a bucket is s3 or s3,object=SIZE")),
+    }
+}
+
+/// Parses prices by their names. Those that are not named keep their defaults.
+fn s3_prices(text: &str) -> Result<BucketPrices, String> {
+    let mut prices = BucketPrices::default();
+    for each in text.split(',') {
+        let (name, value) = each.split_once('=').unwrap_or((each, ""));
+        let of = match name {
+            "put" => &mut prices.put_million,
+            "get" => &mut prices.get_million,
+            "sent" => &mut prices.sent_gigabyte,
+            _ => return Err(format!("there is no price `{name}`; there are put, get and sent")),
+        };
+        *of = price(value)?;
+    }
+    Ok(prices)
 }
 
 fn medium(name: &str) -> Result<String, String> {
@@ -157,17 +208,34 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
 }
 
+/// Returns the volume with its prices.
+///
+/// # Errors
+/// When there are prices, but no bucket.
+fn backing_of(volume: &Volume, prices: Option<BucketPrices>) -> Result<Backing, CliError> {
+    match (volume, prices) {
+        (Volume::Medium(medium), None) => Ok(Backing::Medium(medium.clone())),
+        (Volume::Medium(medium), Some(_)) => Err(CliError::usage(format!(
+            "--s3-prices: {medium} has no requests to pay for; give --backing s3"
+        ))),
+        (Volume::Bucket(object_bytes), prices) => {
+            Ok(Backing::Bucket { object_bytes: *object_bytes, prices: prices.unwrap_or_default() })
+        }
+    }
+}
+
 fn advise_blocks(
     arguments: &Arguments,
-    backing: &str,
+    volume: &Volume,
     cache: &CacheMedium,
 ) -> Result<(), CliError> {
     let trace = &arguments.trace;
+    let backing = backing_of(volume, arguments.s3_prices)?;
     let workload = read(arguments)?;
     let question = Question {
         trace: trace.clone(),
         goal: arguments.goal,
-        backing: backing.to_owned(),
+        backing,
         cache: cache.medium.clone(),
         cache_bytes: cache.bytes,
         in_flight: arguments.in_flight as usize,
@@ -328,7 +396,34 @@ fn table(advice: &Advice) -> Table {
         let (best, default) = (price(&advice.best), price(&advice.default));
         table.add_row(vec!["price".to_owned(), best, default, "–".to_owned()]);
     }
+    if advice.bare.bucket.is_some() {
+        for (name, cell) in bucket_lines() {
+            let cells = [&advice.best, &advice.default, &advice.bare].map(cell);
+            table.add_row([&[name.to_owned()][..], &cells].concat());
+        }
+    }
     table
+}
+
+/// A row's name, and its cell for a trial.
+type Line = (&'static str, fn(&Trial) -> String);
+
+/// Returns the rows of a volume in a bucket: its requests and their prices.
+fn bucket_lines() -> [Line; 4] {
+    fn requests(trial: &Trial, of: fn(&BucketRequests) -> u64) -> String {
+        trial.result.bucket.as_ref().map_or("–".to_owned(), |it| of(&it.requests).to_string())
+    }
+    fn dollars(price: Option<f64>) -> String {
+        price.map_or("–".to_owned(), |price| format!("${price:.2}"))
+    }
+    [
+        ("bucket GET", |trial| requests(trial, |it| it.gets)),
+        ("bucket PUT", |trial| requests(trial, |it| it.puts)),
+        ("a million requests", |trial| {
+            dollars(trial.bucket.map(|it| it.dollars_per_million_requests))
+        }),
+        ("a month", |trial| dollars(trial.bucket.and_then(|it| it.dollars_per_month))),
+    ]
 }
 
 /// Returns a figure, or a dash when it depends on the trace's pace and that is unknown.
@@ -373,6 +468,27 @@ mod tests {
         assert_eq!(parse("nvme=2GiB"), of(Some(2 << 30)));
         assert!(parse("tape").unwrap_err().contains("hdd"));
         assert!(parse("nvme=lots").is_err());
+    }
+
+    #[test]
+    fn a_volume_is_a_medium_or_a_bucket() {
+        assert_eq!(volume("hdd"), Ok(Volume::Medium("hdd".to_owned())));
+        assert_eq!(volume("s3"), Ok(Volume::Bucket(None)));
+        assert_eq!(volume("s3,object=256KiB"), Ok(Volume::Bucket(Some(256 << 10))));
+        for odd in ["s3,object=1GiB", "s3,object=1MiB,size=1TiB", "s3,size=1TiB", "s3x", "s3,"] {
+            assert!(volume(odd).is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn prices_that_are_not_given_are_the_usual_ones() {
+        let usual = BucketPrices::default();
+        assert_eq!(s3_prices("sent=0.09"), Ok(BucketPrices { sent_gigabyte: 0.09, ..usual }));
+        let all = BucketPrices { put_million: 6.0, get_million: 0.5, sent_gigabyte: 0.0 };
+        assert_eq!(s3_prices("get=0.5,put=6,sent=0"), Ok(all));
+        for odd in ["put", "put=", "put=-1", "post=3", ""] {
+            assert!(s3_prices(odd).is_err(), "{odd}");
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use floe_device::Role;
 use floe_lab::replay::{
-    CacheOutcome, Feed, Fit, IntervalResult, LatencyStep, Layout, Pace, Plan, ReplayError,
-    ReplayResult, Setup, Stage, Survey, Tier, run as replay,
+    BucketOutcome, CacheOutcome, Feed, Fit, IntervalResult, LatencyStep, Layout, Pace, Plan,
+    ReplayError, ReplayResult, Setup, Stage, Survey, Tier, run as replay,
 };
 use floe_lab::report::replay_report;
 use floe_server::DeviceSource;
@@ -45,7 +45,8 @@ Examples:
 
 One request at a time is fio's default, and the load of a program that waits for its disk. In
 virtual time devices take as long as their medium= says, without one no time, and no file is
-touched; the same replay gives the same figures again. The media `dram` and `pmem` are bandwidth
+touched. A volume in a bucket (s3://) takes as long as usual requests to S3, which are counted. The
+same replay gives the same figures again. The media `dram` and `pmem` are bandwidth
 that all operations share, without a latency of their own: until it is used up they take no time,
 and medians of 0.0 µs are right. With several tiers, the JSON fields of the cache beside `tiers`
 describe the first; `metadata_bytes` covers all. Written bytes are derived from address and
@@ -437,6 +438,14 @@ fn devices(outcome: &ReplayResult) {
         table.add_row(vec![device.to_owned(), output::bytes(read), output::bytes(written)]);
     }
     output::print_table(&table);
+    if let Some(BucketOutcome { requests: it, .. }) = &outcome.bucket {
+        output::say!(
+            "requests to the bucket: {} GET, {} PUT, {} DELETE",
+            it.gets,
+            it.puts,
+            it.deletes
+        );
+    }
 }
 
 fn tiers(tiers: &[CacheOutcome]) {

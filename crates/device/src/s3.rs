@@ -46,6 +46,9 @@ pub use name::{S3Error, S3Name};
 /// The smallest and the largest object in bytes.
 const OBJECT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=16 << 20;
 
+/// The size of an object of a new volume in bytes, if none is given.
+const DEFAULT_OBJECT: u64 = 1 << 20;
+
 impl S3Name {
     pub(crate) fn parse_spec(spec: &str, text: &str) -> Result<Box<dyn DeviceSpec>, SpecError> {
         let name = S3Name::parse(text);
@@ -107,6 +110,10 @@ impl DeviceSpec for S3Name {
 
     fn size_found(&self) -> Option<u64> {
         self.size.or_else(|| size_of_present(self))
+    }
+
+    fn object_bytes(&self) -> Option<u64> {
+        Some(self.object.unwrap_or(DEFAULT_OBJECT))
     }
 
     fn names(&self) -> Vec<String> {

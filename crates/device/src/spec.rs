@@ -105,6 +105,11 @@ pub(crate) trait DeviceSpec: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Returns the size of the objects that make up a volume in a bucket, in bytes.
+    fn object_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns the name of the Ceph image, if the device is one.
     fn image(&self) -> Option<&RbdName> {
         None
@@ -298,6 +303,12 @@ impl Spec {
     /// Returns the chunk size of a stripe in bytes; `None` for other devices.
     pub fn chunk_bytes(&self) -> Option<u64> {
         self.device.chunk_bytes()
+    }
+
+    /// Returns the size of an object of a new volume in a bucket, in bytes; `None` for other
+    /// devices.
+    pub fn object_bytes(&self) -> Option<u64> {
+        self.device.object_bytes()
     }
 
     /// Returns the medium to imitate.

@@ -22,10 +22,12 @@ use self::verdict::Judge;
 use crate::replay::{Fit, Layout, Pace, ReplayError, Setup, Stage, Survey, run};
 use crate::report::Unit;
 
+mod backing;
 pub mod objects;
 mod trial;
 mod verdict;
 
+pub use self::backing::{Backing, BucketCost, BucketPrices};
 pub use self::trial::{Candidate, Trial};
 pub use self::verdict::{Goal, Harm, Verdict, harms};
 
@@ -36,8 +38,8 @@ pub struct Question {
     pub trace: String,
     /// Measure by which settings are chosen.
     pub goal: Goal,
-    /// Medium of the volume.
-    pub backing: String,
+    /// The volume.
+    pub backing: Backing,
     /// Medium of the cache.
     pub cache: String,
     /// Size of the cache; `None` to choose one by the footprint.
@@ -216,7 +218,7 @@ impl Workload {
         let requests = &self.requests[..count];
         let result =
             run(&question.trace, requests.iter().copied().map(Ok), layout, &setup, stage, |_| ())?;
-        Ok(Trial::new(candidate, question.price, result))
+        Ok(Trial::new(candidate, &question.backing, question.price, result))
     }
 }
 
@@ -369,7 +371,8 @@ impl Search<'_> {
         };
         let judge = self.judge(all);
         let bare = judge.bare.clone();
-        let verdict = Verdict::new(&judge, &self.question.cache, &best, &default);
+        let Question { cache, backing, .. } = self.question;
+        let verdict = Verdict::new(&judge, cache, backing, &best, &default);
         let harmless = match verdict.worse.is_empty() {
             true => None,
             false => finalists
@@ -589,7 +592,7 @@ mod tests {
         let question = Question {
             trace: "trace".to_owned(),
             goal: Goal::Mean,
-            backing: "hdd".to_owned(),
+            backing: Backing::Medium("hdd".to_owned()),
             cache: "nvme".to_owned(),
             cache_bytes: None,
             in_flight: 1,
@@ -612,7 +615,7 @@ mod tests {
             (result.read_latencies.count(), result.write_latencies.count());
         result.read_us_mean = result.read_latencies.mean_us();
         result.write_us_mean = result.write_latencies.mean_us();
-        Trial::new(&candidate, None, result)
+        Trial::new(&candidate, &question.backing, None, result)
     }
 
     fn of_harms(trial: &Trial, bare: &Trial) -> Vec<String> {
@@ -630,7 +633,8 @@ mod tests {
         assert_eq!(judge(Goal::Mean).compare(&uneven, &even), Ordering::Less);
         assert_eq!(judge(Goal::P99).compare(&uneven, &even), Ordering::Greater);
         assert!(judge(Goal::Mean).pays(&uneven) && !judge(Goal::P99).pays(&uneven));
-        let verdict = |goal, best| Verdict::new(&judge(goal), "nvme", best, &bare);
+        let backing = Backing::Medium("hdd".to_owned());
+        let verdict = |goal, best| Verdict::new(&judge(goal), "nvme", &backing, best, &bare);
         let text = verdict(Goal::Mean, &uneven).text;
         assert!(text.contains(" It makes worse: the p99 of reads (12,00"), "{text}");
         assert!(verdict(Goal::P99, &even).worse.is_empty());
@@ -665,7 +669,8 @@ mod tests {
         };
         assert_eq!([Goal::Mean, Goal::Cost, Goal::Endurance].map(best), [64, 32, 64]);
         let judge = Judge::new(Goal::Cost, &bare, &fastest);
-        let text = Verdict::new(&judge, "nvme", &small, &tiny).text;
+        let backing = Backing::Medium("hdd".to_owned());
+        let text = Verdict::new(&judge, "nvme", &backing, &small, &tiny).text;
         assert!(text.contains("keeps 77 % of the gain of the fastest settings (64MiB"), "{text}");
     }
 

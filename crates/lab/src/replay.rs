@@ -7,18 +7,23 @@
 //! as that code takes. The same trace on the same plan gives the same result to the last digit,
 //! except for `processing_us` and `wall_seconds`, which are measured.
 
+mod bucket;
 mod engine;
 mod outcome;
 mod source;
 mod stage;
 mod verify;
+mod virtual_clock;
 
+pub use self::bucket::{BucketMeter, BucketRequests, SimulatedBucket};
 pub use self::engine::Pace;
 pub use self::outcome::{
-    CacheOutcome, CostOutcome, Endurance, IntervalResult, Latencies, ShedDecision, ShedOutcome,
+    BucketOutcome, CacheOutcome, CostOutcome, Endurance, IntervalResult, Latencies, ShedDecision,
+    ShedOutcome,
 };
 pub use self::source::{Fit, LONGEST_REQUEST_BYTES, Layout, LayoutError};
-pub use self::stage::{Clock, SimulatedDevice, VirtualClock};
+pub use self::stage::{Clock, SimulatedDevice};
+pub use self::virtual_clock::VirtualClock;
 pub use engine::{ReplayError, Setup, run};
 pub use outcome::{LatencyStep, ReplayResult};
 pub use source::{Feed, Survey};

@@ -1,5 +1,5 @@
 # What every script with a local device begins with: the server, and ways to begin it again. Its disks are /dev/vda, the
-# volume, and /dev/vdb, the cache.
+# volume unless BACKING names another, and /dev/vdb, the cache.
 set -u
 DEVICE=/dev/ublkb0
 PROGRAM=/files/floe
@@ -14,7 +14,7 @@ fail() {
 
 attach() {
     rm -f /tmp/device
-    $PROGRAM attach --backing /dev/vda --cache /dev/vdb --volume pictures --threads 2 --state-dir /tmp/state \
+    $PROGRAM attach --backing "${BACKING:-/dev/vda}" --cache /dev/vdb --volume pictures --threads 2 --state-dir /tmp/state \
         "$@" >/tmp/device 2>>/tmp/log &
     SERVER=$!
     for _ in $(seq 600); do

@@ -45,6 +45,32 @@ fn the_best_is_beside_defaults_and_bare_volume_and_the_server_reads_its_settings
 }
 
 #[test]
+fn a_volume_in_a_bucket_has_its_requests_and_their_price() {
+    let s3 = [ZIPF, "--backing", "s3,object=256KiB", "--cache", "nvme", "--write", "back"];
+    let with_prices = |prices| advice(&[&s3[..], &["--s3-prices", prices]].concat());
+    let usual = advice(&s3);
+    let price = |advice: &Value, of: &str| {
+        let bucket = &advice[of]["bucket"];
+        assert_eq!(bucket["dollars_per_month"], Value::Null, "a generator has no times");
+        bucket["dollars_per_million_requests"].as_f64().expect("a price")
+    };
+    assert!(price(&usual, "best") < price(&usual, "bare"), "{usual}");
+    let requests = &usual["bare"]["result"]["bucket"];
+    let count = |of: &str| requests[of].as_u64().expect("a count") as f64;
+    let wanted = (count("puts") * 5.0 + count("gets") * 0.40) / 2400.0; // 80 % of 3000
+    assert!((price(&usual, "bare") / wanted - 1.0).abs() < 1e-9, "{requests}");
+    assert_eq!(count("put_bytes"), count("puts") * f64::from(256 << 10));
+    let dear = with_prices("put=10,get=0.80");
+    assert!((price(&dear, "bare") / price(&usual, "bare") - 2.0).abs() < 1e-9);
+    let toml = usual["toml"].as_str().expect("a cache pays");
+    assert!(toml.contains("s3://BUCKET/VOLUME,object=256KiB"), "{toml}");
+    let text = floe_ok(&[&["advise"], &s3[..]].concat());
+    for line in ["bucket GET", "bucket PUT", "a million requests", "a month"] {
+        assert!(text.lines().any(|it| it.trim_start().starts_with(line)), "{text}");
+    }
+}
+
+#[test]
 fn a_goal_chooses_and_the_verdict_names_what_gets_worse() {
     let zipf = "zipf:keys=4000,theta=0.9,read=0.6,block=4KiB,requests=4000";
     let of = |goal: &str| {

@@ -191,6 +191,9 @@ fn wrong_command_lines_are_refused() {
         advise t --cache nvme                     → --backing
         advise t --backing hdd                    → --cache
         advise t --backing tape --cache nvme      → --backing | tape | hdd
+        advise t --backing s3,size=1GiB --cache nvme → --backing | s3,object=SIZE
+        advise t --backing s3,object=1GiB --cache nvme → --backing | 64KiB
+        advise t --backing s3 --cache nvme --s3-prices post=1 → --s3-prices | post | put, get
         advise t --backing hdd --cache tape=1GiB  → --cache | tape | hdd
         advise t --backing hdd --cache nvme=lots  → --cache | lots
         demo --nonsense                           → '--nonsense'
@@ -550,6 +553,7 @@ fn advice_that_cannot_be_given_is_refused() {
         good.csv --cache nvme --warmup 95           → --warmup | 95
         good.csv --cache nvme --limit 0             → --limit | 0
         good.csv --cache nvme --price=-1            → --price | -1
+        good.csv --cache nvme --s3-prices put=1     → --s3-prices | hdd | --backing s3
         good.csv --cache nvme --goal fast           → --goal | fast | p99.9 | endurance
         good.csv --cache nvme=4KiB                  → --cache | too small | 256KiB
         ",

@@ -27,6 +27,22 @@ fn timed_trace(folder: &Path) -> String {
 }
 
 #[test]
+fn a_bucket_in_virtual_time_holds_its_data_and_counts_its_requests() {
+    let of = |write: &str| {
+        let s3 = ["--backing", "s3://bucket/vm,size=32MiB", "--cache", "memory:4MiB,medium=nvme"];
+        let rest = ["--time", "virtual", "--verify", "--write", write];
+        let outcome = outcome(&[&[ZIPF][..], &s3, &rest].concat());
+        assert!(outcome["verified_bytes"].as_u64() > Some(0));
+        let count = |of: &str| outcome["bucket"][of].as_u64().expect("a count");
+        assert_eq!(count("put_bytes"), count("puts") << 20);
+        (count("puts"), outcome["writes"].as_u64().expect("a count"))
+    };
+    let (through, writes) = of("through");
+    assert_eq!(through, writes, "one request is in flight: no put is shared");
+    assert!(of("back").0 < through / 2);
+}
+
+#[test]
 fn a_replay_prints_the_promised_fields() {
     let outcome =
         outcome(&[ZIPF, "--backing", "memory:32MiB", "--cache", "memory:4MiB", "--histogram"]);

@@ -5,12 +5,10 @@
 
 use object_store::path::Path;
 
+use super::DEFAULT_OBJECT;
 use super::bucket::{Bucket, Failure, PutError, Version};
 use super::name::{S3Error, S3Name};
 use crate::system::random_id;
-
-/// The size of an object of a volume that is created without one, in bytes.
-const DEFAULT_OBJECT: u64 = 1 << 20;
 
 /// The first line of a description.
 const FIRST_LINE: &str = "floe volume 1";

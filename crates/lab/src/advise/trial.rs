@@ -6,6 +6,7 @@ use floe_block::{Config, Memory, WriteMode, format_size};
 use floe_server::config::ServerConfig;
 use serde::Serialize;
 
+use super::backing::{Backing, BucketCost};
 use crate::replay::{Plan, ReplayResult, Tier, Volume};
 
 /// Results of replaying a trace with candidate settings.
@@ -28,13 +29,21 @@ pub struct Trial {
     /// Price of the cache; `None` where no price per gibibyte was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
+    /// Cost of the requests to the volume's bucket; `None` for a volume on a medium.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<BucketCost>,
     /// All measurements of the replay.
     pub result: ReplayResult,
 }
 
 impl Trial {
     /// Creates the trial of a candidate from its replay. `price` is that of a gibibyte of cache.
-    pub(super) fn new(candidate: &Candidate, price: Option<f64>, result: ReplayResult) -> Self {
+    pub(super) fn new(
+        candidate: &Candidate,
+        backing: &Backing,
+        price: Option<f64>,
+        result: ReplayResult,
+    ) -> Self {
         let time = |count: u64, mean: Option<f64>| count as f64 * mean.unwrap_or_default();
         let total_us =
             time(result.reads, result.read_us_mean) + time(result.writes, result.write_us_mean);
@@ -50,6 +59,7 @@ impl Trial {
             written_tb_per_year: endurance.map_or(0.0, |it| it.terabytes_per_year),
             writes_per_day: endurance.map_or(0.0, |it| it.drive_writes_per_day),
             price: price.map(|price| price * gibibytes),
+            bucket: backing.cost(result.requests, result.bucket.as_ref()),
             result,
         }
     }
@@ -131,14 +141,12 @@ impl Candidate {
     pub(super) fn plan(
         &self,
         cache: &str,
-        backing: &str,
+        backing: &Backing,
         volume_bytes: u64,
     ) -> Result<(Plan, ServerConfig), String> {
         let size = format_size(self.cache_bytes);
-        let text = self.toml(
-            &format!("memory:{size},medium={cache}"),
-            &format!("memory:{volume_bytes},medium={backing}"),
-        );
+        let cache = format!("memory:{size},medium={cache}");
+        let text = self.toml(&cache, &backing.simulated(volume_bytes));
         let config = ServerConfig::from_text(&text)?;
         let tier = &config.first;
         let tiers = vec![Tier {
@@ -200,7 +208,8 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_server() {
         let candidate = Candidate::default_of(1 << 30);
-        let (plan, config) = candidate.plan("nvme", "hdd", 1 << 30).unwrap();
+        let backing = Backing::Medium("hdd".to_owned());
+        let (plan, config) = candidate.plan("nvme", &backing, 1 << 30).unwrap();
         let tier = &plan.tiers[0].config;
         assert!(tier.adapts_fetches && candidate.block_sizes == AUTOMATIC);
         assert_eq!(tier.evict.to_string(), candidate.evict);

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use floe_block::format_size;
 use serde::{Serialize, Serializer};
 
+use super::backing::Backing;
 use super::trial::Trial;
 use crate::replay::ReplayResult;
 use crate::report::Unit;
@@ -263,8 +264,15 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Judges the best settings beside the defaults. `medium` is that of the cache.
-    pub(super) fn new(judge: &Judge<'_>, medium: &str, best: &Trial, default: &Trial) -> Self {
+    /// Judges the best settings beside the defaults. `medium` is that of the cache, and `backing`
+    /// the volume.
+    pub(super) fn new(
+        judge: &Judge<'_>,
+        medium: &str,
+        backing: &Backing,
+        best: &Trial,
+        default: &Trial,
+    ) -> Self {
         let goal = judge.goal;
         if !judge.pays(best) {
             let text = no_cache(judge, best);
@@ -299,14 +307,15 @@ impl Verdict {
         let worse = harms(chosen, judge.bare);
         let text = format!(
             "With {} of {medium}{} {subject} {us} instead of {bare} bare, {:.1} times as fast; \
-             {beside}.{}",
+             {beside}.{}{}",
             format_size(chosen.candidate.cache_bytes),
             if is_default { " and the defaults" } else { "" },
             latency_us(judge.bare) / latency_us(chosen),
             named(&worse),
+            billed(chosen, judge.bare),
         );
-        let disk = |name: &str| format!("file:/dev/disk/by-id/{name}");
-        let toml = Some(chosen.candidate.toml(&disk("CACHE"), &disk("VOLUME")));
+        let cache = "file:/dev/disk/by-id/CACHE";
+        let toml = Some(chosen.candidate.toml(cache, &backing.recommended()));
         Self { goal, text, worse, toml }
     }
 }
@@ -356,6 +365,20 @@ fn saved(judge: &Judge<'_>, chosen: &Trial) -> String {
         fastest.candidate,
         time(fastest.mean_us)
     )
+}
+
+/// Says what the requests to a bucket cost, in a sentence of its own with a space before it.
+fn billed(chosen: &Trial, bare: &Trial) -> String {
+    let (Some(with), Some(bare)) = (chosen.bucket, bare.bucket) else { return String::new() };
+    let (dollars, bare, of) = match (with.dollars_per_month, bare.dollars_per_month) {
+        (Some(dollars), Some(bare)) => (dollars, bare, "a month"),
+        _ => (
+            with.dollars_per_million_requests,
+            bare.dollars_per_million_requests,
+            "for a million requests of the trace",
+        ),
+    };
+    format!(" Requests to the bucket cost ${dollars:.2} {of} instead of ${bare:.2} bare.")
 }
 
 /// Names the latencies that are worse, in a sentence of its own with a space before it.

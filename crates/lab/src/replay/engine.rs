@@ -130,6 +130,7 @@ pub fn run(
         }
     }
     let before = stats(&engine.stage);
+    let requests_before = engine.stage.buckets.requests();
     let processing_before = engine.stage.meter.processing();
     engine.measured = Measured { warmup_requests: engine.started, ..Measured::default() };
     let began = engine.stage.clock.now();
@@ -147,6 +148,8 @@ pub fn run(
     measured.late_most = pacer.late_most();
     measured.shed = shed.map(Shed::into_outcome);
     measured.verified_bytes = verifier.map_or(0, |verifier| verifier.checked_bytes());
+    let requests = stage.buckets.requests().since(requests_before);
+    measured.bucket = stage.has_buckets.then_some(requests);
     let time = match stage.clock {
         Clock::Real(_) => "real",
         Clock::Virtual(_) => "virtual",

@@ -7,6 +7,7 @@ use floe_block::{Config, RequestKind, Stats};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::bucket::BucketRequests;
 use crate::admission::AdmissionOutcome;
 use crate::interval::Interval;
 
@@ -135,6 +136,10 @@ pub struct ReplayResult {
     /// Endurance that the writes to the cache device need; `None` where no time passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endurance: Option<Endurance>,
+    /// Requests to the buckets of volumes, including those of the flush at the end; `None` without
+    /// simulated volumes in buckets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<BucketOutcome>,
     /// Time series of the replay; empty unless requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<IntervalResult>,
@@ -167,6 +172,7 @@ pub(super) struct Measured {
     pub(super) late_most: Duration,
     pub(super) verified_bytes: u64,
     pub(super) shed: Option<ShedOutcome>,
+    pub(super) bucket: Option<BucketRequests>,
     pub(super) intervals: Vec<IntervalResult>,
 }
 
@@ -257,6 +263,9 @@ impl ReplayResult {
                 &measured.recorded,
                 seconds,
             ),
+            bucket: measured
+                .bucket
+                .map(|requests| BucketOutcome::of(requests, &measured.recorded, seconds)),
             series: measured.intervals,
             read_histogram: None,
             write_histogram: None,
@@ -620,10 +629,7 @@ impl Endurance {
         recorded: &Recorded,
         replayed_seconds: f64,
     ) -> Option<Self> {
-        let (clock, seconds) = match recorded.seconds() {
-            Some(seconds) => ("trace", seconds),
-            None => ("replay", replayed_seconds),
-        };
+        let (clock, seconds) = recorded.pace(replayed_seconds);
         let bytes_per_day = written_bytes as f64 / seconds * SECONDS_PER_DAY;
         (seconds > 0.0).then(|| Self {
             clock,
@@ -631,6 +637,29 @@ impl Endurance {
             drive_writes_per_day: bytes_per_day / device_bytes.max(1) as f64,
             terabytes_per_year: bytes_per_day * DAYS_PER_YEAR / 1e12,
         })
+    }
+}
+
+/// Requests to the buckets of volumes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BucketOutcome {
+    /// Requests and bytes of the replay.
+    #[serde(flatten)]
+    pub requests: BucketRequests,
+    /// Clock that the pace is measured by, as of [`Endurance::clock`].
+    pub clock: &'static str,
+    /// Number of times that the replay fits into 30 days at that pace; `None` where no time
+    /// passed.
+    pub times_a_month: Option<f64>,
+}
+
+const DAYS_PER_MONTH: f64 = 30.0;
+
+impl BucketOutcome {
+    pub(super) fn of(requests: BucketRequests, recorded: &Recorded, replayed_seconds: f64) -> Self {
+        let (clock, seconds) = recorded.pace(replayed_seconds);
+        let month = DAYS_PER_MONTH * SECONDS_PER_DAY;
+        Self { requests, clock, times_a_month: (seconds > 0.0).then(|| month / seconds) }
     }
 }
 
@@ -642,6 +671,14 @@ impl Recorded {
     pub(super) fn note(&mut self, time_ns: u64) {
         let (first, last) = self.0.unwrap_or((time_ns, time_ns));
         self.0 = Some((first.min(time_ns), last.max(time_ns)));
+    }
+
+    /// Returns the clock that the pace is measured by, and the seconds that have passed on it.
+    fn pace(&self, replayed_seconds: f64) -> (&'static str, f64) {
+        match self.seconds() {
+            Some(seconds) => ("trace", seconds),
+            None => ("replay", replayed_seconds),
+        }
     }
 
     /// Returns the span of the recorded times in seconds; `None` in a trace without times.

@@ -14,7 +14,9 @@ use floe_device::{
     Role, SECTOR_BYTES, Spec, StripeDevice, delegate_device,
 };
 
+use super::bucket::{BucketMeter, SimulatedBucket};
 use super::verify::Content;
+use super::virtual_clock::VirtualClock;
 
 #[cfg(feature = "full")]
 use floe_server::config::{ServerConfig, TierConfig};
@@ -160,6 +162,10 @@ pub struct Stage {
     pub(super) meter: Meter,
     /// True if devices store the data that is written.
     pub(super) holds_data: bool,
+    /// Requests of simulated volumes in buckets.
+    pub(super) buckets: BucketMeter,
+    /// True if there are such volumes.
+    pub(super) has_buckets: bool,
 }
 
 impl Stage {
@@ -198,7 +204,16 @@ impl Stage {
             });
         }
         let driver = below.expect("there is a tier");
-        Ok(Self { driver, tiers: configs, volumes: Vec::new(), clock, meter, holds_data: true })
+        Ok(Self {
+            driver,
+            tiers: configs,
+            volumes: Vec::new(),
+            clock,
+            meter,
+            holds_data: true,
+            buckets: BucketMeter::default(),
+            has_buckets: false,
+        })
     }
 
     /// Adds a volume on a backing device with the given initial content.
@@ -234,8 +249,9 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Creates the cache on simulated devices, which take as long as their media would. With
-    /// `holds_data` they also store data, in memory, and all volumes begin as zeros.
+    /// Creates the cache on simulated devices, which take as long as their media would, and volumes
+    /// in buckets as long as their requests. With `holds_data` they also store data, in memory, and
+    /// all volumes begin as zeros.
     ///
     /// # Errors
     /// When the cache cannot be created, a file has no medium, or the size of a volume is unknown.
@@ -246,7 +262,18 @@ impl Stage {
         let mut stage = Self::new(clock_of_stage, Pool::new(ARENA_BYTES), plan.opened(device)?)?;
         stage.holds_data = holds_data;
         for (Volume { name, spec, .. }, size) in plan.volumes.iter().zip(plan.volume_sizes()?) {
-            stage.add_volume(name, device(spec, size)?, Content::Zero);
+            // A medium that is named takes the place of the bucket.
+            let object_bytes = spec.object_bytes().filter(|_| spec.medium().is_none());
+            let device = match object_bytes {
+                Some(object_bytes) => {
+                    let content = content(spec, size, holds_data)?;
+                    let (clock, meter) = (clock.clone(), stage.buckets.clone());
+                    stage.has_buckets = true;
+                    Box::new(SimulatedBucket::new(clock, meter, size, object_bytes, content))
+                }
+                None => device(spec, size)?,
+            };
+            stage.add_volume(name, device, Content::Zero);
         }
         Ok(stage)
     }
@@ -264,9 +291,7 @@ pub(crate) fn simulated(
     }
     let one = |size: u64, seed: u64| {
         let model = spec.medium().map(|medium| Model::new(medium.clone(), seed));
-        let memory = |source| StageError::Memory { spec: spec.to_string(), size, source };
-        let content =
-            holds_data.then(|| MemoryDevice::try_new(size).map_err(memory)).transpose()?;
+        let content = content(spec, size, holds_data)?;
         Ok(SimulatedDevice::new(clock.clone(), size, model, content))
     };
     let Some(chunk) = spec.chunk_bytes() else { return Ok(Box::new(one(size, MEDIUM_SEED)?)) };
@@ -277,34 +302,10 @@ pub(crate) fn simulated(
     Ok(Box::new(stripe.cut_to(size / SECTOR_BYTES * SECTOR_BYTES)))
 }
 
-/// A clock that advances only when it is set.
-#[derive(Debug, Clone)]
-pub struct VirtualClock {
-    epoch: Instant,
-    passed_ns: Rc<Cell<u64>>,
-}
-
-impl Default for VirtualClock {
-    fn default() -> Self {
-        Self { epoch: Instant::now(), passed_ns: Rc::default() }
-    }
-}
-
-impl VirtualClock {
-    /// Returns the nanoseconds since the clock was created.
-    pub fn passed_ns(&self) -> u64 {
-        self.passed_ns.get()
-    }
-
-    /// Returns the instant `passed_ns` nanoseconds after the clock was created.
-    pub fn at(&self, passed_ns: u64) -> Instant {
-        self.epoch + Duration::from_nanos(passed_ns)
-    }
-
-    fn set(&self, moment: Instant) {
-        let passed = moment.saturating_duration_since(self.epoch).as_nanos() as u64;
-        self.passed_ns.set(self.passed_ns.get().max(passed));
-    }
+/// Returns the memory for a simulated device's data, if it holds data.
+fn content(spec: &Spec, size: u64, holds_data: bool) -> Result<Option<MemoryDevice>, StageError> {
+    let refused = |source| StageError::Memory { spec: spec.to_string(), size, source };
+    holds_data.then(|| MemoryDevice::try_new(size).map_err(refused)).transpose()
 }
 
 /// The clock of a replay.

@@ -1,6 +1,8 @@
 //! Advice never goes beyond the trace that it is given.
 
-use floe_lab::advise::{Advice, AdviseError, Goal, Question, Workload, advise};
+use floe_lab::advise::{
+    Advice, AdviseError, Backing, BucketPrices, Goal, Question, Trial, Workload, advise,
+};
 use floe_lab::report::{advice_report, html};
 use floe_trace::{Op, Request};
 
@@ -8,7 +10,7 @@ fn question() -> Question {
     Question {
         trace: "trace".into(),
         goal: Goal::Mean,
-        backing: "hdd".into(),
+        backing: Backing::Medium("hdd".into()),
         cache: "nvme".into(),
         cache_bytes: None,
         in_flight: 1,
@@ -19,8 +21,12 @@ fn question() -> Question {
 }
 
 fn ask(requests: &[Request]) -> Result<Advice, AdviseError> {
+    ask_of(&question(), requests)
+}
+
+fn ask_of(question: &Question, requests: &[Request]) -> Result<Advice, AdviseError> {
     let workload = Workload::read(requests.iter().copied().map(Ok)).expect("the trace is sound");
-    advise(&question(), &workload, &|_, _| true)
+    advise(question, &workload, &|_, _| true)
 }
 
 fn request(op: Op, key: u64, bytes: u64, time_ns: u64) -> Request {
@@ -70,4 +76,41 @@ fn doubtful_advice_says_so() {
     let toml = sound.verdict.toml.expect("a cache pays");
     let text = toml.trim_end().replace('"', "&quot;");
     assert!(page.contains(&format!("<pre><code>{text}\n</code></pre>")), "{page}");
+}
+
+#[test]
+fn a_bucket_has_the_cost_of_its_requests() {
+    let prices = BucketPrices { sent_gigabyte: 0.09, ..BucketPrices::default() };
+    let question = |object_bytes| Question {
+        backing: Backing::Bucket { object_bytes, prices },
+        writes: vec!["through".into(), "back".into()],
+        ..question()
+    };
+    // Writes of 4 KiB to 8 MiB, a second apart, twice.
+    let write = |at: u64| request(Op::Write, at % 2048 * 4096, 4096, at * 1_000_000_000);
+    let writes: Vec<Request> = (0..4096).map(write).collect();
+    let found = ask_of(&question(None), &writes).expect("advice");
+    let counted = 3277; // 80 %
+    let bare = found.bare.result.bucket.as_ref().expect("it is a bucket");
+    assert_eq!((bare.requests.puts, bare.clock), (counted, "trace"));
+    assert_eq!(bare.requests.put_bytes, counted << 20);
+    let cost = |trial: &Trial| {
+        trial.bucket.expect("it is a bucket").dollars_per_month.expect("the trace has times")
+    };
+    // A put a second: 2,592,000 in 30 days, at 5 dollars a million, and few reads.
+    assert!((cost(&found.bare) / 12.96 - 1.0).abs() < 0.05, "{:?}", found.bare.bucket);
+    assert_eq!(found.best.candidate.write, "back");
+    assert!(cost(&found.best) < cost(&found.bare) / 4.0, "{:?}", found.best.bucket);
+    let toml = found.verdict.toml.as_ref().expect("a cache pays");
+    assert!(toml.contains("backing = \"s3://BUCKET/VOLUME\""), "{toml}");
+    assert!(found.verdict.text.contains(" a month instead of $1"), "{}", found.verdict.text);
+
+    // Reads without times: the price is that of the trace's requests.
+    let found = ask_of(&question(Some(256 << 10)), &reads(1024, 0)).expect("advice");
+    let bare = found.bare.bucket.expect("it is a bucket");
+    assert_eq!(bare.dollars_per_month, None);
+    let wanted = 0.40 + 4096.0 * 1e6 / 1e9 * 0.09;
+    assert!((bare.dollars_per_million_requests / wanted - 1.0).abs() < 1e-6, "{bare:?}");
+    let toml = found.verdict.toml.expect("a cache pays");
+    assert!(toml.contains("s3://BUCKET/VOLUME,object=256KiB"), "{toml}");
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use crate::common::{floe, text};
-use floe_testkit::{is_installed, run};
+use floe_testkit::{BucketServer, certificates, is_installed, run};
 use tempfile::TempDir;
 
 const VOLUME_BYTES: u64 = 96 << 20;
@@ -86,6 +86,15 @@ impl Guest {
         assert!(status.success(), "{script} in the guest: {status}\n{said}");
     }
 
+    /// Checks that a volume holds all that `ublk.sh` left, as it does once the cache is flushed.
+    #[track_caller]
+    fn left_all_on(&self, volume: &Path) {
+        run("/sbin/e2fsck", &["-fn", text(volume)]);
+        let file = self.path("random1");
+        run("/sbin/debugfs", &["-R", &format!("dump /random1 {}", text(&file)), text(volume)]);
+        run(text(&self.path("exercise")), &["check", text(&file), "1"]);
+    }
+
     /// Runs one of the scripts. Returns how it ended and what it and the kernel said.
     fn run(&self, seconds: u64, script: &str, variables: &str) -> (ExitStatus, String) {
         let read = |name: &str| std::fs::read_to_string(scripts().join(name)).expect("a script");
@@ -115,12 +124,34 @@ fn a_volume_is_a_disk_of_the_machine_that_serves_it() {
     }
     let guest = Guest::new(VOLUME_BYTES, &[]);
     guest.runs("ublk.sh", "");
-    // The volume holds it all once the cache is flushed.
-    let volume = &guest.disks[0];
-    run("/sbin/e2fsck", &["-fn", text(volume)]);
-    let file = guest.path("random1");
-    run("/sbin/debugfs", &["-R", &format!("dump /random1 {}", text(&file)), text(volume)]);
-    run(text(&guest.path("exercise")), &["check", text(&file), "1"]);
+    guest.left_all_on(&guest.disks[0]);
+}
+
+#[test]
+fn a_volume_in_a_bucket_is_a_disk_of_the_machine_that_serves_it() {
+    if !guests_run() {
+        return;
+    }
+    let guest = Guest::new(VOLUME_BYTES, &[]);
+    let Some(store) = BucketServer::start(&guest.path("store")) else { return };
+    // The guest has this machine's loopback under another address.
+    let spec = store.spec("vm").replace("127.0.0.1", "10.0.2.2");
+    // The client of the store wants certificates of authorities, which the guest has none of.
+    let certificates = certificates();
+    let authority = std::fs::read_to_string(certificates.path().join("ca-cert.pem"));
+    let authority = authority.expect("a certificate");
+    let mut variables = format!(
+        "BACKING='{spec},size=96MiB,object=256KiB'\n\
+         cat >/tmp/ca.pem <<'END'\n{authority}\nEND\nexport SSL_CERT_FILE=/tmp/ca.pem\n"
+    );
+    for (name, value) in store.environment() {
+        variables += &format!("export {name}={value}\n");
+    }
+    guest.runs("ublk.sh", &variables);
+    let volume = guest.path("volume.img");
+    let content = store.content("vm", 256 << 10, VOLUME_BYTES as usize);
+    std::fs::write(&volume, content).expect("an image");
+    guest.left_all_on(&volume);
 }
 
 #[test]
