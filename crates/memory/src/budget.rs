@@ -540,8 +540,8 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// Number of slots that a shard begins with, unless its limit is lower. It starts small because the
-/// cache may never be filled.
+/// Largest number of slots that a shard begins with. It starts small because the cache may never be
+/// filled.
 const SLOTS_FIRST: usize = 16;
 /// Largest capacity, in entries, that is reported to policy and admission at once; their memory of
 /// keys depends on it. The capacity of a larger cache is reported as it fills.
@@ -569,9 +569,14 @@ impl Shape {
         self.slots.map(|slots| slots + 2 * self.batch)
     }
 
-    /// Returns the number of slots that the shard reserves at first.
+    /// Returns the number of slots that the shard reserves at first. Doubled, it becomes the limit
+    /// or a little more, so that the last step to the limit is a long one and reserves no more: the
+    /// policy was told to [expect](floe_policy::Eviction::expect) no more.
     pub(super) fn slots_first(&self) -> usize {
-        self.slots.map_or(SLOTS_FIRST, |slots| slots.clamp(1, SLOTS_FIRST))
+        self.slots.map_or(SLOTS_FIRST, |slots| {
+            let slots = slots.max(1);
+            slots.div_ceil(slots.div_ceil(SLOTS_FIRST).next_power_of_two())
+        })
     }
 
     /// Returns the number of entries that is first reported to policy and admission.

@@ -211,8 +211,8 @@ pub trait Eviction {
     fn reserve(&mut self, slots: usize);
 
     /// Sets the largest number of slots that will ever be reserved, before the first insertion. A
-    /// policy that sizes its ghost lists by the reserved slots then sizes them at once, and later
-    /// calls of [`reserve`](Self::reserve) make it forget nothing.
+    /// policy that sizes something else by the reserved slots, such as a time, then does so at
+    /// once.
     fn expect(&mut self, _slots: usize) {}
 
     /// Allocates marks for entries at places `0..places` in memory, after slots were reserved.

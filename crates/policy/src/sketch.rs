@@ -27,12 +27,18 @@ pub(crate) struct Sketch {
 }
 
 impl Sketch {
-    /// Allocates for a cache of `entries`. If the table has to grow, it forgets all counts.
+    /// Allocates for a cache of `entries`. If the table has to grow, the counts of most keys move
+    /// along; of all keys, where it grows to a multiple.
     pub(crate) fn reserve(&mut self, entries: usize) {
-        let lines = entries.div_ceil(LINE);
-        if lines > self.lines.len() {
-            self.lines = vec![[0; LINE]; lines];
-            self.aged = 0;
+        let (lines, before) = (entries.div_ceil(LINE), self.lines.len());
+        if lines > before {
+            // Lines are in the order of the keys' hashes, so the keys of a new line had one old
+            // line or two that are neighbours. The one that had most of them is copied. The larger
+            // counts of both would pile up where a table grows in many small steps.
+            let (now, then) = (lines as u64, before as u64);
+            let line = |at: u64| self.lines.get(((2 * at + 1) * then / (2 * now)) as usize);
+            self.lines = (0..now).map(|at| line(at).copied().unwrap_or_default()).collect();
+            self.aged = (self.aged as u64 * now / then.max(1)) as usize;
         }
     }
 
@@ -147,6 +153,28 @@ mod tests {
         sketch.lines.fill([u64::MAX; LINE]);
         (0..64 * 5).for_each(|_| sketch.add(7));
         assert!(sketch.lines.iter().flatten().all(|&word| word != u64::MAX));
+    }
+
+    #[test]
+    fn a_sketch_that_grows_keeps_most_of_what_it_knows() {
+        for (before, after, lost_max) in [(64, 128, 0.0), (64, 320, 0.0), (800, 1000, 0.4)] {
+            let mut sketch = Sketch::default();
+            sketch.reserve(before);
+            for key in 0..before as u32 {
+                (0..1 + key % 4).for_each(|_| sketch.add(key));
+            }
+            let known = |sketch: &Sketch| -> Vec<u64> {
+                (0..before as u32).map(|key| sketch.estimate(key)).collect()
+            };
+            let then = known(&sketch);
+            sketch.reserve(after);
+            let now = known(&sketch);
+            let lost = then.iter().zip(&now).filter(|(then, now)| now < then).count();
+            let most = lost_max * before as f64;
+            assert!(lost as f64 <= most, "{lost} of {before} keys, {before} to {after}");
+            let sum = |counts: &[u64]| counts.iter().sum::<u64>();
+            assert!(sum(&then) > before as u64 && sum(&now) <= sum(&then), "{now:?}");
+        }
     }
 
     #[test]

@@ -36,6 +36,8 @@ struct Size {
 const LONG: Size = Size { requests: 160_000, capacity: 320 };
 /// Outgrows the first index of a shard, which has room for 1024 keys.
 const WIDE: Size = Size { requests: 40_000, capacity: 2000 };
+/// A little more than a power of two, at which the slots of a shard do not simply double.
+const UNEVEN: Size = Size { requests: 40_000, capacity: 1100 };
 /// Long enough that the moments at which windows end do not show in a ratio.
 const STEADY: Size = Size { requests: 500_000, capacity: 2000 };
 
@@ -153,7 +155,7 @@ fn for_each_policy(check: impl Fn(&'static str) + Sync) {
 
 #[test]
 fn a_cache_of_one_shard_hits_as_simulated_key_by_key() {
-    for size in [LONG, WIDE] {
+    for size in [LONG, WIDE, UNEVEN] {
         let Size { requests, capacity } = size;
         let stream = stream(size);
         for_each_policy(|name| {

@@ -452,8 +452,22 @@ mod tests {
     }
 
     #[test]
+    fn slots_double_to_exactly_the_limit_that_was_set_at_first() {
+        for limit in [1, 16, 17, 31, 33, 320, 1100, 20_000, 131_073] {
+            let mut slots = slots(limit);
+            assert!(slots.reserved() <= 16, "{limit}");
+            while slots.reserved() < limit {
+                let before = slots.reserved();
+                slots.set_reserved(slots.reserved_next());
+                assert!(slots.reserved() * 4 >= before * 5, "{limit}: {before}");
+            }
+            assert_eq!(slots.reserved(), limit);
+        }
+    }
+
+    #[test]
     fn slots_double_up_to_the_limit_and_grow_by_a_quarter_beyond() {
-        let mut slots = slots(100);
+        let mut slots = slots(128);
         assert_eq!(slots.reserved(), 16);
         for (limit, expected) in [(56, 32), (56, 56), (57, 70), (usize::MAX, 140)] {
             slots.set_limit(Some(limit).filter(|&limit| limit < usize::MAX));
