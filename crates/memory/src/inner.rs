@@ -665,6 +665,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 sum.admitted += offered - bypassed;
                 sum.bypassed += bypassed;
             }
+            if let Some(part) = owner.order.adaptation() {
+                stats.adaptation.get_or_insert_default().add(&part);
+            }
             stats.entries += owner.room.held().entries as u64;
             stats.weight += owner.room.held().weight as u64;
             stats.frozen += owner.frozen.count() as u64;

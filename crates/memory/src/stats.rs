@@ -2,6 +2,7 @@
 
 use crate::sync::AtomicU64;
 use floe_freeze::FreezeStats;
+use floe_policy::Adaptation;
 
 /// Counts of a shard, changed under the shard's lock. Rare events are counted in a separate box.
 #[derive(Debug, Default)]
@@ -124,6 +125,9 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// Name of the eviction policy.
     pub policy: &'static str,
+    /// The settings that the policy chooses from, such as those of
+    /// [`Auto`](floe_policy::Auto), with its estimates; `None` if its settings do not change.
+    pub adaptation: Option<Adaptation>,
     /// Counts of the admission; `None` without an [`admission`](crate::Builder::admission).
     pub admission: Option<AdmissionStats>,
     /// State and counts of freezing; `None` without [`freezing`](crate::Builder::freezing).

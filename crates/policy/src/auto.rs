@@ -31,7 +31,7 @@ pub(crate) use self::marks::AutoMarks;
 use self::sample::Sample;
 use crate::ghosts::Tag;
 use crate::quick_demotion::QuickDemotion;
-use crate::{Access, Cursor, Eviction, Parameters, Policy, PolicyInfo, Slot};
+use crate::{Access, Adaptation, Cursor, Eviction, Parameters, Policy, PolicyInfo, Slot};
 
 /// Maximum number of entries that one eviction moves out of a small queue that has become too
 /// large.
@@ -196,6 +196,10 @@ impl Eviction for Auto {
 
     fn thaw_some(&mut self, most: usize) -> bool {
         self.order.thaw_some(most)
+    }
+
+    fn adaptation(&self) -> Option<Adaptation> {
+        Some(self.leader.adaptation())
     }
 
     fn memory_bytes(&self) -> usize {

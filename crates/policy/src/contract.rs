@@ -10,6 +10,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
+use crate::Adaptation;
+
 /// The place of an entry in its owner's arrays: a small number, dense from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
@@ -340,6 +342,12 @@ pub trait Eviction {
     /// [`Streams::ahead`](crate::streams::Streams::ahead) and inserts them with [`Access::ahead`]
     /// set.
     fn fetches_ahead(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns the settings that this order chooses from and its estimates for them; `None` from
+    /// orders whose settings do not change.
+    fn adaptation(&self) -> Option<Adaptation> {
         None
     }
 

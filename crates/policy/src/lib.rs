@@ -36,6 +36,7 @@ pub mod streams;
 pub mod trial;
 
 // The parts of policies.
+mod adaptation;
 mod contract;
 #[cfg(not(feature = "count-operations"))]
 mod count;
@@ -78,6 +79,7 @@ mod slru;
 mod two_q;
 mod w_tinylfu;
 
+pub use adaptation::{Adaptation, Setting};
 #[doc(hidden)]
 pub use contract::Plain;
 pub use contract::{

@@ -12,7 +12,7 @@
 //! Invariants: a slot is in one pool, or in the policy's order, or in neither. A pool is not larger
 //! than its share of the capacity.
 
-use crate::{Access, Cursor, Eviction, Lists, PolicyInfo, Priority, Replacement, Slot};
+use crate::{Access, Adaptation, Cursor, Eviction, Lists, PolicyInfo, Priority, Replacement, Slot};
 
 const HIGH: usize = 0;
 const LOW: usize = 1;
@@ -305,6 +305,10 @@ impl<P: Eviction> Eviction for PriorityPools<P> {
 
     fn fetches_ahead(&self) -> Option<u64> {
         self.order.fetches_ahead()
+    }
+
+    fn adaptation(&self) -> Option<Adaptation> {
+        self.order.adaptation()
     }
 
     fn memory_bytes(&self) -> usize {

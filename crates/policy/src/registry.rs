@@ -13,8 +13,9 @@ use std::str::FromStr;
 use crate::auto::AutoMarks;
 use crate::lhd::AgedHits;
 use crate::{
-    Access, AlwaysPromote, Coins, Counters, Cursor, Eviction, HitKind, LastUses, Marks, NoMarks,
-    Parameter, Parameters, Plain, Policy, PolicyInfo, Replacement, Slot, Stamps, Touch, TryPromote,
+    Access, Adaptation, AlwaysPromote, Coins, Counters, Cursor, Eviction, HitKind, LastUses, Marks,
+    NoMarks, Parameter, Parameters, Plain, Policy, PolicyInfo, Replacement, Slot, Stamps, Touch,
+    TryPromote,
 };
 
 /// A policy in the registry.
@@ -548,6 +549,7 @@ impl Eviction for AnyPolicy {
         fn thaw(&mut self);
         fn thaw_some(&mut self, most: usize) -> bool;
         fn fetches_ahead(&self) -> Option<u64>;
+        fn adaptation(&self) -> Option<Adaptation>;
     }
 
     fn memory_bytes(&self) -> usize {

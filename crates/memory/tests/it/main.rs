@@ -6,6 +6,7 @@ mod common;
 #[path = "../history/mod.rs"]
 mod history;
 
+mod adaptation;
 mod adaptive;
 mod admission;
 mod bounded;

@@ -4,7 +4,8 @@
 //! that changes. Another expert takes over when its lead exceeds what a change costs. All experts
 //! serve the same requests, so the noise of the sums is common to them and decides little.
 
-use super::expert::EXPERTS;
+use super::expert::{EXPERTS, Expert};
+use crate::{Adaptation, Setting};
 
 /// Number of sampled requests after which a miss counts 1/e, in multiples of the sampled entries.
 const HORIZON: f64 = 100.0;
@@ -22,13 +23,17 @@ pub(crate) struct Leader {
     leader: usize,
     /// Misses of each expert, in units of which a request now counts `unit`.
     misses: [f64; EXPERTS.len()],
+    /// Requests, in the same units.
+    requests: f64,
     /// Weight of a request now.
     unit: f64,
+    /// Number of changes of the leader.
+    switches: u64,
 }
 
 impl Default for Leader {
     fn default() -> Self {
-        Self { leader: 0, misses: [0.0; EXPERTS.len()], unit: 1.0 }
+        Self { leader: 0, misses: [0.0; EXPERTS.len()], requests: 0.0, unit: 1.0, switches: 0 }
     }
 }
 
@@ -40,8 +45,10 @@ impl Leader {
         self.unit *= 1.0 + 1.0 / (HORIZON * entries);
         if self.unit > UNIT_MAX {
             self.misses.iter_mut().for_each(|misses| *misses /= self.unit);
+            self.requests /= self.unit;
             self.unit = 1.0;
         }
+        self.requests += self.unit;
         for (expert, misses) in self.misses.iter_mut().enumerate() {
             *misses += self.unit * f64::from(missed >> expert & 1);
         }
@@ -52,7 +59,24 @@ impl Leader {
             return None;
         }
         self.leader = best;
+        self.switches += 1;
         Some(best)
+    }
+
+    /// Reports the estimates for all experts.
+    pub(crate) fn adaptation(&self) -> Adaptation {
+        let share = |misses: f64| if self.requests > 0.0 { misses / self.requests } else { 0.0 };
+        let setting = |(at, expert): (usize, &Expert)| Setting {
+            name: expert.name.into(),
+            miss_ratio: share(self.misses[at]),
+            orders: u64::from(at == self.leader),
+        };
+        Adaptation {
+            settings: EXPERTS.iter().enumerate().map(setting).collect(),
+            sampled_requests: self.requests / self.unit,
+            switches: self.switches,
+            undone: 0,
+        }
     }
 }
 
