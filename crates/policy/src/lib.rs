@@ -70,6 +70,7 @@ mod lhd;
 mod lirs;
 mod lru;
 mod lru_k;
+mod mq;
 mod quick_demotion;
 mod s3_fifo;
 mod sampled;

@@ -67,6 +67,7 @@ macro_rules! with_policies {
             car::Car,
             w_tinylfu::WTinyLfu,
             lru_k::LruK,
+            mq::Mq,
             sampled::Sampled,
             hyperbolic::Hyperbolic,
             lfru::Lfru,

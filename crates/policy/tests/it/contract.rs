@@ -274,7 +274,7 @@ impl Check for SaysWhoLeaves {
 }
 
 /// Policies that name a victim before it leaves.
-const SAY_WHO_LEAVES: [&str; 15] = [
+const SAY_WHO_LEAVES: [&str; 16] = [
     "fifo",
     "lru",
     "relaxed-lru",
@@ -290,6 +290,7 @@ const SAY_WHO_LEAVES: [&str; 15] = [
     "clock2q-plus",
     "car",
     "auto",
+    "mq",
 ];
 
 #[test]

@@ -1,4 +1,4 @@
-//! CAR, Clock2Q+ and LFRU with its sweep against models of themselves, as those in
+//! CAR, Clock2Q+, MQ and LFRU with its sweep against models of themselves, as those in
 //! [`models`](crate::models).
 
 use std::collections::VecDeque;
@@ -192,12 +192,78 @@ impl Model for LfruModel {
     }
 }
 
+/// Figure 5 of the paper: queues coldest first, of keys with their uses and expiries.
+struct MqModel {
+    size: usize,
+    lifetime: u64,
+    ghosts_most: usize,
+    now: u64,
+    queues: Vec<VecDeque<(Key, u64, u64)>>,
+    ghosts: VecDeque<(Key, u64)>,
+}
+
+impl MqModel {
+    fn put(&mut self, key: Key, uses: u64) {
+        let queue = (0..self.queues.len()).rev().find(|&queue| uses >= 1 << queue);
+        let queue = queue.expect("a key was used at least once");
+        self.queues[queue].push_back((key, uses, self.now + self.lifetime));
+        self.now += 1;
+        for queue in 1..self.queues.len() {
+            let coldest = self.queues[queue].front().copied();
+            if let Some((key, uses, expiry)) = coldest
+                && expiry < self.now
+            {
+                self.queues[queue].pop_front();
+                self.queues[queue - 1].push_back((key, uses, self.now + self.lifetime));
+            }
+        }
+    }
+}
+
+impl Model for MqModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        let held = self.queues.iter_mut().find_map(|queue| {
+            let at = queue.iter().position(|entry| entry.0 == key)?;
+            queue.remove(at)
+        });
+        if let Some((_, uses, _)) = held {
+            self.put(key, uses + 1);
+            return true;
+        }
+        if self.queues.iter().map(VecDeque::len).sum::<usize>() == self.size {
+            let lowest = self.queues.iter_mut().find(|queue| !queue.is_empty());
+            let (left, uses, _) = lowest.and_then(VecDeque::pop_front).expect("the cache is full");
+            self.ghosts.push_back((left, uses));
+            if self.ghosts.len() > self.ghosts_most {
+                self.ghosts.pop_front();
+            }
+        }
+        let known = self.ghosts.iter().position(|ghost| ghost.0 == key);
+        let uses = known.and_then(|at| self.ghosts.remove(at)).map_or(0, |ghost| ghost.1);
+        self.put(key, uses + 1);
+        false
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn car_is_figure_2_of_its_paper(keys in keys(), size in 1..16usize) {
         agrees("car", size, &keys, CarModel { c: size, ..CarModel::default() });
+    }
+
+    #[test]
+    fn mq_is_figure_5_of_its_paper(keys in keys(), size in 1..16usize, queues in 1..=4usize) {
+        let model = MqModel {
+            size,
+            lifetime: size as u64 / 2,
+            ghosts_most: size,
+            now: 0,
+            queues: vec![VecDeque::new(); queues],
+            ghosts: VecDeque::new(),
+        };
+        agrees(&format!("mq:queues={queues}:lifetime=0.5:out=1"), size, &keys, model);
     }
 
     #[test]
