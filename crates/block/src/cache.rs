@@ -342,7 +342,7 @@ impl BlockCache {
     }
 
     /// Handles the shards' events and begins the commits they want, until no events are left.
-    pub(crate) fn handle_events(&mut self, orders: &mut Vec<Order>) {
+    fn handle_events(&mut self, orders: &mut Vec<Order>) {
         loop {
             self.hear_shards(orders);
             if self.commits.is_bypassed() {

@@ -90,7 +90,6 @@ impl Driver {
             self.advance_below();
             self.backings.poll(|op, result| self.tier.ended_below(op, result));
             self.tier.hear_journal();
-            self.tier.clean_in_turn();
             if self.tier.orders.is_empty() {
                 break;
             }
@@ -145,10 +144,7 @@ impl Driver {
     pub fn next_due(&self) -> Option<Instant> {
         let due = |tier: &Tier| {
             let late = tier.exchange().and_then(Exchange::next_due);
-            [tier.device.next_due(), late, tier.cleaning.as_ref().and_then(|cleaning| cleaning.due)]
-                .into_iter()
-                .flatten()
-                .min()
+            tier.device.next_due().into_iter().chain(late).min()
         };
         self.tiers().filter_map(due).chain(self.lowest().backings.next_due()).min()
     }

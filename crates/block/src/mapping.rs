@@ -3,7 +3,7 @@
 //!
 //! Each component owns its fields alone. None does I/O or knows of tasks; the shard calls them.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use self::directory::{Block, Blocks, Directory, missing_intervals};
 use crate::config::Config;
@@ -172,31 +172,13 @@ pub(crate) const CLEANED_AT_ONCE: usize = 32;
 const AHEAD_AT_ONCE: usize = 32;
 const AHEAD_SHARE: usize = 8;
 
-/// Maximum number of wanted blocks.
-const MOST_WANTED: usize = 64;
-
-/// Weight of a search for a clean victim in the scarcity.
-const WEIGHT: f64 = 0.125;
-
-/// The limit of a shard's dirty sectors, and the blocks that are to be cleaned to make room.
-///
-/// Cleaning is *paced* once the tier knows how long the backing devices take
-/// ([`Dirt::give_turns`]). A new block then never has victims cleaned in its stead: it replaces
-/// clean blocks. The dirty victims that it passed over are *wanted*, and the pacer has these
-/// cleaned before all others. The fewer clean victims there are, the more urgent that is
-/// ([`Dirt::scarcity`]). Without any, new data is not cached.
+/// The limit of a shard's dirty sectors, and the count of blocks being cleaned ahead.
 #[derive(Debug, Default)]
 pub(crate) struct Dirt {
     /// Maximum number of sectors that may be dirty on the cache device; `None` without a limit.
     most: Option<u64>,
     /// Blocks that are being cleaned ahead.
     ahead: usize,
-    /// Blocks that rounds may begin to clean now; `None` where nothing paces them.
-    turns: Option<usize>,
-    /// First sectors of the dirty victims that the last search passed over, the coldest first.
-    wanted: VecDeque<Place>,
-    /// Mean share of the victims tried in a search for a clean one; 1 if none was found.
-    scarcity: f64,
 }
 
 impl Dirt {
@@ -219,38 +201,15 @@ impl Dirt {
     }
 
     /// Returns the number of blocks that all rounds together may clean at once, with this many
-    /// dirty sectors, where nothing paces them. `yields` says that clients wait for a backing
-    /// device.
+    /// dirty sectors. `yields` says that clients wait for a backing device.
     #[inline]
     pub(crate) fn cleaned_at_once(&self, dirty: u64, yields: bool) -> usize {
-        if !yields || self.most.is_none() {
-            return CLEANED_AT_ONCE;
-        }
-        ((self.urgency(dirty) * CLEANED_AT_ONCE as f64) as usize).clamp(1, CLEANED_AT_ONCE)
-    }
-
-    /// Returns how close this many dirty sectors are to the limit: 0 up to half of it, 1 at it.
-    pub(crate) fn urgency(&self, dirty: u64) -> f64 {
-        let Some(most) = self.most else { return 0.0 };
-        let (half, beyond) = (most.div_ceil(2), dirty.saturating_sub(most / 2));
-        (beyond as f64 / half.max(1) as f64).min(1.0)
-    }
-
-    /// Sets the number of blocks that rounds may begin to clean; from then on cleaning is paced.
-    pub(crate) fn give_turns(&mut self, turns: usize) {
-        self.turns = Some(turns);
-    }
-
-    /// Returns the number of blocks that rounds may begin to clean; `None` where nothing paces
-    /// them.
-    #[inline]
-    pub(crate) fn turns(&self) -> Option<usize> {
-        self.turns
-    }
-
-    /// Counts a block that a round begins to clean.
-    pub(crate) fn take_turn(&mut self) {
-        self.turns = self.turns.map(|turns| turns.saturating_sub(1));
+        let (Some(most), true) = (self.most, yields) else { return CLEANED_AT_ONCE };
+        let beyond_half = dirty.saturating_sub(most / 2);
+        let share = (beyond_half * CLEANED_AT_ONCE as u64)
+            .checked_div(most.div_ceil(2))
+            .unwrap_or(u64::MAX);
+        share.clamp(1, CLEANED_AT_ONCE as u64) as usize
     }
 
     /// Registers `blocks` of `all` blocks to be cleaned ahead; returns false when those would be
@@ -264,44 +223,6 @@ impl Dirt {
     /// Counts the end of a block's cleaning ahead, successful or not.
     pub(crate) fn cleaned_ahead(&mut self) {
         self.ahead -= 1;
-    }
-
-    /// Returns the number of blocks that are being cleaned ahead.
-    #[inline]
-    pub(crate) fn ahead(&self) -> usize {
-        self.ahead
-    }
-
-    /// Records a search for a clean victim, and the dirty ones that it passed over. `tried` is
-    /// their share of all that a search may try; `None` if no clean victim was found.
-    pub(crate) fn want(&mut self, tried: Option<f64>, passed: impl Iterator<Item = Place>) {
-        self.scarcity = tried.map_or(1.0, |tried| self.scarcity + WEIGHT * (tried - self.scarcity));
-        let mut passed = passed.take(MOST_WANTED).peekable();
-        if passed.peek().is_some() {
-            self.wanted.clear();
-            self.wanted.extend(passed);
-        }
-    }
-
-    /// Returns whether some wanted block is still to be cleaned.
-    #[inline]
-    pub(crate) fn has_wanted(&self) -> bool {
-        !self.wanted.is_empty()
-    }
-
-    /// Returns the next wanted block, by its volume and first sector.
-    pub(crate) fn next_wanted(&mut self) -> Option<Place> {
-        self.wanted.pop_front()
-    }
-
-    /// Counts a wanted block that begins to be cleaned.
-    pub(crate) fn begin_wanted(&mut self) {
-        self.ahead += 1;
-    }
-
-    /// Returns how scarce clean victims are, from 0 to 1.
-    pub(crate) fn scarcity(&self) -> f64 {
-        if self.ahead > 0 || self.has_wanted() { self.scarcity } else { 0.0 }
     }
 }
 
@@ -479,10 +400,6 @@ mod dirt_tests {
         assert_eq!(dirt.cleaned_at_once(60, false), CLEANED_AT_ONCE, "no client waits");
         let widths = [0, 50, 75, 100, 1000].map(|dirty| dirt.cleaned_at_once(dirty, true));
         assert_eq!(widths, [1, 1, CLEANED_AT_ONCE / 2, CLEANED_AT_ONCE, CLEANED_AT_ONCE]);
-        assert_eq!(
-            [0, 50, 75, 100, 1000].map(|dirty| dirt.urgency(dirty)),
-            [0.0, 0.0, 0.5, 1.0, 1.0]
-        );
     }
 
     #[test]
@@ -492,22 +409,6 @@ mod dirt_tests {
         dirt.cleaned_ahead();
         assert!(dirt.clean_ahead(1, 16) && !dirt.clean_ahead(1, 23));
         assert!(dirt.clean_ahead(30, 1 << 20) && !dirt.clean_ahead(1, 1 << 20));
-    }
-
-    #[test]
-    fn victims_are_scarce_while_searches_pass_over_dirty_ones() {
-        let mut dirt = Dirt::default();
-        let place = |sector| Place::new(VolumeId(0), sector);
-        dirt.want(Some(0.0), std::iter::empty());
-        assert!(!dirt.has_wanted() && dirt.scarcity() == 0.0);
-        dirt.want(Some(0.5), [place(8), place(0)].into_iter());
-        assert!(dirt.has_wanted() && dirt.scarcity() == 0.5 * WEIGHT);
-        dirt.want(None, std::iter::empty());
-        assert_eq!(dirt.scarcity(), 1.0, "there is none");
-        assert_eq!((dirt.next_wanted(), dirt.next_wanted()), (Some(place(8)), Some(place(0))));
-        assert_eq!(dirt.scarcity(), 0.0, "nothing is in the way any more");
-        dirt.begin_wanted();
-        assert_eq!(dirt.scarcity(), 1.0, "it is being cleaned");
     }
 }
 

@@ -38,7 +38,7 @@ use store::Storing;
 use write::Writing;
 
 mod admission;
-pub(crate) mod clean;
+mod clean;
 mod parts;
 mod read;
 mod rounds;
@@ -348,7 +348,6 @@ impl Shard {
 
     /// Starts rounds of cleaning for all dirty data that no round covers.
     pub(crate) fn clean_all(&mut self, orders: &mut Vec<Order>) {
-        self.parts.rounds.note_due();
         self.parts.begin_rounds();
         self.emit(orders, Self::run_ready);
     }
@@ -370,16 +369,12 @@ impl Shard {
         loop {
             let dirty = parts.map.directory.blocks.dirty_sectors();
             let yielding = parts.dirt.cleaned_at_once(dirty, parts.tasks.await_backing());
-            let turns = clean::turns(parts);
-            match parts.rounds.next(volume, yielding, turns) {
+            match parts.rounds.next(volume, yielding) {
                 Next::WriteBack(run) => {
                     let id = parts.tasks.begin(Work::WriteBack, volume, run);
                     Writing::of(parts, id).start_write_back();
                 }
-                Next::Clean(start) => {
-                    parts.dirt.take_turn();
-                    Cleaning::begin(parts, volume, start, Because::Round);
-                }
+                Next::Clean(start) => Cleaning::begin(parts, volume, start, Because::Round),
                 Next::Blocks => {
                     let blocks = parts.map.directory.blocks.dirty_blocks(volume);
                     let sectors =
@@ -405,18 +400,6 @@ impl Shard {
                 Next::Wait => return,
             }
         }
-    }
-
-    /// Begins to clean up to `turns` blocks: first those that stand in the way of new blocks, then
-    /// those of rounds.
-    pub(crate) fn clean_some(&mut self, turns: usize, orders: &mut Vec<Order>) {
-        self.emit(orders, |shard| {
-            let left = clean::clean_wanted(&mut shard.parts, turns);
-            shard.parts.dirt.give_turns(left);
-            shard.parts.rounds.wake();
-            shard.run_ready();
-            shard.parts.dirt.give_turns(0);
-        });
     }
 
     /// Adds the changes that describe a block to an empty log.

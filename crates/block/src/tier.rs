@@ -23,7 +23,7 @@ use crate::order::{BufferId, DeviceId, OpId, Order, Paging};
 use crate::stats::Stats;
 use crate::volumes::VolumeError;
 use buffers::Buffers;
-use timing::{Paced, Timing};
+use timing::Timing;
 
 pub use io_gate::IoGate;
 
@@ -57,8 +57,6 @@ pub struct Tier {
     /// Measurement of device times; `None` where neither the admission nor the size of fetches
     /// needs it.
     timing: Option<Timing>,
-    /// The pacer of cleaning, with its clock; `None` without a clock.
-    pub(super) cleaning: Option<Paced>,
     /// The I/O gate between this tier and the one below or the backing devices.
     pub(super) io_gate: IoGate,
     /// Requests under way that the tier below must also handle.
@@ -90,7 +88,6 @@ impl Tier {
             pages: None,
             journal: None,
             timing: None,
-            cleaning: None,
             io_gate: IoGate::default(),
             relays: Relays::default(),
             orders: Vec::new(),
@@ -126,13 +123,11 @@ impl Tier {
         self
     }
 
-    /// Sets the clock that times device operations, for an admission and for the size of fetches,
-    /// and that paces cleaning.
+    /// Sets the clock that times device operations, for an admission and for the size of fetches.
     #[must_use]
-    pub fn with_clock(mut self, clock: impl Fn() -> Instant + Clone + 'static) -> Self {
+    pub fn with_clock(mut self, clock: impl Fn() -> Instant + 'static) -> Self {
         let config = self.cache.config();
         let asked = !config.gate.admission.is_always();
-        self.cleaning = config.mode.keeps_writes().then(|| Paced::new(clock.clone()));
         self.timing = (asked || config.adapts_fetches).then(|| Timing::new(clock, asked));
         self
     }
@@ -246,12 +241,7 @@ impl Tier {
                 self.device.begin(op, offset, action);
                 None
             }
-            DeviceId::Backing(volume) => {
-                if let Some(cleaning) = &mut self.cleaning {
-                    cleaning.begin(op, self.cache.shards.is_cleaning(op));
-                }
-                Some(Downward::Operation { volume, op, offset, action })
-            }
+            DeviceId::Backing(volume) => Some(Downward::Operation { volume, op, offset, action }),
         }
     }
 
@@ -333,11 +323,6 @@ impl Tier {
     #[inline]
     pub(super) fn ended_below(&mut self, op: OpId, result: Result<(), Fault>) {
         self.io_gate.ended();
-        if let Some(cleaning) = &mut self.cleaning
-            && cleaning.end(op)
-        {
-            self.cache.shards.pace();
-        }
         timing::note_end(&mut self.timing, &mut self.cache, op.0, result.is_ok());
         self.cache.completed(op, result, &mut self.orders);
     }
@@ -350,21 +335,6 @@ impl Tier {
         }
         if journal.wants_commit() {
             self.cache.hear_journal(JournalEvent::MuchNoted, &mut self.orders);
-        }
-    }
-
-    /// Has as many dirty blocks cleaned as the pace allows now.
-    #[inline]
-    pub(super) fn clean_in_turn(&mut self) {
-        let Some(cleaning) = &mut self.cleaning else { return };
-        // A block that is clean meanwhile takes its turn without an order.
-        while self.orders.is_empty() {
-            let turns = cleaning.turns(self.cache.shards.cleaning());
-            if turns == 0 {
-                return;
-            }
-            self.cache.shards.clean_some(turns, &mut self.orders);
-            self.cache.handle_events(&mut self.orders);
         }
     }
 

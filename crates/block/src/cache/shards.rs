@@ -10,21 +10,12 @@ use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
 use crate::join::Piece;
 use crate::journal::{Change, RestoredBlock};
 use crate::order::{OpId, Order};
-use crate::shard::{Shard, clean};
-use crate::tasks::{Part, shard_of};
+use crate::shard::Shard;
+use crate::tasks::shard_of;
 use floe_policy::Slot;
 
 /// The shard number in the ids of the router's own operations.
 pub(crate) const ROUTER: u8 = u8::MAX;
-
-/// Cleaning that is under way and wanted, in one part.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct CleaningWanted {
-    /// Blocks that are being cleaned.
-    pub(crate) under_way: usize,
-    /// The urgency of the shard where it is most urgent, from 0 to 1.
-    pub(crate) urgency: f64,
-}
 
 #[derive(Debug)]
 pub(crate) struct Shards {
@@ -39,8 +30,6 @@ pub(crate) struct Shards {
     fetch_size: Option<Box<FetchSize>>,
     /// A bit for each of this part's shards that may have events to be handled.
     stirred: u128,
-    /// A bit for each of this part's shards that may have blocks to clean, as of its last events.
-    cleaning: u128,
     degraded: bool,
     /// Set when some shard may have lost sectors that were not reported yet.
     has_newly_lost: bool,
@@ -62,19 +51,9 @@ impl Shards {
             let sectors = config.cache_bytes / SECTOR_BYTES / all * shards.len() as u64;
             Box::new(FetchSize::new(&sizes, config.mode, sectors))
         });
-        let (stirred, cleaning, degraded, has_newly_lost) = (0, 0, false, false);
-        let mut part = Self {
-            part,
-            parts,
-            shards,
-            all,
-            sizes,
-            fetch_size,
-            stirred,
-            cleaning,
-            degraded,
-            has_newly_lost,
-        };
+        let (stirred, degraded, has_newly_lost) = (0, false, false);
+        let mut part =
+            Self { part, parts, shards, all, sizes, fetch_size, stirred, degraded, has_newly_lost };
         part.set_fetch_size();
         part
     }
@@ -166,63 +145,7 @@ impl Shards {
             self.stirred = 0;
             return None;
         }
-        let shard = &mut self.shards[stirred];
-        let cleans = !shard.parts.rounds.is_idle() || shard.parts.dirt.has_wanted();
-        self.cleaning = self.cleaning & !(1 << stirred) | u128::from(cleans) << stirred;
-        Some(shard)
-    }
-
-    /// Returns whether an operation of a backing device cleans a block.
-    pub(crate) fn is_cleaning(&self, op: OpId) -> bool {
-        let number = shard_of(op);
-        if number == ROUTER {
-            return false;
-        }
-        let shard = &self.shards[usize::from(number) / self.parts];
-        matches!(shard.parts.tasks.of_op(op).1, Part::Dirty(_))
-    }
-
-    /// Returns the numbers, in this part, of the shards that may have blocks to clean.
-    fn cleaning_shards(&self) -> impl Iterator<Item = usize> + use<> {
-        let mut left = self.cleaning;
-        std::iter::from_fn(move || {
-            let next = (left != 0).then(|| left.trailing_zeros() as usize)?;
-            left &= left - 1;
-            Some(next)
-        })
-    }
-
-    /// Returns how much cleaning is under way and wanted; `None` where none is wanted.
-    pub(crate) fn cleaning(&self) -> Option<CleaningWanted> {
-        if self.cleaning == 0 {
-            return None;
-        }
-        let shards = || self.cleaning_shards().map(|at| &self.shards[at]);
-        if !shards().any(|shard| clean::wants_turns(&shard.parts)) {
-            return None;
-        }
-        let under_way = self.shards.iter().map(|shard| clean::cleaned_now(&shard.parts)).sum();
-        Some(CleaningWanted {
-            under_way,
-            urgency: shards().map(|shard| clean::urgency(&shard.parts)).fold(0.0, f64::max),
-        })
-    }
-
-    /// Begins to clean up to `turns` blocks, in the shards where that is most urgent first.
-    pub(crate) fn clean_some(&mut self, turns: usize, orders: &mut Vec<Order>) {
-        for _ in 0..turns {
-            let wants = |at: &usize| clean::wants_turns(&self.shards[*at].parts);
-            let urgency = |at: &usize| clean::urgency(&self.shards[*at].parts);
-            let all = self.cleaning_shards().filter(wants);
-            let Some(at) = all.max_by(|a, b| urgency(a).total_cmp(&urgency(b))) else { return };
-            self.stirred |= 1 << at;
-            self.shards[at].clean_some(1, orders);
-        }
-    }
-
-    /// Has blocks wait for their turn to be cleaned from now on: see [`Shards::clean_some`].
-    pub(crate) fn pace(&mut self) {
-        self.shards.iter_mut().for_each(|shard| shard.parts.dirt.give_turns(0));
+        Some(&mut self.shards[stirred])
     }
 
     /// Returns whether this part is degraded.

@@ -22,7 +22,6 @@
 //! Invariants: the sectors of two blocks never overlap; every block in the order is mapped, and in
 //! a group.
 
-use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::str::FromStr;
 
@@ -57,16 +56,6 @@ pub(crate) enum Room {
     Replace(Block),
     /// Evict all blocks of this group.
     Empty(u32),
-}
-
-/// The result of a search for room without dirty victims.
-#[derive(Debug)]
-pub(crate) struct CleanRoom {
-    pub(crate) room: Option<Room>,
-    /// Dirty blocks that were passed over, the coldest first.
-    pub(crate) dirty: Vec<Block>,
-    /// Share of the candidates that were passed over because they are dirty or in use.
-    pub(crate) tried: f64,
 }
 
 /// The circumstances under which a new block is made.
@@ -143,7 +132,7 @@ impl Directory {
         if !self.is_full() {
             return None;
         }
-        self.order.coldest(None, 1, |_| false)
+        self.order.coldest(None, |_| false)
     }
 
     /// Finds room for a block of `class` that begins at a sector. Blocks for which `in_use` holds
@@ -162,7 +151,7 @@ impl Directory {
         let incoming =
             arrival(blocks.sizes(), Extent::new(volume, start, blocks.sizes().sectors(class)));
         let in_use = |block: Block| in_use(blocks.volume(block), &blocks.sectors(block));
-        match self.order.coldest(Some(&incoming), VICTIMS_TRIED, in_use) {
+        match self.order.coldest(Some(&incoming), in_use) {
             Some(block) if blocks.class(block) == class => Some(Room::Replace(block)),
             _ => {
                 let idle = |group: &u32| !self.groups.blocks_of(*group, blocks).any(in_use);
@@ -170,52 +159,6 @@ impl Directory {
                 { coldest }.find(idle).map(Room::Empty)
             }
         }
-    }
-
-    /// Finds room for a block of `class` that begins at a sector, without dirty victims: the
-    /// coldest clean block of the class, or else the coldest group without dirty blocks.
-    pub(crate) fn clean_room(
-        &mut self,
-        volume: VolumeId,
-        start: u64,
-        class: Class,
-        in_use: impl Fn(VolumeId, &Sectors) -> bool,
-    ) -> CleanRoom {
-        let blocks = &self.blocks;
-        let incoming =
-            arrival(blocks.sizes(), Extent::new(volume, start, blocks.sizes().sectors(class)));
-        let (dirty, blocked) = (RefCell::new(Vec::new()), Cell::new(0));
-        let is_blocked = |block: Block| {
-            let used = in_use(blocks.volume(block), &blocks.sectors(block));
-            if !used && blocks.is_dirty(block) {
-                dirty.borrow_mut().push(block);
-                return true;
-            }
-            used
-        };
-        let is_unfit = |block: Block| {
-            let is_blocked = is_blocked(block);
-            blocked.update(|blocked| blocked + usize::from(is_blocked));
-            is_blocked || blocks.class(block) != class
-        };
-        let found = self.order.coldest(Some(&incoming), CLEAN_TRIED, is_unfit);
-        let mut room = found.map(Room::Replace);
-        if room.is_none() {
-            let is_free = |group: &u32| {
-                let mut blocks = self.groups.blocks_of(*group, blocks);
-                let are_few = dirty.borrow().len() < VICTIMS_TRIED;
-                match are_few {
-                    true => blocks.filter(|block| is_blocked(*block)).count() == 0,
-                    false => !blocks.any(is_blocked),
-                }
-            };
-            let mut groups = self.groups.coldest_first().take(VICTIMS_TRIED).enumerate();
-            let found = groups.find(|(_, group)| is_free(group));
-            blocked.set(found.map_or(VICTIMS_TRIED, |(number, _)| number));
-            room = found.map(|(_, group)| Room::Empty(group));
-        }
-        let tried = (blocked.get() as f64 / VICTIMS_TRIED as f64).min(1.0);
-        CleanRoom { room, dirty: dirty.into_inner(), tried }
     }
 
     /// Returns the blocks that must be evicted to make this room.
@@ -590,9 +533,6 @@ mod tests {
 /// Maximum number of victims tried to find one that is not in use.
 const VICTIMS_TRIED: usize = 64;
 
-/// Maximum number of blocks tried to find a clean one of a class: most are of other classes.
-const CLEAN_TRIED: usize = 1024;
-
 /// The order of eviction of a shard's blocks: LRU or another policy.
 #[derive(Debug)]
 enum EvictionOrder {
@@ -658,16 +598,15 @@ impl EvictionOrder {
         self.insert(block, &access(block));
     }
 
-    /// Returns the next victim that is not in use, among the `most` coldest of an LRU; `incoming`
-    /// is the new block, where that is known.
+    /// Returns the next victim that is not in use; `incoming` is the new block, where that is
+    /// known.
     fn coldest(
         &mut self,
         incoming: Option<&Access>,
-        most: usize,
         in_use: impl Fn(Block) -> bool,
     ) -> Option<Block> {
         match self {
-            Self::Lru(lru) => lru.coldest_first().take(most).find(|&block| !in_use(block)),
+            Self::Lru(lru) => lru.coldest_first().take(VICTIMS_TRIED).find(|&block| !in_use(block)),
             Self::Chosen(chosen) => chosen.next(incoming, VICTIMS_TRIED, in_use),
         }
     }
@@ -791,18 +730,12 @@ mod order_tests {
     fn who_is_in_use_when_it_is_to_leave_keeps_its_turn() {
         for policy in Evict::all() {
             let mut order = order(&policy);
-            let first = order.coldest(None, VICTIMS_TRIED, |_| false).unwrap();
-            let second = order.coldest(None, VICTIMS_TRIED, |block| block == first).unwrap();
-            let third = order
-                .coldest(None, VICTIMS_TRIED, |block| block == first || block == second)
-                .unwrap();
+            let first = order.coldest(None, |_| false).unwrap();
+            let second = order.coldest(None, |block| block == first).unwrap();
+            let third = order.coldest(None, |block| block == first || block == second).unwrap();
             assert!(first != second && first != third && second != third, "{policy}");
-            assert_eq!(
-                order.coldest(None, VICTIMS_TRIED, |block| block == first),
-                Some(second),
-                "{policy}"
-            );
-            assert_eq!(order.coldest(None, VICTIMS_TRIED, |_| false), Some(first), "{policy}");
+            assert_eq!(order.coldest(None, |block| block == first), Some(second), "{policy}");
+            assert_eq!(order.coldest(None, |_| false), Some(first), "{policy}");
             assert_eq!(order.len(), BLOCKS as usize, "{policy}");
             let last = order.by_heat();
             assert_eq!(last[..3], [first, second, third], "{policy}");
@@ -813,13 +746,13 @@ mod order_tests {
     fn who_is_used_while_it_is_to_leave_stays() {
         for policy in Evict::all() {
             let mut order = order(&policy);
-            let first = order.coldest(None, VICTIMS_TRIED, |_| false).unwrap();
-            let second = order.coldest(None, VICTIMS_TRIED, |block| block == first).unwrap();
+            let first = order.coldest(None, |_| false).unwrap();
+            let second = order.coldest(None, |block| block == first).unwrap();
             order.touch(first, access);
-            assert_eq!(order.coldest(None, VICTIMS_TRIED, |_| false), Some(second), "{policy}");
+            assert_eq!(order.coldest(None, |_| false), Some(second), "{policy}");
             order.remove(second);
             let mut left = vec![second];
-            while let Some(block) = order.coldest(None, VICTIMS_TRIED, |_| false) {
+            while let Some(block) = order.coldest(None, |_| false) {
                 order.remove(block);
                 left.push(block);
             }
@@ -837,9 +770,9 @@ mod order_tests {
     fn where_all_are_in_use_nobody_leaves() {
         for policy in Evict::all() {
             let mut order = order(&policy);
-            assert_eq!(order.coldest(None, VICTIMS_TRIED, |_| true), None, "{policy}");
+            assert_eq!(order.coldest(None, |_| true), None, "{policy}");
             assert_eq!(order.len(), BLOCKS as usize, "{policy}");
-            assert!(order.coldest(None, VICTIMS_TRIED, |_| false).is_some(), "{policy}");
+            assert!(order.coldest(None, |_| false).is_some(), "{policy}");
         }
     }
 }

@@ -1,8 +1,5 @@
 //! Cleaning: writes dirty blocks to the backing device, one by one, in rounds (`rounds`), to make
 //! room, or ahead of eviction. While a block is being cleaned it can be read but not written.
-//!
-//! Where cleaning is paced, blocks wait for their turn. The pacer of the part ([`crate::tier`])
-//! gives turns to the shards by urgency.
 
 use super::parts::Parts;
 use crate::geometry::{Sectors, VolumeId};
@@ -150,51 +147,4 @@ impl<'a> Cleaning<'a> {
             false => parts.finish(id),
         }
     }
-}
-
-/// Urgency of a round that has not ended when the next one is due: dirty data becomes clean at
-/// last, however busy the volume is.
-const OVERDUE: f64 = 1.0 / 16.0;
-
-/// Returns the number of blocks that rounds may begin to clean, where cleaning is paced. It is not
-/// where the log cannot be written, as writes wait for cleaning then.
-#[inline]
-pub(super) fn turns(parts: &Parts) -> Option<usize> {
-    parts.dirt.turns().filter(|_| !parts.logging.bypass.is_bypassed())
-}
-
-/// Begins to clean up to `turns` wanted blocks; returns the number of turns that are left.
-pub(super) fn clean_wanted(parts: &mut Parts, mut turns: usize) -> usize {
-    while turns > 0
-        && let Some(place) = parts.dirt.next_wanted()
-    {
-        let (volume, start) = (place.volume(), place.sector());
-        let blocks = &parts.map.directory.blocks;
-        let is_there = |block: &Block| blocks.sectors(*block).start == start;
-        let Some(block) = blocks.find(volume, start).filter(is_there) else { continue };
-        if blocks.is_dirty(block) && !parts.tasks.in_use(volume, &blocks.sectors(block)) {
-            turns -= 1;
-            parts.dirt.begin_wanted();
-            Cleaning::begin(parts, volume, start, Because::Ahead);
-        }
-    }
-    turns
-}
-
-/// Returns whether blocks wait for their turn to be cleaned. Each turn then takes one of them.
-pub(crate) fn wants_turns(parts: &Parts) -> bool {
-    turns(parts).is_some() && (parts.dirt.has_wanted() || parts.rounds.wants_turns())
-}
-
-/// Returns the number of blocks that are being cleaned, without those that a task waits for.
-pub(crate) fn cleaned_now(parts: &Parts) -> usize {
-    parts.dirt.ahead() + parts.rounds.cleaned_now()
-}
-
-/// Returns the urgency of cleaning, from 0 to 1: how close the dirty data is to its limit, from
-/// half of it on, or how scarce clean victims are.
-pub(crate) fn urgency(parts: &Parts) -> f64 {
-    let by_limit = parts.dirt.urgency(parts.map.directory.blocks.dirty_sectors());
-    let by_age = if parts.rounds.is_overdue() { OVERDUE } else { 0.0 };
-    by_limit.max(parts.dirt.scarcity()).max(by_age)
 }

@@ -22,8 +22,6 @@ struct Round {
     volume: VolumeId,
     /// Set when an operation has ended, or work was added, since the round was last advanced.
     moved: bool,
-    /// Set when the next round was due before this one had ended.
-    overdue: bool,
     stage: Stage,
     /// Runs still to be written back, or blocks still to be cleaned.
     left: VecDeque<Sectors>,
@@ -89,17 +87,6 @@ pub(crate) enum Next {
     Wait,
 }
 
-impl Round {
-    fn is_awaited(&self) -> bool {
-        !self.serving.is_empty() || !self.waiting.is_empty()
-    }
-
-    /// Returns whether the round cleans at the pace of the whole part: nothing waits for its end.
-    fn is_paced(&self) -> bool {
-        self.stage == Stage::Cleaning && !self.is_awaited()
-    }
-}
-
 impl Rounds {
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
@@ -128,7 +115,6 @@ impl Rounds {
         self.0.push(Round {
             volume,
             moved: true,
-            overdue: false,
             stage: Stage::WritingBack { last: only_write_back },
             left: unflushed,
             under_way: 0,
@@ -147,15 +133,12 @@ impl Rounds {
     }
 
     /// Returns the next action of a volume's round, and counts it as under way. While no drain
-    /// waits, all rounds together may have only `yielding` operations under way, and may begin to
-    /// clean only as many blocks as there are `turns`, if these are given.
-    pub(crate) fn next(&mut self, volume: VolumeId, yielding: usize, turns: Option<usize>) -> Next {
+    /// waits, all rounds together may have only `yielding` operations under way.
+    pub(crate) fn next(&mut self, volume: VolumeId, yielding: usize) -> Next {
         let rounds = self.0.len().max(1);
         let Some(round) = self.of(volume) else { return Next::Wait };
-        let at_once = match turns {
-            Some(turns) if round.is_paced() => round.under_way + turns,
-            _ => (if round.is_awaited() { CLEANED_AT_ONCE } else { yielding } / rounds).max(1),
-        };
+        let is_awaited = !round.serving.is_empty() || !round.waiting.is_empty();
+        let at_once = (if is_awaited { CLEANED_AT_ONCE } else { yielding } / rounds).max(1);
         if round.under_way < at_once
             && let Some(run) = round.left.pop_front()
         {
@@ -165,7 +148,7 @@ impl Rounds {
                 Stage::Cleaning => Next::Clean(run.start),
             };
         }
-        if round.under_way > 0 || !round.left.is_empty() {
+        if round.under_way > 0 {
             return Next::Wait;
         }
         if round.stage == (Stage::WritingBack { last: false }) {
@@ -182,33 +165,6 @@ impl Rounds {
         if let Some(round) = self.of(volume) {
             (round.stage, round.left) = (Stage::Cleaning, blocks);
         }
-    }
-
-    /// Records that the next rounds are due.
-    pub(crate) fn note_due(&mut self) {
-        self.0.iter_mut().for_each(|round| round.overdue = true);
-    }
-
-    /// Returns whether some round is overdue.
-    pub(crate) fn is_overdue(&self) -> bool {
-        self.0.iter().any(|round| round.overdue)
-    }
-
-    /// Returns the number of blocks that rounds clean now.
-    pub(crate) fn cleaned_now(&self) -> usize {
-        let cleaning = self.0.iter().filter(|round| round.stage == Stage::Cleaning);
-        cleaning.map(|round| round.under_way).sum()
-    }
-
-    /// Returns whether a round waits for its turn to clean.
-    pub(crate) fn wants_turns(&self) -> bool {
-        self.0.iter().any(|round| round.is_paced() && !round.left.is_empty())
-    }
-
-    /// Has all rounds that wait for their turn advanced.
-    pub(crate) fn wake(&mut self) {
-        let waiting = self.0.iter_mut().filter(|round| round.is_paced() && !round.left.is_empty());
-        waiting.for_each(|round| round.moved = true);
     }
 
     /// Records a loss of a volume's data: the drains that came before must fail.
@@ -269,13 +225,13 @@ mod tests {
     fn a_round_writes_memory_back_before_it_cleans() {
         let mut rounds = Rounds::default();
         rounds.begin(VOLUME, runs(&[8]), vec![drain(1)], false);
-        assert_eq!(rounds.next(VOLUME, 1, None), Next::WriteBack(8..16));
-        assert_eq!(rounds.next(VOLUME, 1, None), Next::Wait);
+        assert_eq!(rounds.next(VOLUME, 1), Next::WriteBack(8..16));
+        assert_eq!(rounds.next(VOLUME, 1), Next::Wait);
         rounds.ended_one(VOLUME, None);
         assert_eq!((rounds.take_moved(), rounds.take_moved()), (Some(VOLUME), None));
-        assert_eq!(rounds.next(VOLUME, 1, None), Next::Blocks);
+        assert_eq!(rounds.next(VOLUME, 1), Next::Blocks);
         rounds.clean(VOLUME, runs(&[0]));
-        assert_eq!(rounds.next(VOLUME, 1, None), Next::Clean(0));
+        assert_eq!(rounds.next(VOLUME, 1), Next::Clean(0));
         assert!(rounds.wait(VOLUME, drain(2)) && !rounds.wait(VolumeId(2), drain(3)));
         rounds.ended_one(VOLUME, Some(Fault::Io));
         let ended = Next::Ended {
@@ -284,7 +240,7 @@ mod tests {
             serving: vec![drain(1)],
             waiting: vec![drain(2)],
         };
-        assert_eq!(rounds.next(VOLUME, 1, None), ended);
+        assert_eq!(rounds.next(VOLUME, 1), ended);
         assert!(rounds.is_idle());
     }
 
@@ -292,12 +248,12 @@ mod tests {
     fn a_round_yields_unless_a_drain_waits() {
         let mut rounds = Rounds::default();
         rounds.begin(VOLUME, runs(&[0, 8, 16]), Vec::new(), true);
-        assert_eq!(rounds.next(VOLUME, 1, None), Next::WriteBack(0..8));
-        assert_eq!(rounds.next(VOLUME, 1, None), Next::Wait);
+        assert_eq!(rounds.next(VOLUME, 1), Next::WriteBack(0..8));
+        assert_eq!(rounds.next(VOLUME, 1), Next::Wait);
         rounds.wait(VOLUME, drain(1));
-        assert_eq!(rounds.next(VOLUME, 1, None), Next::WriteBack(8..16));
+        assert_eq!(rounds.next(VOLUME, 1), Next::WriteBack(8..16));
         rounds.take_back(VOLUME, [32..40, 48..56].into_iter());
-        assert_eq!(rounds.next(VOLUME, 1, None), Next::WriteBack(32..40));
+        assert_eq!(rounds.next(VOLUME, 1), Next::WriteBack(32..40));
     }
 
     #[test]
@@ -306,29 +262,11 @@ mod tests {
         rounds.begin(VOLUME, runs(&[]), vec![drain(1)], true);
         rounds.note_loss(VOLUME);
         rounds.note_loss(VolumeId(2));
-        let Next::Ended { fault, has_cleaned, serving, .. } = rounds.next(VOLUME, 1, None) else {
+        let Next::Ended { fault, has_cleaned, serving, .. } = rounds.next(VOLUME, 1) else {
             panic!("it is over")
         };
         assert!(!has_cleaned, "it was for memory only");
         assert_eq!(serving[0].result(fault), Err(Fault::Io));
         assert_eq!(drain(2).result(None), Ok(()));
-    }
-
-    #[test]
-    fn a_paced_round_cleans_a_block_a_turn_until_a_drain_waits() {
-        let mut rounds = Rounds::default();
-        rounds.begin(VOLUME, runs(&[]), Vec::new(), false);
-        assert_eq!(rounds.next(VOLUME, 1, Some(0)), Next::Blocks);
-        rounds.clean(VOLUME, runs(&[0, 8, 16, 24]));
-        assert!(rounds.wants_turns());
-        assert_eq!(rounds.next(VOLUME, 32, Some(0)), Next::Wait, "it has not ended");
-        assert_eq!(rounds.next(VOLUME, 32, Some(1)), Next::Clean(0));
-        assert_eq!((rounds.next(VOLUME, 32, Some(0)), rounds.cleaned_now()), (Next::Wait, 1));
-        rounds.take_moved();
-        rounds.wake();
-        assert_eq!(rounds.take_moved(), Some(VOLUME));
-        rounds.wait(VOLUME, drain(1));
-        assert!(!rounds.wants_turns());
-        assert_eq!(rounds.next(VOLUME, 1, Some(0)), Next::Clean(8));
     }
 }

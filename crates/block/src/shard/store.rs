@@ -5,23 +5,17 @@
 //! allocates the largest that fits the missing range (AdaCache, Algorithm 2). Dirty victims are
 //! first written to the backing device. Clean ones are evicted in their place meanwhile. Once too
 //! many victims are being cleaned ahead of need (`dirt`), the task waits and continues from its
-//! cursor. Where cleaning is paced, no task waits, and only clean blocks are evicted. Data that is
-//! not admitted (`admission`), or finds all cold blocks in use or dirty, is not cached.
+//! cursor. Data that is not admitted (`admission`), or finds all cold blocks in use, is not cached.
 //! It goes to the backing device if it would be lost otherwise.
 
 use super::admission::Removal;
-use super::clean::{Cleaning, turns};
+use super::clean::Cleaning;
 use super::parts::Parts;
-use crate::geometry::{Class, Place, Sectors, VolumeId};
+use crate::geometry::{Class, Place, Sectors};
 use crate::journal::Standing;
 use crate::locks::TaskId;
-use crate::mapping::Mapping;
-use crate::mapping::directory::{Block, CleanRoom, Origin, Room, largest_fitting};
+use crate::mapping::directory::{Block, Origin, Room, largest_fitting};
 use crate::tasks::{Because, Part, TaskStep, Work, common};
-
-/// Maximum number of searches for a clean victim. Dirty ones that a search without a result found
-/// are moved behind others in the order of eviction before the next.
-const MOST_SEARCHES: usize = 2;
 
 /// The result of the search for a block.
 enum Placed {
@@ -235,16 +229,6 @@ impl<'a> Storing<'a> {
                 parts.counters.stores_without_room += 1;
                 return None;
             }
-            if turns(parts).is_some() {
-                match clean_room(parts, volume, start, class, &dirty) {
-                    Some(room) => break room,
-                    None => {
-                        // A write that goes around takes as long as on the bare volume.
-                        parts.counters.stores_without_room += 1;
-                        return None;
-                    }
-                }
-            }
             let ahead = parts.dirt.clean_ahead(dirty.len(), directory.len());
             if !ahead {
                 parts.tasks[id].step = TaskStep::Room;
@@ -341,38 +325,4 @@ impl<'a> Storing<'a> {
         let task = &self.parts.tasks[self.id];
         if task.store.retry || task.fault.is_some() { self.ended() } else { self.go_on() }
     }
-}
-
-/// Finds room without dirty victims for a block whose first choice has the dirty victims `first`.
-/// The dirty victims that are passed over are to be cleaned next.
-fn clean_room(
-    parts: &mut Parts,
-    volume: VolumeId,
-    start: u64,
-    class: Class,
-    first: &[Block],
-) -> Option<Room> {
-    let Parts { map, tasks, dirt, .. } = parts;
-    let Mapping { directory, lost, .. } = map;
-    let mut passed = first.to_vec();
-    let mut found = None;
-    for _ in 0..MOST_SEARCHES {
-        let in_use = |volume, sectors: &Sectors| tasks.in_use(volume, sectors);
-        let CleanRoom { room, dirty, tried } = directory.clean_room(volume, start, class, in_use);
-        passed.extend(&dirty);
-        found = room.map(|room| (room, tried));
-        if found.is_some() || dirty.is_empty() {
-            break;
-        }
-        dirty.iter().for_each(|&block| directory.spare(block));
-    }
-    // A lost sector stays dirty whatever is cleaned.
-    let is_whole = |block: &Block| {
-        !lost.has_any(directory.blocks.volume(*block), &directory.blocks.sectors(*block))
-    };
-    let passed = passed.into_iter().filter(is_whole);
-    let place =
-        |block| Place::new(directory.blocks.volume(block), directory.blocks.sectors(block).start);
-    dirt.want(found.map(|(_, tried)| tried), passed.map(place));
-    found.map(|(room, _)| room)
 }

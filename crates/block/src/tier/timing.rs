@@ -13,32 +13,15 @@
 //! *n* (*r* − *r*₀)) / *r*₀ bytes read. The reported value, *w* / *r*, is never more. It omits the
 //! effect of writes on reads, as *r*₀ is not known while there are writes; that takes a
 //! calibration.
-//!
-//! # Pacing of cleaning
-//!
-//! The pacer says how many dirty blocks rounds may write to the backing devices at once.
-//!
-//! Clients feel a write of a round that is ahead of their own operation. So a round waits until no
-//! client has used the backing devices for a while (*idle*), and then keeps few writes under way.
-//! Beyond half of the dirty limit, cleaning may not wait for that. Its share of the devices' time
-//! then grows with the dirty data, up to all that they can take at the limit. So clients slow down
-//! smoothly, and dirty data stays where cleaning is as fast as writing.
-//!
-//! The pacer learns two figures from the operations that it sees. The *service time* is that of an
-//! operation that found nothing under way. The *depth* is the number of writes that the devices
-//! work on at a time: it rises while writes take about the service time, and falls when they queue.
-//!
-//! The pacer has no clock and orders nothing; times are nanoseconds since any beginning.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use floe_device::Action;
 use floe_policy::admission::Times;
 
 use crate::cache::BlockCache;
 use crate::cache::fetch_size::{Line, Price};
-use crate::cache::shards::CleaningWanted;
-use crate::order::{DeviceId, OpId};
+use crate::order::DeviceId;
 
 /// Sampling interval: one of 8 operations is sampled, and the means of 64 of these are reported at
 /// once.
@@ -230,169 +213,6 @@ pub(super) fn note_end(timing: &mut Option<Timing>, cache: &mut BlockCache, toke
     }
 }
 
-/// Service times without a client's operation after which the backing devices are idle.
-const IDLE_TIMES: f64 = 16.0;
-/// Ratio to the service time beyond which a write has queued.
-const QUEUED: f64 = 2.0;
-/// Largest depth, and the amount by which a write that has queued lowers it.
-const DEPTH_MAX: f64 = 32.0;
-const DEPTH_DOWN: f64 = 0.5;
-/// Largest part of clients' operations under way that cleaning has under way beside them, where
-/// that is more than the depth.
-const QUEUE_PART: f64 = 0.5;
-/// Weight of a new service time in the mean.
-const WEIGHT: f64 = 0.125;
-
-/// An operation of a backing device that is under way.
-#[derive(Debug, Clone, Copy)]
-struct PacedOp {
-    token: u64,
-    cleans: bool,
-    at_ns: u64,
-    /// Set if nothing else was under way.
-    alone: bool,
-}
-
-/// Decides how many blocks rounds may clean at once.
-#[derive(Debug)]
-pub(super) struct Pacer {
-    under_way: Vec<PacedOp>,
-    /// Clients' operations under way, and the time at which the last one ended.
-    clients: usize,
-    client_ns: u64,
-    /// Mean service time; `None` until it is known.
-    service_ns: Option<f64>,
-    depth: f64,
-    /// Time before which no block may be cleaned, while less than one at a time is allowed.
-    rest_until_ns: u64,
-    /// Share of the devices' time that cleaning may have, as of the last decision, in writes under
-    /// way.
-    share: f64,
-}
-
-/// Blocks that may be cleaned at once now, and the time at which more may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Allowance {
-    pub(super) at_once: usize,
-    /// `None` where only the end of an operation can change the pace.
-    pub(super) until_ns: Option<u64>,
-}
-
-impl Pacer {
-    pub(super) fn new() -> Self {
-        Self {
-            under_way: Vec::new(),
-            clients: 0,
-            client_ns: 0,
-            service_ns: None,
-            depth: 1.0,
-            rest_until_ns: 0,
-            share: 0.0,
-        }
-    }
-
-    /// Records the start of an operation of a backing device, for a client or to clean.
-    pub(super) fn begin(&mut self, token: u64, cleans: bool, now_ns: u64) {
-        let alone = self.under_way.is_empty();
-        self.clients += usize::from(!cleans);
-        self.under_way.push(PacedOp { token, cleans, at_ns: now_ns, alone });
-    }
-
-    /// Records the end of an operation.
-    pub(super) fn end(&mut self, token: u64, now_ns: u64) {
-        let at = self.under_way.iter().position(|begun| begun.token == token);
-        let Some(PacedOp { cleans, at_ns, alone, .. }) =
-            at.map(|at| self.under_way.swap_remove(at))
-        else {
-            return;
-        };
-        let took_ns = now_ns.saturating_sub(at_ns) as f64;
-        if alone {
-            let mean = self.service_ns.get_or_insert(took_ns);
-            *mean += WEIGHT * (took_ns - *mean);
-        }
-        if !cleans {
-            self.clients -= 1;
-            self.client_ns = now_ns;
-            return;
-        }
-        if let Some(service_ns) = self.service_ns {
-            let change = if took_ns > QUEUED * service_ns { -DEPTH_DOWN } else { 1.0 / self.depth };
-            self.depth = (self.depth + change).clamp(1.0, DEPTH_MAX);
-        }
-        if self.share > 0.0 && self.share < 1.0 {
-            // One write at a time, and a rest in proportion.
-            self.rest_until_ns = now_ns + (took_ns * (1.0 / self.share - 1.0)) as u64;
-        }
-    }
-
-    /// Returns the pace at a time, with dirty data of this urgency: 0 up to half of the dirty
-    /// limit, 1 at the limit.
-    pub(super) fn pace(&mut self, urgency: f64, now_ns: u64) -> Allowance {
-        let idle_from_ns = self.client_ns + (IDLE_TIMES * self.service_ns.unwrap_or(0.0)) as u64;
-        let is_idle = self.clients == 0 && now_ns >= idle_from_ns;
-        let idle_until_ns = (self.clients == 0 && !is_idle).then_some(idle_from_ns);
-        // Clients beyond the depth wait in the devices' queue, and cleaning with them.
-        let urgent = urgency * self.depth.max(QUEUE_PART * self.clients as f64);
-        self.share = if is_idle { urgent.max(self.depth / 2.0).max(1.0) } else { urgent };
-        if self.share <= 0.0 {
-            return Allowance { at_once: 0, until_ns: idle_until_ns };
-        }
-        if self.share < 1.0 && now_ns < self.rest_until_ns {
-            let until_ns = idle_until_ns.into_iter().chain([self.rest_until_ns]).min();
-            return Allowance { at_once: 0, until_ns };
-        }
-        Allowance { at_once: (self.share as usize).max(1), until_ns: idle_until_ns }
-    }
-}
-
-/// A pacer with its clock.
-pub(crate) struct Paced {
-    clock: Box<dyn Fn() -> Instant>,
-    epoch: Instant,
-    pacer: Pacer,
-    /// Set once cleaning is paced.
-    paces: bool,
-    /// Time from which more may be cleaned, if only time has to pass.
-    pub(crate) due: Option<Instant>,
-}
-
-impl Paced {
-    pub(super) fn new(clock: impl Fn() -> Instant + 'static) -> Self {
-        let epoch = clock();
-        Self { clock: Box::new(clock), epoch, pacer: Pacer::new(), paces: false, due: None }
-    }
-
-    fn now_ns(&self) -> u64 {
-        (self.clock)().saturating_duration_since(self.epoch).as_nanos() as u64
-    }
-
-    /// Records the start of an operation of a backing device.
-    pub(super) fn begin(&mut self, op: OpId, cleans: bool) {
-        self.pacer.begin(op.0, cleans, self.now_ns());
-    }
-
-    /// Records the end of an operation of a backing device. Returns whether cleaning is to be paced
-    /// from now on: once the devices are known to take time.
-    pub(super) fn end(&mut self, op: OpId) -> bool {
-        self.pacer.end(op.0, self.now_ns());
-        let takes_time = self.pacer.service_ns.is_some_and(|ns| ns > 0.0);
-        takes_time && !std::mem::replace(&mut self.paces, true)
-    }
-
-    /// Returns the number of blocks that may begin to be cleaned now.
-    #[inline]
-    pub(super) fn turns(&mut self, wanted: Option<CleaningWanted>) -> usize {
-        self.due = None;
-        let Some(CleaningWanted { under_way, urgency }) = wanted.filter(|_| self.paces) else {
-            return 0;
-        };
-        let pace = self.pacer.pace(urgency, self.now_ns());
-        self.due = pace.until_ns.map(|ns| self.epoch + Duration::from_nanos(ns));
-        pace.at_once.saturating_sub(under_way)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -485,73 +305,5 @@ mod tests {
             told.extend(times(timing.end(token, true)));
         }
         assert_eq!(told.iter().map(|times| times.write_cost).collect::<Vec<_>>(), [Some(5.0)]);
-    }
-}
-
-#[cfg(test)]
-mod pacer_tests {
-    use super::*;
-
-    const MS: u64 = 1_000_000;
-
-    /// Has operations of a disk that serves one at a time, each for 8 ms, from `now_ns` on, all
-    /// begun at once. Returns the time of the last one's end.
-    fn serve(pacer: &mut Pacer, now_ns: u64, cleans: &[bool]) -> u64 {
-        for (token, &cleans) in cleans.iter().enumerate() {
-            pacer.begin(token as u64, cleans, now_ns);
-        }
-        (0..cleans.len() as u64).fold(now_ns, |end_ns, token| {
-            pacer.end(token, end_ns + 8 * MS);
-            end_ns + 8 * MS
-        })
-    }
-
-    #[test]
-    fn nothing_is_cleaned_beside_clients_below_half_of_the_limit() {
-        let mut pacer = Pacer::new();
-        let now_ns = serve(&mut pacer, 0, &[false]);
-        let idle_ns = now_ns + 16 * 8 * MS;
-        assert_eq!(pacer.pace(0.0, now_ns), Allowance { at_once: 0, until_ns: Some(idle_ns) });
-        assert_eq!(pacer.pace(0.0, idle_ns), Allowance { at_once: 1, until_ns: None });
-        pacer.begin(9, false, idle_ns);
-        assert_eq!(pacer.pace(0.0, idle_ns + 1000 * MS), Allowance { at_once: 0, until_ns: None });
-    }
-
-    #[test]
-    fn cleaning_has_a_share_of_the_time_that_grows_to_the_limit() {
-        let mut pacer = Pacer::new();
-        let now_ns = serve(&mut pacer, 0, &[false]);
-        pacer.begin(8, false, now_ns); // a client is always there
-        assert_eq!(pacer.pace(0.25, now_ns), Allowance { at_once: 1, until_ns: None });
-        pacer.begin(9, true, now_ns);
-        pacer.end(9, now_ns + 8 * MS);
-        // A quarter of the time: a rest three times as long as the write.
-        let next_ns = now_ns + 4 * 8 * MS;
-        pacer.depth = 1.0;
-        assert_eq!(
-            pacer.pace(0.25, now_ns + 8 * MS),
-            Allowance { at_once: 0, until_ns: Some(next_ns) }
-        );
-        assert_eq!(pacer.pace(0.25, next_ns).at_once, 1);
-        assert_eq!(pacer.pace(1.0, now_ns + 8 * MS).at_once, 1);
-    }
-
-    #[test]
-    fn the_depth_is_that_of_the_device() {
-        let mut disk = Pacer::new();
-        let mut now_ns = serve(&mut disk, 0, &[true]);
-        for _ in 0..200 {
-            let at_once = disk.pace(1.0, now_ns).at_once;
-            now_ns = serve(&mut disk, now_ns, &vec![true; at_once]);
-        }
-        assert!(disk.depth < 4.0, "{}", disk.depth);
-        let mut cloud = Pacer::new();
-        for _ in 0..200 {
-            let at_once = cloud.pace(1.0, now_ns).at_once as u64;
-            (0..at_once).for_each(|token| cloud.begin(token, true, now_ns));
-            now_ns += MS;
-            (0..at_once).for_each(|token| cloud.end(token, now_ns));
-        }
-        assert_eq!(cloud.depth, DEPTH_MAX);
     }
 }
