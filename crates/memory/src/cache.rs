@@ -15,6 +15,7 @@ use crate::guard::{Held, Item, Keep, Ref};
 use crate::index::{DefaultHasher, KeyHash};
 use crate::inner::{BATCH, Inner};
 use crate::options::InsertOptions;
+use crate::renewal::Renewal;
 use crate::shard::SLOTS_PER_LOCK;
 use crate::stats::{Cause, Stats};
 use crate::sync::{Arc, lock};
@@ -667,21 +668,10 @@ impl<'a, K, V, P: Replacement, S> Iter<'a, K, V, P, S> {
     pub(crate) fn new(inner: &'a Inner<K, V, P, S>) -> Self {
         Self { inner, shard: 0, slot: 0, left: ENTRIES_PER_REST }
     }
-}
 
-impl<K, V, P: Replacement, S> std::fmt::Debug for Iter<'_, K, V, P, S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Iter")
-            .field("shard", &self.shard)
-            .field("slot", &self.slot)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
-    type Item = Item<'a, K, V>;
-
-    fn next(&mut self) -> Option<Item<'a, K, V>> {
+    /// Returns the next entry with its renewal. Later its slot may be another entry's, and with it
+    /// the renewal that is stored for the slot.
+    pub(crate) fn next_renewed(&mut self) -> Option<(Item<'a, K, V>, Renewal)> {
         let inner = self.inner;
         if self.left == 0 {
             crate::shard::rest(); // for threads that wait for the same locks
@@ -697,19 +687,38 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
                 self.slot += 1;
                 let Some(entry) = owner.entry(shard.table(), slot) else { continue };
                 // SAFETY: it is in, and is taken out under the lock only.
-                if unsafe { &*entry }.head.is_over(inner.lifetimes.clock()) {
+                let head = &unsafe { &*entry }.head;
+                if head.is_over(inner.lifetimes.clock()) {
                     continue;
                 }
+                let renewal = owner.renewal(head, slot);
                 keep.name(entry as usize); // before it can be taken out: see `hazard`
                 // SAFETY: kept by the cell from now on, until the guard that takes the cell over is
                 // dropped.
-                return Some(Item::new(unsafe { &*entry }, keep));
+                return Some((Item::new(unsafe { &*entry }, keep), renewal));
             }
             if self.slot >= owner.slots.len() {
                 (self.shard, self.slot) = (self.shard + 1, 0);
             }
         }
         None
+    }
+}
+
+impl<K, V, P: Replacement, S> std::fmt::Debug for Iter<'_, K, V, P, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Iter")
+            .field("shard", &self.shard)
+            .field("slot", &self.slot)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
+    type Item = Item<'a, K, V>;
+
+    fn next(&mut self) -> Option<Item<'a, K, V>> {
+        self.next_renewed().map(|(item, _)| item)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::clock::{TICK_US, Ticks};
 use crate::compute::place;
 use crate::guard::Item;
 use crate::options::InsertOptions;
-use crate::renewal::Unused;
+use crate::renewal::{Renewal, Unused};
 
 /// Version of the snapshot format that is written and accepted.
 const VERSION: u32 = 1;
@@ -126,36 +126,28 @@ where
 {
     fn serialize<T: Serializer>(&self, to: T) -> Result<T::Ok, T::Error> {
         // All at once, as many formats have to know how many there are.
-        let entries: Vec<_> = self.cache.iter().collect();
+        let mut iter = self.cache.iter();
+        let entries: Vec<_> = std::iter::from_fn(|| iter.next_renewed()).collect();
         let now = self.cache.inner.lifetimes.clock().now();
         let mut tuple = to.serialize_tuple(3)?;
         tuple.serialize_element(&VERSION)?;
         tuple.serialize_element(&unix_ms())?;
-        tuple.serialize_element(&Entries { cache: self.cache, entries: &entries, now })?;
+        tuple.serialize_element(&Entries { entries: &entries, now })?;
         tuple.end()
     }
 }
 
 /// The entries of a cache that are to be written.
-struct Entries<'a, K, V, P: Replacement, S> {
-    cache: &'a Cache<K, V, P, S>,
-    entries: &'a [Item<'a, K, V>],
+struct Entries<'a, K, V> {
+    entries: &'a [(Item<'a, K, V>, Renewal)],
     now: Ticks,
 }
 
-impl<K, V, P, S> Serialize for Entries<'_, K, V, P, S>
-where
-    K: Serialize + Hash,
-    V: Serialize,
-    P: Replacement,
-    S: BuildHasher + 'static,
-{
+impl<K: Serialize, V: Serialize> Serialize for Entries<'_, K, V> {
     fn serialize<T: Serializer>(&self, to: T) -> Result<T::Ok, T::Error> {
-        let (inner, now) = (&self.cache.inner, self.now);
-        to.collect_seq(self.entries.iter().map(|item| {
-            let left = item.entry().head.left(now);
-            let renewal = inner.shards.renewal(inner.hash(item.key()), item.entry().slot());
-            let (live, unused) = renewal.spans(now, left);
+        to.collect_seq(self.entries.iter().map(|(item, renewal)| {
+            let left = item.entry().head.left(self.now);
+            let (live, unused) = renewal.spans(self.now, left);
             let (idle, ahead) = match unused {
                 None => (None, None),
                 Some(Unused::Expires(idle)) => (Some(ms(idle)), None),

@@ -12,17 +12,13 @@ use std::fmt;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Adaptation {
-    /// The settings, the baseline first. A policy starts with the baseline, and returns to it when
-    /// another setting disappoints.
+    /// The settings, the baseline first. A policy starts with the baseline.
     pub settings: Vec<Setting>,
     /// Number of recent requests, old ones counting less, that the estimates come from. They are
     /// requests for a sample of the keys.
     pub sampled_requests: f64,
     /// Number of changes from one setting to another.
     pub switches: u64,
-    /// Number of changes back to the baseline, which [`switches`](Self::switches) includes, because
-    /// the cache missed more than it would have under the baseline.
-    pub undone: u64,
 }
 
 /// A setting that a policy can take, with its estimated misses.
@@ -55,7 +51,6 @@ impl Adaptation {
         }
         self.sampled_requests = requests;
         self.switches += other.switches;
-        self.undone += other.undone;
     }
 
     /// Returns the setting that most orders use.
@@ -85,10 +80,6 @@ impl fmt::Display for Adaptation {
             0 => f.write_str("; not changed"),
             1 => f.write_str("; changed once"),
             switches => write!(f, "; changed {switches} times"),
-        }?;
-        match self.undone {
-            0 => Ok(()),
-            undone => write!(f, ", {undone} of them back, since it missed more than estimated"),
         }
     }
 }
@@ -104,7 +95,7 @@ mod tests {
             orders: u64::from(at == used),
         };
         let settings = vec![setting(0), setting(1)];
-        Adaptation { settings, sampled_requests, switches: used as u64, undone: 0 }
+        Adaptation { settings, sampled_requests, switches: used as u64 }
     }
 
     #[test]
@@ -133,11 +124,5 @@ mod tests {
         assert_eq!(of(Adaptation::default()), "no setting");
         assert_eq!(of(report(0, [0.0, 0.0], 0.0)), "fifo; not changed");
         assert_eq!(of(report(0, [0.5, 0.6], 9.0)), "fifo, estimated to miss 50.0 %; not changed");
-        let back = Adaptation { switches: 2, undone: 1, ..report(0, [0.5, 0.6], 9.0) };
-        assert_eq!(
-            of(back),
-            "fifo, estimated to miss 50.0 %; changed 2 times, 1 of them back, since it missed more \
-             than estimated"
-        );
     }
 }

@@ -295,6 +295,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         Some(self.slab.entry(self.position(table, slot).place))
     }
 
+    /// Returns the renewal of the entry in a slot, given its head. What is stored for the slot of an
+    /// entry that never expires is of an earlier one.
+    pub(crate) fn renewal(&self, head: &Head, slot: u32) -> Renewal {
+        if head.is_set() { Renewal::of_bits(self.renewals.bits(slot)) } else { Renewal::NONE }
+    }
+
     /// Returns true if this entry is in the slot, which may be empty. The caller must keep the
     /// entry from being freed.
     fn is_in(&self, table: &TableOf<P>, slot: u32, entry: *const Entry<K, V>) -> bool {
@@ -322,9 +328,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 return false;
             }
             let place = self.position(table, slot.0).place;
-            let renewal = || Renewal::of_bits(self.renewals.bits(slot.0));
             // Each hit of an entry that goes idle writes to it.
-            let goes_idle = self.frozen.head(place).is_set() && renewal().goes_idle();
+            let goes_idle = self.renewal(self.frozen.head(place), slot.0).goes_idle();
             !goes_idle && self.frozen.reaches(place)
         });
         slots.truncate(goal.saturating_sub(self.frozen.count()));

@@ -224,3 +224,20 @@ fn a_snapshot_keeps_long_times() {
     clock.advance(2 * DAY);
     assert_eq!([1, 2, 3].map(|key| warm.contains_key(&key)), [false, false, true]);
 }
+
+#[test]
+#[cfg(feature = "serde")]
+fn a_snapshot_gives_no_entry_the_time_to_idle_of_the_one_before_it_in_its_slot() {
+    let with = || Cache::builder().capacity(2).shards(1).policy(floe_policy::Fifo::default());
+    let cache: Cache<u64, u64, _> = with().build();
+    cache.insert_with(1, 1, InsertOptions::new().time_to_idle(Duration::from_secs(60)));
+    cache.insert(2, 2);
+    cache.insert(3, 3); // takes the slot of the first
+    let text = serde_json::to_string(&floe_memory::Snapshot::of(&cache)).expect("it is written");
+    let clock = Clock::manual();
+    let warm: Cache<u64, u64, _> = with().clock(clock.clone()).build();
+    let mut reader = serde_json::Deserializer::from_str(&text);
+    floe_memory::Snapshot::of(&warm).restore(&mut reader).expect("it is read");
+    clock.advance(DAY);
+    assert!([2, 3].iter().all(|key| warm.contains_key(key)), "{text}");
+}

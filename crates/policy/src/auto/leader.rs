@@ -75,7 +75,6 @@ impl Leader {
             settings: EXPERTS.iter().enumerate().map(setting).collect(),
             sampled_requests: self.requests / self.unit,
             switches: self.switches,
-            undone: 0,
         }
     }
 }
