@@ -79,14 +79,19 @@ fn link_of(device: &Path) -> PathBuf {
     Path::new(LINKS).join(format!("{name}.sock"))
 }
 
-/// Returns the device that the user has given by its path or by the name of its volume.
+/// Returns the device that the user has given by its path or by the name of its volume or device.
 fn device_of(given: &Path) -> Result<PathBuf, CliError> {
     let is_name = given.parent() == Some(Path::new(""));
     let path = if is_name { Path::new(DEVICES).join(given) } else { given.to_owned() };
-    fs::canonicalize(path).map_err(|error| {
+    fs::canonicalize(path).or_else(|error| {
+        // A device whose server has ended can be there without a node of its own.
+        let name = given.file_name().unwrap_or_default();
+        if name.to_string_lossy().starts_with("ublkb") {
+            return Ok(Path::new("/dev").join(name));
+        }
         let shown = given.display();
         let problem = format!("{shown}: {error}; attached volumes have links in {DEVICES}");
-        CliError::usage(problem)
+        Err(CliError::usage(problem))
     })
 }
 

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use self::trial::AUTOMATIC;
 use self::verdict::Judge;
-use crate::replay::{Fit, Layout, Pace, ReplayError, Setup, Stage, Survey, run};
+use crate::replay::{Fit, Layout, Pace, ReplayError, ReplayResult, Setup, Stage, Survey, run};
 use crate::report::Unit;
 
 mod backing;
@@ -201,6 +201,30 @@ impl Workload {
         layout: &Layout,
         count: usize,
     ) -> Result<Trial, AdviseError> {
+        let in_flight = question.in_flight;
+        let mut result =
+            self.replay(candidate, question, layout, count, Pace::Closed { in_flight })?;
+        // A cache cleans by the clock, so the number of its requests to a bucket is one of time.
+        if count == self.len()
+            && let Some(bucket) = &mut result.bucket
+            && bucket.clock == "trace"
+        {
+            let pace = Pace::Recorded { speed: 1.0, in_flight: IN_FLIGHT_RECORDED };
+            let recorded = self.replay(candidate, question, layout, count, pace)?;
+            *bucket = recorded.bucket.unwrap_or_else(|| bucket.clone());
+        }
+        Ok(Trial::new(candidate, &question.backing, question.price, result))
+    }
+
+    /// Replays the first `count` requests with a candidate's settings, at a pace.
+    fn replay(
+        &self,
+        candidate: &Candidate,
+        question: &Question,
+        layout: &Layout,
+        count: usize,
+        pace: Pace,
+    ) -> Result<ReplayResult, AdviseError> {
         let (plan, config) = candidate
             .plan(&question.cache, &question.backing, self.volume_bytes)
             .map_err(AdviseError::Config)?;
@@ -208,7 +232,7 @@ impl Workload {
             .map_err(|error| AdviseError::Config(error.to_string()))?;
         let warmup = (count as f64 * question.warmup) as usize;
         let setup = Setup {
-            pace: Pace::Closed { in_flight: question.in_flight },
+            pace,
             warmup: warmup as u64,
             verify: false,
             flush_interval: config.serving.flush_interval(),
@@ -216,11 +240,13 @@ impl Workload {
             interval: None,
         };
         let requests = &self.requests[..count];
-        let result =
-            run(&question.trace, requests.iter().copied().map(Ok), layout, &setup, stage, |_| ())?;
-        Ok(Trial::new(candidate, &question.backing, question.price, result))
+        let requests = requests.iter().copied().map(Ok);
+        Ok(run(&question.trace, requests, layout, &setup, stage, |_| ())?)
     }
 }
+
+/// Number of requests in flight when they begin at their recorded times.
+const IN_FLIGHT_RECORDED: usize = 1024;
 
 /// Number of requests replayed in each trial before the last round.
 const COARSE_REQUESTS: usize = 200_000;

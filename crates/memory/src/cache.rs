@@ -669,8 +669,7 @@ impl<'a, K, V, P: Replacement, S> Iter<'a, K, V, P, S> {
         Self { inner, shard: 0, slot: 0, left: ENTRIES_PER_REST }
     }
 
-    /// Returns the next entry with its renewal. Later its slot may be another entry's, and with it
-    /// the renewal that is stored for the slot.
+    /// Returns the next entry with its renewal. Later its slot may have that of another entry.
     pub(crate) fn next_renewed(&mut self) -> Option<(Item<'a, K, V>, Renewal)> {
         let inner = self.inner;
         if self.left == 0 {
@@ -691,11 +690,13 @@ impl<'a, K, V, P: Replacement, S> Iter<'a, K, V, P, S> {
                 if head.is_over(inner.lifetimes.clock()) {
                     continue;
                 }
-                let renewal = owner.renewal(head, slot);
+                // An entry that cannot expire leaves in its slot what an earlier one had stored.
+                let renewal = if head.is_set() { owner.renewals.bits(slot) } else { 0 };
                 keep.name(entry as usize); // before it can be taken out: see `hazard`
                 // SAFETY: kept by the cell from now on, until the guard that takes the cell over is
                 // dropped.
-                return Some((Item::new(unsafe { &*entry }, keep), renewal));
+                let item = Item::new(unsafe { &*entry }, keep);
+                return Some((item, Renewal::of_bits(renewal)));
             }
             if self.slot >= owner.slots.len() {
                 (self.shard, self.slot) = (self.shard + 1, 0);

@@ -5,7 +5,8 @@
 //!
 //! The owner stores the renewal of a slot before it publishes the entry there, so a reader that has
 //! found the entry sees it in the present table. A reader that is late sees that of the slot's next
-//! entry, and may give the earlier one another expiry; nobody finds that one any more.
+//! entry, and may give the earlier one another expiry; nobody finds that one any more. A reader
+//! that keeps entries for later takes their renewals under the owner's lock.
 
 use crate::sync::{Arc, AtomicU64, Ordering};
 

@@ -50,7 +50,7 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     pub(crate) frozen: FrozenEntries<K, V>,
     /// The capacity reported to the policy.
     capacity: u64,
-    renewals: Renewals,
+    pub(crate) renewals: Renewals,
     /// Replaced tables. They are freed with the shard, as readers may use them until then.
     pub(crate) replaced_tables: Vec<*mut TableOf<P>>,
 }
@@ -295,12 +295,6 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         Some(self.slab.entry(self.position(table, slot).place))
     }
 
-    /// Returns the renewal of the entry in a slot, given its head. What is stored for the slot of an
-    /// entry that never expires is of an earlier one.
-    pub(crate) fn renewal(&self, head: &Head, slot: u32) -> Renewal {
-        if head.is_set() { Renewal::of_bits(self.renewals.bits(slot)) } else { Renewal::NONE }
-    }
-
     /// Returns true if this entry is in the slot, which may be empty. The caller must keep the
     /// entry from being freed.
     fn is_in(&self, table: &TableOf<P>, slot: u32, entry: *const Entry<K, V>) -> bool {
@@ -328,8 +322,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 return false;
             }
             let place = self.position(table, slot.0).place;
+            let renewal = || Renewal::of_bits(self.renewals.bits(slot.0));
             // Each hit of an entry that goes idle writes to it.
-            let goes_idle = self.renewal(self.frozen.head(place), slot.0).goes_idle();
+            let goes_idle = self.frozen.head(place).is_set() && renewal().goes_idle();
             !goes_idle && self.frozen.reaches(place)
         });
         slots.truncate(goal.saturating_sub(self.frozen.count()));

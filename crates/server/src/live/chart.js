@@ -5,7 +5,7 @@ const HOUR = 3600;
 const SPANS = [300, 900, HOUR];
 const DASHES = ["", "6 3", "2 3", "9 3 2 3", "12 4", "1 4"];
 
-const spanOf = (points, now) => SPANS.find((it) => now - points[0].at <= it) ?? HOUR;
+const spanOf = (points, now) => SPANS.find((it) => points.length && now - points[0].at <= it) ?? HOUR;
 
 function swatch(at) {
   const path = element("path", { d: "M0 5H26" });

@@ -37,14 +37,18 @@ pub(crate) struct SizeEstimate {
 }
 
 impl SizeEstimate {
-    /// Returns whether this size serves notably more reads than another, whose estimate comes from
-    /// the same sample.
-    fn is_better_than(&self, other: &Self) -> bool {
-        let is_faster = match (self.mean_us, other.mean_us) {
+    /// Returns whether reads are notably faster with this size than with another, as far as is
+    /// estimated, whatever the error.
+    fn seems_better_than(&self, other: &Self) -> bool {
+        match (self.mean_us, other.mean_us) {
             (Some(mean), Some(than)) => than > mean * AS_FAST,
-            _ => true,
-        };
-        self.hit_ratio - other.hit_ratio > NOTABLE.max(self.ci95 + other.ci95) && is_faster
+            _ => self.hit_ratio - other.hit_ratio > NOTABLE,
+        }
+    }
+
+    /// Returns whether reads are notably faster with this size than with another, beyond the error.
+    fn is_better_than(&self, other: &Self) -> bool {
+        self.seems_better_than(other) && self.hit_ratio - other.hit_ratio > self.ci95 + other.ci95
     }
 }
 
@@ -55,10 +59,12 @@ impl SizeAdvice {
         let now = sizes.iter().find(|size| size.factor == 1.0)?;
         let mut above = sizes.iter().filter(|size| size.factor > 1.0);
         let larger = above.clone().find(|size| size.is_better_than(now));
+        let may_gain = above.clone().any(|size| size.seems_better_than(now));
         let is_filling = now.is_filling || larger.is_none() && above.any(|size| size.is_filling);
+        let larger = larger.filter(|_| !is_filling);
         let half = sizes.iter().find(|size| size.factor == 0.5 && !size.is_filling);
         let half_is_enough =
-            !is_filling && larger.is_none() && half.is_some_and(|half| !now.is_better_than(half));
+            !is_filling && !may_gain && half.is_some_and(|half| !now.seems_better_than(half));
         let text = match larger {
             _ if is_filling => {
                 "It is too early to tell what a larger cache would gain: the reads so far would \
@@ -66,6 +72,10 @@ impl SizeAdvice {
                     .to_owned()
             }
             Some(larger) => with_larger(now, larger),
+            None if may_gain => {
+                "Too few reads were sampled to tell whether a larger cache would make them faster."
+                    .to_owned()
+            }
             None if half_is_enough => {
                 "Reads would be no faster with a larger cache, and no slower with half of it."
                     .to_owned()
@@ -141,13 +151,24 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_within_the_error_or_that_takes_no_time_off_is_none() {
-        let mut noisy = sizes([0.5, 0.6, 0.62, 0.62]);
-        noisy[2..].iter_mut().for_each(|size| size.ci95 = 0.05);
-        assert_eq!(text(&noisy), "Reads would be no faster with a larger cache.");
+    fn a_gain_within_the_error_is_left_open_and_one_that_takes_no_time_off_is_none() {
+        let mut noisy = sizes([0.53, 0.6, 0.67, 0.67]);
+        noisy.iter_mut().for_each(|size| size.ci95 = 0.04);
+        assert!(text(&noisy).starts_with("Too few reads were sampled"), "{}", text(&noisy));
+        let advice = SizeAdvice::of(&noisy).expect("the present size is among them");
+        assert!(!advice.half_is_enough && advice.larger.is_none());
         let mut slow = sizes([0.5, 0.6, 0.7, 0.7]);
         slow.iter_mut().for_each(|size| size.mean_us = Some(500.0));
         assert!(text(&slow).starts_with("Reads would be no faster"), "hits are no faster");
+    }
+
+    #[test]
+    fn few_misses_less_count_where_misses_are_slow() {
+        let mut slow = sizes([0.986, 0.99, 0.9945, 0.9945]);
+        for size in &mut slow {
+            size.mean_us = Some(10.0 * size.hit_ratio + 10_000.0 * (1.0 - size.hit_ratio));
+        }
+        assert!(text(&slow).starts_with("With a cache twice as large"), "{}", text(&slow));
     }
 
     #[test]
