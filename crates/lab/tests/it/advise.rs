@@ -105,13 +105,14 @@ fn a_bucket_has_the_cost_of_its_requests() {
     assert!(toml.contains("backing = \"s3://BUCKET/VOLUME\""), "{toml}");
     assert!(found.verdict.text.contains(" a month instead of $1"), "{}", found.verdict.text);
 
-    // One object is written once a second. A cache puts it at each flush interval, 5 seconds apart.
+    // One object is written once a second. A cache puts it every 5 seconds, its flush interval.
     let again: Vec<Request> =
         (0..4000).map(|at| request(Op::Write, at % 64 * 4096, 4096, at * 1_000_000_000)).collect();
     let found = ask_of(&question(None), &again).expect("advice");
     let back = found.finalists.iter().find(|trial| trial.candidate.write == "back");
     let puts = back.and_then(|trial| trial.result.bucket.as_ref()).expect("a trial").requests.puts;
-    assert!((500..800).contains(&puts), "{puts} in 3200 seconds");
+    // By more than one put each time, and by fewer than the writes.
+    assert!((600..1600).contains(&puts), "{puts} in 3200 seconds");
 
     // Reads without times: the price is that of the trace's requests.
     let found = ask_of(&question(Some(256 << 10)), &reads(1024, 0)).expect("advice");
