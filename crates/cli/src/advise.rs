@@ -127,7 +127,10 @@ enum Volume {
 
 /// Parses a medium, or `s3` with the size of an object.
 fn volume(text: &str) -> Result<Volume, String> {
-    let Some(settings) = text.strip_prefix("s3") else { return medium(text).map(Volume::Medium) };
+    let Some(settings) = text.strip_prefix("s3") else {
+        let found = medium(text).map(Volume::Medium);
+        return found.map_err(|error| format!("{error}, and s3 for a bucket"));
+    };
     match settings.strip_prefix(",object=") {
         None if settings.is_empty() => Ok(Volume::Bucket(None)),
         Some(size) if !size.contains(',') => {
@@ -478,6 +481,7 @@ mod tests {
         for odd in ["s3,object=1GiB", "s3,object=1MiB,size=1TiB", "s3,size=1TiB", "s3x", "s3,"] {
             assert!(volume(odd).is_err(), "{odd}");
         }
+        assert!(volume("disc").unwrap_err().ends_with("cloud, and s3 for a bucket"));
     }
 
     #[test]
