@@ -708,13 +708,17 @@ impl<K, V, P: Replacement> Locks for CacheLocks<'_, K, V, P> {
 
 impl<K: Send + Sync, V: Send + Sync, P: Replacement, S: Send + Sync> Forks for Inner<K, V, P, S> {
     fn locks(&self, until: Instant) -> Box<dyn Locks + '_> {
+        // First those of all pending loads: whoever completes a load holds that of its shard while
+        // it asks other shards for room.
+        let loads = self.shards.iter().map(|shard| lock_until(&shard.pending_loads, until));
+        let loads: Vec<_> = loads.collect();
         let _freezer = self.frozen.freezer_until(until);
-        let of_shard = |shard| ShardLocks {
+        let shards = self.shards.iter().zip(loads).map(|(shard, pending_loads)| ShardLocks {
             shard,
-            pending_loads: lock_until(&shard.pending_loads, until),
+            pending_loads,
             _owner: shard.owner_until(until),
-        };
-        let shards = self.shards.iter().map(of_shard).collect();
+        });
+        let shards = shards.collect();
         let _records = self.threads.records.locks(until);
         let _report = self.frozen.stats_until(until);
         Box::new(CacheLocks { shards, _freezer, _report, _records })

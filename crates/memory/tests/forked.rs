@@ -101,6 +101,66 @@ fn what_expires_does_so_in_a_child_as_in_its_parent() {
     }
 }
 
+/// True while the next comparison of two keys takes long.
+static COMPARES_SLOWLY: AtomicBool = AtomicBool::new(false);
+/// True once it has begun.
+static COMPARES: AtomicBool = AtomicBool::new(false);
+
+/// A key whose hash is that of its group.
+#[derive(Clone, Eq)]
+struct Grouped(u64, u64);
+
+impl std::hash::Hash for Grouped {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl PartialEq for Grouped {
+    fn eq(&self, other: &Self) -> bool {
+        if COMPARES_SLOWLY.swap(false, Ordering::SeqCst) {
+            COMPARES.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+
+#[test]
+fn a_fork_waits_for_a_load_that_makes_room_in_another_shard() {
+    for group in 0..8 {
+        let weigh = |_: &Grouped, weight: &u32| *weight;
+        let cache = Cache::builder().weight_capacity(100).weigher(weigh).shards(2).build();
+        // Full, with some of the group.
+        (0..200).for_each(|key| cache.insert(Grouped(10 + key, key), 1));
+        (0..20).for_each(|key| cache.insert(Grouped(group, key), 1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // More than its shard's half, so the other is asked for room. Its key is compared
+                // with those of its group when it comes in, under locks.
+                cache.get_with(&Grouped(group, 1000), || {
+                    COMPARES_SLOWLY.store(true, Ordering::SeqCst);
+                    60
+                });
+            });
+            assert!(comes_true(|| COMPARES.swap(false, Ordering::SeqCst)), "they are compared");
+            // SAFETY: as below.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child if it hangs.
+                unsafe { libc::alarm(100) };
+                let is_good = *cache.get_with(&Grouped(group, 2000), || 1) == 1;
+                // SAFETY: as below.
+                unsafe { libc::_exit(i32::from(!is_good)) };
+            }
+            let mut status = 0;
+            // SAFETY: as below.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0, "the child of group {group} ended with {status:#x}");
+        });
+    }
+}
+
 type Lists = Cache<u64, Vec<u64>, AnyPolicy>;
 
 /// Uses a cache, as a child of a process whose threads do. Returns whether all was well.
