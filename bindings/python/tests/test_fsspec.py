@@ -10,7 +10,14 @@ from typing import Any
 
 import fsspec
 import pytest
-from floe_cache.fsspec import AHEAD_BYTES, PART_BYTES, FloeFileSystem, Replaced
+from floe_cache.fsspec import (
+    AHEAD_BYTES,
+    PART_BYTES,
+    REGION_BYTES,
+    FloeFileSystem,
+    Prices,
+    Replaced,
+)
 from fsspec.implementations.memory import MemoryFileSystem
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -133,6 +140,45 @@ def test_sequential_reads_fetch_ahead(floe: dict[str, Any]) -> None:
     for at in range(0, 4 * MIB, 64 * KIB):
         fs.cat_file("/b", at, at + 64 * KIB)
     assert len(asked()) < 10, "without an open file, too"
+
+
+def test_dense_scattered_reads_fetch_the_region_and_sparse_ones_do_not(
+    floe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = filled("/a", 3 * REGION_BYTES - 5)
+    fs, _ = fsspec.url_to_fs("floe::counted://a", floe=floe)
+    at = [20, 9, 40, 63, 8]  # parts of a region
+
+    def read_scattered(region: int) -> list[tuple[int, int]]:
+        asked()
+        for part in at:
+            start = region * REGION_BYTES + part * PART_BYTES + 7
+            end = min(start + 10, len(content))
+            assert fs.cat_file("/a", start, end) == content[start:end]
+        return asked()
+
+    # A region takes as long as a request: the second miss fetches it.
+    monkeypatch.setattr(Prices, "of", lambda self, count: 1e-9)
+    for region in (0, 2):
+        end = min((region + 1) * REGION_BYTES, len(content))
+        first = region * REGION_BYTES + at[0] * PART_BYTES
+        whole = (region * REGION_BYTES, end)
+        assert read_scattered(region) == [(first, first + PART_BYTES), whole]
+        assert read_scattered(region) == []
+    # One takes longer than all requests together: parts alone.
+    monkeypatch.setattr(Prices, "of", lambda self, count: 1e9)
+    assert len(read_scattered(1)) == len(at)
+
+
+def test_the_price_of_a_request_and_of_a_byte_is_learned() -> None:
+    prices = Prices()
+    for _ in range(100):
+        prices.add(PART_BYTES, 0.003)
+        prices.add(AHEAD_BYTES, 0.003 + AHEAD_BYTES / 1e9)
+    assert 0.003 <= prices.of(0) < 0.0031
+    assert 0.9e9 < 1 / prices.byte < 1.1e9
+    prices.add(PART_BYTES, 60.0)  # a stall
+    assert prices.of(0) < 0.004
 
 
 def test_changes_are_seen(floe: dict[str, Any]) -> None:
