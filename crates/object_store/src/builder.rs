@@ -129,7 +129,7 @@ impl Builder {
     }
 
     /// Sets the bytes of requests under way from which misses fetch no more than they need, 256 MiB
-    /// by default.
+    /// by default. Nothing is fetched ahead that would pass them.
     pub fn in_flight_bytes(self, bytes: u64) -> Self {
         Self { in_flight_bytes: bytes, ..self }
     }

@@ -25,7 +25,8 @@ pub enum FetchSize {
     /// Parts as of [`Fixed`](Self::Fixed). As with [`Adaptive`](Self::Adaptive), a large range is
     /// split into requests at once, and where a function [spawns](crate::Builder::spawn) tasks,
     /// reads that go on where others ended fetch ahead:
-    /// [`parallel`](crate::Builder::parallel) parts.
+    /// [`parallel`](crate::Builder::parallel) parts, as long as all bytes under way fit into
+    /// [`in_flight_bytes`](crate::Builder::in_flight_bytes).
     FixedAhead(u64),
 }
 
@@ -50,6 +51,8 @@ pub(crate) struct Read<'a> {
     pub(crate) len: u64,
     /// Aligned bytes that are read, in ascending order.
     pub(crate) ranges: &'a [Range<u64>],
+    /// Bytes that may be fetched ahead.
+    pub(crate) room: u64,
 }
 
 /// The advice for the misses of a read.
@@ -139,7 +142,8 @@ impl Planner {
         let kind = *kind;
         let (mut advice, window) = match self.fetch {
             FetchSize::FixedAhead(block) => {
-                (Advice::of(block, ReadKind::Jump), block * self.parallel)
+                let window = block.saturating_mul(self.parallel).min(read.len);
+                (Advice::of(block, ReadKind::Jump), window)
             }
             _ => {
                 let advice = Advice::of(self.block(read.prefix, kind), kind);
@@ -154,12 +158,15 @@ impl Planner {
     }
 
     /// Returns the blocks to fetch ahead of a run that has come to `at`, so that a window of bytes
-    /// is there or under way. It does so each time that half of the window is used up.
+    /// is there or under way, as far as there is room. It does so each time that half of the window
+    /// is used up.
     fn ahead(&mut self, read: &Read<'_>, at: u64, block: u64, window: u64) -> Option<Range<u64>> {
         let recent = self.recent.get_mut(&read.object)?;
         let is_of_run = (at..=at + window + block).contains(&recent.ahead);
         let start = if is_of_run { recent.ahead } else { at }.next_multiple_of(block);
-        let end = (at + window).next_multiple_of(block).min(read.len);
+        let room = read.room / block * block;
+        let end = (at + window).next_multiple_of(block).min(start.saturating_add(room));
+        let end = end.min(read.len);
         if start >= end || start - at > window / 2 {
             return None;
         }
@@ -319,7 +326,7 @@ mod tests {
 
     fn read(planner: &mut Planner, object: u64, len: u64, range: Range<u64>) -> Advice {
         let ranges = [align(&range, len)];
-        planner.read(&Read { object, prefix: 1, len, ranges: &ranges })
+        planner.read(&Read { object, prefix: 1, len, ranges: &ranges, room: u64::MAX })
     }
 
     #[test]
@@ -354,6 +361,20 @@ mod tests {
         assert_eq!(ahead, [M..5 * M, 5 * M..7 * M, 7 * M..9 * M, 9 * M..10 * M]);
         let jump = read(&mut planner, 1, 10 * M, 5 * M..5 * M + 10);
         assert_eq!(jump.ahead, None);
+    }
+
+    #[test]
+    fn what_has_no_room_is_fetched_ahead_later() {
+        let mut planner = Planner::new(FetchSize::FixedAhead(M), u64::MAX, true, 1 << 30);
+        let mut read = |range: Range<u64>, room| {
+            let read = Read { object: 1, prefix: 1, len: 10 * M, ranges: &[range], room };
+            planner.read(&read).ahead
+        };
+        assert_eq!(read(0..128 * K, u64::MAX), None);
+        assert_eq!(read(128 * K..256 * K, M - 1), None);
+        assert_eq!(read(256 * K..384 * K, 3 * M + 5), Some(M..4 * M));
+        assert_eq!(read(384 * K..512 * K, 0), None);
+        assert_eq!(read(512 * K..640 * K, u64::MAX), Some(4 * M..10 * M));
     }
 
     #[test]

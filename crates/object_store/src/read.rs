@@ -34,14 +34,12 @@ impl Inner {
             prefix: Self::prefix_of(&known.meta.location),
             len,
             ranges: &needed,
+            room: self.in_flight_bytes.saturating_sub(self.fetches.bytes()),
         };
         let advice = Some(lock(&self.planner).read(&read)).filter(|_| extend);
         let advice = advice.as_ref();
-        if let Some(ahead) = advice.and_then(|advice| advice.ahead.clone())
-            && self.fetches.bytes() < self.in_flight_bytes
-        {
-            // Tasks carry the requests out.
-            drop(self.join_fetches(known, &[ahead], None, &Absent::new()));
+        if let Some(ahead) = advice.and_then(|advice| advice.ahead.clone()) {
+            self.fetch_ahead(known, &ahead);
         }
         let mut absent = Absent::new();
         let mut pieces = Pieces::new();
@@ -160,6 +158,25 @@ impl Inner {
         let (old, new) = self.fetches.join_fetches(known.key(), missing, launch);
         self.drive(&new);
         (old, new)
+    }
+
+    /// Requests what is missing of a range, as far as the bytes of all requests stay within their
+    /// limit. Tasks carry the requests out.
+    fn fetch_ahead(self: &Arc<Self>, known: &Arc<Known>, range: &Range<u64>) {
+        let launch = |under_way: &[Range<u64>]| {
+            let rest = without(std::slice::from_ref(range), under_way);
+            let rest = self.survey(known, &rest, &Absent::new()).missing;
+            let groups = lock(&self.planner).requests(&rest);
+            // Reads on other threads may have taken the room since it was looked at.
+            let fits = |covers: &Vec<Range<u64>>| {
+                let bytes = covers[covers.len() - 1].end - covers[0].start;
+                self.fetches.bytes().saturating_add(bytes) <= self.in_flight_bytes
+            };
+            let groups = groups.into_iter().take_while(fits);
+            groups.map(|covers| self.launch(known, covers, None)).collect()
+        };
+        let (_, new) = self.fetches.join_fetches(known.key(), &[], launch);
+        self.drive(&new);
     }
 
     /// Hands the requests of new fetches to tasks, where there are some.

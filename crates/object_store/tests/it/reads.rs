@@ -337,3 +337,34 @@ fn settings_that_cannot_be_are_refused() {
         "fetches have a power of two from 4096 to 16777216 bytes, not 5000"
     );
 }
+
+#[test]
+fn reads_fetch_ahead_within_the_limit_of_bytes_under_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut requests = 0;
+    let faulty = Faulty::new(move |_| {
+        requests += 1;
+        // What is fetched ahead stays under way.
+        if requests == 1 { Fault::None } else { Fault::Silent }
+    });
+    const LIMIT: u64 = 4 << 20;
+    let store = CachedStore::builder(faulty.clone())
+        .hybrid(cache(folder.path()))
+        .fetch(FetchSize::FixedAhead(1 << 20))
+        .parallel(u32::MAX)
+        .in_flight_bytes(LIMIT)
+        .spawn(|task| drop(tokio::spawn(task)))
+        .build()
+        .unwrap();
+    let (path, bytes) = (Path::from("object"), content(1, 20 << 20));
+    run(async {
+        faulty.replace(&path, bytes.clone()).await;
+        for at in 0..8u64 {
+            let range = at * 128 * K..(at + 1) * 128 * K;
+            let read = store.get_range(&path, range.clone()).await.unwrap();
+            assert_eq!(read, bytes[range.start as usize..range.end as usize]);
+        }
+        let under_way = store.stats().in_flight_bytes;
+        assert!((1..=LIMIT).contains(&under_way), "{under_way} bytes are under way");
+    });
+}
