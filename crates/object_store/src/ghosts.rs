@@ -101,7 +101,11 @@ impl Class {
             return None;
         }
         let (mut best, mut least) = (UNIT, price(1.0, 0.0, UNIT));
-        for (block, cost) in BLOCKS.iter().zip(&self.costs[kind as usize]) {
+        // Ranges that come only with others are first reads that no call is charged to.
+        let costs = BLOCKS.iter().zip(&self.costs[kind as usize]);
+        let mut served = costs.filter(|(_, cost)| cost.served > 0.0).peekable();
+        served.peek()?;
+        for (block, cost) in served {
             let price = price(cost.requests, cost.unread, *block) / cost.served;
             if price < least * MARGIN {
                 (best, least) = (*block, price);
@@ -407,6 +411,19 @@ mod tests {
             assert!((cost.served / cost.requests / calls - 1.0).abs() < 0.1, "{block}: {cost:?}");
         }
         // A request costs as much as 2.25 MB, and the unread bytes of 4 MiB are more.
+        assert_eq!(ghosts.best(1, ReadKind::Jump, price), Some(UNIT));
+    }
+
+    #[test]
+    fn nothing_is_known_of_runs_that_come_only_with_other_ranges() {
+        let mut ghosts = Ghosts::new(1 << 30);
+        for at in 0..64 {
+            let (jump, run) = ((at * 2 + 1) * 32 * M, at * 64 * M);
+            let ranges = [(ReadKind::Jump, jump..jump + UNIT), (ReadKind::Run, run..run + UNIT)];
+            ghosts.read(1, 1, 8 << 30, &ranges);
+        }
+        assert!(ghosts.all.firsts[ReadKind::Run as usize] >= ENOUGH);
+        assert_eq!(ghosts.best(1, ReadKind::Run, price), None);
         assert_eq!(ghosts.best(1, ReadKind::Jump, price), Some(UNIT));
     }
 
