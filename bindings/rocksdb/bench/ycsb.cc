@@ -39,6 +39,7 @@ constexpr const char* kHelp =
                        the first of these. With a second tier: lru+compressed, which is RocksDB's
                        in memory, and on flash lru+everything, lru+popularity, lru+obp
   --tier N             size of second tiers in percent of the data (30)
+  --tier-folder DIR    where second tiers on flash are: on a faster drive (as --folder)
   --percents N,…       capacities of the block cache in percent of the data (10,30,60,110)
   --threads N,…        threads (1,2,4,8)
   --records N          records (10000000)
@@ -119,6 +120,7 @@ Options OptionsOf(int count, char** arguments) {
     else if (name == "--operations") all.settings.operations = number(1);
     else if (name == "--seed") all.settings.seed = number(0);
     else if (name == "--tier") all.settings.tier = number(1);
+    else if (name == "--tier-folder") all.settings.tier_folder = value;
     else if (name == "--uncache") all.settings.uncache = number(0);
     else if (name == "--rounds") all.rounds = static_cast<int>(number(1));
     else if (name == "--first-round") all.first_round = static_cast<int>(number(0));
@@ -249,7 +251,7 @@ int main(int count, char** arguments) {
     PrintTable(Read(options.table));
     return 0;
   }
-  CheckCaches(options.caches, options.settings.folder);
+  CheckCaches(options.caches, TierFolder(options.settings));
   LoadOnce(options.settings);
   std::vector<Line> lines;
   for (int round = options.first_round; round < options.first_round + options.rounds; round++) {

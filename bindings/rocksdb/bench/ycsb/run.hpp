@@ -38,7 +38,13 @@ struct Settings {
   uint64_t uncache = 0;
   /// The size of second tiers, in percent of the database's files.
   uint64_t tier = 30;
+  /// Where second tiers on flash are; empty for beside the database.
+  std::string tier_folder;
 };
+
+inline const std::string& TierFolder(const Settings& settings) {
+  return settings.tier_folder.empty() ? settings.folder : settings.tier_folder;
+}
 
 struct Cell {
   char workload;
@@ -242,7 +248,7 @@ inline Measured Run(const Settings& settings, const Cell& cell, const std::strin
   const Workload& workload = *WorkloadOf(cell.workload);
   const auto statistics = rocksdb::CreateDBStatistics();
   statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
-  const Tier tier{settings.folder + "/tier", bytes * settings.tier / 100};
+  const Tier tier{TierFolder(settings) + "/tier", bytes * settings.tier / 100};
   std::remove(tier.path.c_str());
   const auto cache = NewCache(cell.cache, bytes * static_cast<size_t>(cell.percent) / 100, tier);
   const auto db = Open(folder, !settings.buffered, cache, statistics, settings.uncache);
