@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use floe_policy::admission::Times;
 
 use crate::config::{Config, ConfigError, MOST_SHARDS};
+use crate::counters::Counts;
 use crate::exchange::{ForeignPiece, Message, PartId};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::join::{Fault, Join, JoinAction, PIECES_AT_ONCE, Request, RequestId, RequestKind};
@@ -548,6 +549,7 @@ impl BlockCache {
                 directory.blocks.sector_metadata_bytes() + parts.logging.memory_bytes();
             stats.admission_bytes += parts.admission.memory_bytes();
             stats.decline(parts.admission.declined());
+            Counts::add(&mut stats.adaptation, &directory.adaptation());
             stats.degraded_shards += u64::from(parts.health.is_degraded());
         }
         stats

@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use floe_policy::Adaptation;
+
 use crate::geometry::{Sectors, VolumeId};
 
 /// The type of a declared counter.
@@ -143,6 +145,19 @@ impl Counts for Vec<(u64, u64)> {
         for (sum, part) in self.iter_mut().zip(other) {
             debug_assert_eq!(sum.0, part.0);
             sum.1 += part.1;
+        }
+    }
+
+    fn since(&self, _: &Self) -> Self {
+        self.clone()
+    }
+}
+
+/// The settings that a policy chooses from, in all shards that do so.
+impl Counts for Option<Adaptation> {
+    fn add(&mut self, other: &Self) {
+        if let Some(other) = other {
+            self.get_or_insert_default().add(other);
         }
     }
 

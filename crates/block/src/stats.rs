@@ -1,5 +1,7 @@
 //! The counters of the cache.
 
+use floe_policy::Adaptation;
+
 use crate::counters;
 use crate::counters::Counts;
 use crate::geometry::{MOST_CLASSES, Sectors, VolumeId};
@@ -178,6 +180,9 @@ counters! {
         /// Smallest blocks that each of several combined admissions rejected; empty for a single
         /// admission.
         pub declined_blocks: Vec<u64>,
+        /// The settings that the eviction policy chooses from, with its estimates; `None` if its
+        /// settings do not change.
+        pub adaptation: Option<Adaptation>,
         /// Shards that have given the cache device up.
         pub degraded_shards: u64 = Gauge {},
         /// Sectors of the cache devices whose content differed from what was stored, each counted

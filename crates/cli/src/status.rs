@@ -89,6 +89,11 @@ fn print(status: &Status) {
         print_tiers(&status.tiers);
         output::say!();
     }
+    for (number, tier) in status.tiers.iter().enumerate() {
+        if let Some(adaptation) = &tier.adaptation {
+            output::say!(" tier {number}, evict {}: {adaptation}", tier.evict);
+        }
+    }
     status.tiers.iter().filter_map(|tier| tier.mirror.as_ref()).for_each(print_mirror);
     print_content(status);
     output::say!();

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use floe_block::{CounterType, Counts, Declaration, Stats};
 use floe_device::MirrorWatch;
+use floe_policy::Setting;
 use rustix::process::{Resource, getrlimit};
 
 use crate::pair::{PairStatus, Role};
@@ -54,6 +55,7 @@ pub(crate) fn render(report: &Report) -> String {
     page.declared(&report.sum.counters.clients, &[]);
     page.declared(&report.cache(), &settings(report));
     cache(&mut page, report);
+    adaptation(&mut page, report);
     admission(&mut page, report);
     tiers(&mut page, report);
     shedding(&mut page, report);
@@ -456,6 +458,25 @@ fn admission(page: &mut Page, report: &Report) {
     let bypassed = counters.offered_blocks - counters.admitted_blocks;
     page.sample(name, &[("result", "admitted")], counters.admitted_blocks);
     page.sample(name, &[("result", "bypassed")], bypassed);
+}
+
+/// Writes the estimates of a policy that chooses among settings, for the first tier.
+fn adaptation(page: &mut Page, report: &Report) {
+    let Some(adaptation) = &report.sum.stats.adaptation else { return };
+    let name = "floe_cache_evict_setting_miss_ratio";
+    let help = "Estimated share of requests that miss under a setting of the eviction policy.";
+    page.family(name, Gauge, help);
+    for Setting { name: setting, miss_ratio, .. } in &adaptation.settings {
+        page.sample(name, &[("setting", &**setting)], *miss_ratio);
+    }
+    let name = "floe_cache_evict_setting_shards";
+    page.family(name, Gauge, "Number of shards that use a setting of the eviction policy.");
+    for Setting { name: setting, orders, .. } in &adaptation.settings {
+        page.sample(name, &[("setting", &**setting)], *orders);
+    }
+    let name = "floe_cache_evict_switches_total";
+    page.family(name, Counter, "Changes of the eviction policy's setting, in all shards.");
+    page.sample(name, &[], adaptation.switches);
 }
 
 /// Writes the metrics of shedding, if it is on.

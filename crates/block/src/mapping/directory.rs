@@ -27,7 +27,7 @@ use std::str::FromStr;
 
 use floe_policy::registry::{Choice, ChoiceError, Entry};
 use floe_policy::{
-    Access, AnyPolicy, Eviction, Lru, POLICIES, PendingVictims, Policy, Ranked, Slot,
+    Access, Adaptation, AnyPolicy, Eviction, Lru, POLICIES, PendingVictims, Policy, Ranked, Slot,
 };
 
 use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
@@ -256,6 +256,12 @@ impl Directory {
     pub(crate) fn blocks_of_volume(&self, volume: VolumeId) -> Vec<Block> {
         let blocks = (0..self.groups.count()).flat_map(|group| self.blocks_of(group));
         blocks.filter(|&block| self.blocks.volume(block) == volume).collect()
+    }
+
+    /// Returns the settings that the eviction policy chooses from; `None` if its settings do not
+    /// change.
+    pub(crate) fn adaptation(&self) -> Option<Adaptation> {
+        self.order.adaptation()
     }
 
     /// Returns the bytes of memory held for blocks and groups, without the two bits a sector.
@@ -616,6 +622,13 @@ impl EvictionOrder {
         match self {
             Self::Lru(lru) => lru.coldest_first().collect(),
             Self::Chosen(chosen) => chosen.coldest_first(),
+        }
+    }
+
+    fn adaptation(&self) -> Option<Adaptation> {
+        match self {
+            Self::Lru(_) => None,
+            Self::Chosen(chosen) => chosen.policy().adaptation(),
         }
     }
 

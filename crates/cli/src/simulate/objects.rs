@@ -10,6 +10,7 @@ use floe_lab::report::{Sizes, simulation_report};
 use floe_lab::simulate::objects::{Latency, Run, SimulationResult, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_lab::simulate::{BLOCK_BYTES, Grid, GridError, Reading};
+use floe_policy::{Adaptation, Setting};
 use floe_trace::Trace;
 use serde::Serialize;
 
@@ -302,6 +303,23 @@ fn print(mut outcomes: Vec<SimulationResult>, size: impl Fn(u64) -> String) {
         table.add_row(cells);
     }
     output::print_table(&table);
+    for SimulationResult { policy, size: of, adaptation, .. } in &outcomes {
+        if let Some(adaptation) = adaptation {
+            output::say!("\n{policy} of {}: {adaptation}", size(*of));
+            print_settings(adaptation);
+        }
+    }
+}
+
+/// Prints the settings that a policy chose from, fewest estimated misses first.
+fn print_settings(adaptation: &Adaptation) {
+    let mut settings: Vec<_> = adaptation.settings.iter().collect();
+    settings.sort_by(|one, other| one.miss_ratio.total_cmp(&other.miss_ratio));
+    let mut table = output::table(&["setting", "estimated miss ratio"], 1);
+    for Setting { name, miss_ratio, .. } in settings {
+        table.add_row([name.to_string(), format!("{miss_ratio:.4}")]);
+    }
+    output::print_table(&table);
 }
 
 /// The summary of a policy at one size over all traces.
@@ -417,6 +435,7 @@ mod summary_tests {
             seconds: 1.0,
             requests_per_second: 1.0,
             policy_bytes_per_object: 1.0,
+            adaptation: None,
             series: Vec::new(),
         }
     }

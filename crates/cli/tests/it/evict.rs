@@ -1,9 +1,9 @@
 //! `--evict` as a user gives it: in replays, simulations and servers, on the command line, in tiers
 //! and in files.
 
-use crate::common::{Server, Volume, assert_same, floe_ok, text};
+use crate::common::{Server, Volume, assert_same, floe_ok, http, text};
 use floe_server::nbd_client::Client;
-use floe_testkit::pattern;
+use floe_testkit::{pattern, wait_until};
 use serde_json::Value;
 
 /// Popular blocks, and now and then a scan.
@@ -152,4 +152,33 @@ fn a_configuration_keeps_its_policies() {
     let file = folder.path().join("floe.toml");
     std::fs::write(&file, &printed).unwrap();
     assert_eq!(floe_ok(&["serve", "--config", text(&file), "--print-config"]), printed);
+}
+
+/// 64 blocks of 64 KiB are cached of a loop over 96, of which a large small queue keeps none.
+#[test]
+fn a_server_whose_policy_chooses_settings_says_which_it_uses_and_why() {
+    const READ_BYTES: usize = 64 << 10;
+    let content = pattern(1, 96 * READ_BYTES);
+    let volume = Volume::new(&content, "back").with(&["--evict", "auto", "--shards", "1"]);
+    let server = volume.serve();
+    let mut client = Client::connect(&server.unix.parse().unwrap()).unwrap();
+    let mut read = vec![0; READ_BYTES];
+    for at in (0..content.len()).step_by(READ_BYTES).cycle().take(20 * 96) {
+        client.read(at as u64, &mut read).unwrap();
+    }
+    let status = server.status();
+    let adaptation = status.tiers[0].adaptation.as_ref().expect("auto adapts");
+    let used = adaptation.in_use().expect("a setting is in use");
+    assert!(adaptation.switches > 0 && used.name != "qd-clock", "{adaptation:?}");
+    assert_eq!(used.orders, 1, "there is one shard");
+    let said = floe_ok(&["status", "--admin", &server.admin]);
+    assert!(said.contains(&format!("tier 0, evict auto: {adaptation}")), "{said}");
+    let (_, metrics) = http(&server.admin, "GET /metrics HTTP/1.1\r\n\r\n");
+    let line = format!("floe_cache_evict_setting_shards{{setting=\"{}\"}} 1\n", used.name);
+    assert!(metrics.contains(&line), "{metrics}");
+    wait_until("a line in the log", || {
+        server.log().lines().any(|line| {
+            line.contains("the eviction policy changed its setting") && line.contains(&*used.name)
+        })
+    });
 }

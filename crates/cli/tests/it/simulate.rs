@@ -74,6 +74,22 @@ fn rows(arguments: &[&str]) -> Vec<Vec<(String, String)>> {
 }
 
 #[test]
+fn auto_says_what_it_chose_and_why() {
+    let line = ["loop:keys=200,requests=20000", "--policy", "lru,auto", "--size", "100"];
+    let [lru, auto] = &outcomes(&line)[..] else { panic!("two policies") };
+    assert!(lru["adaptation"].is_null(), "{lru}");
+    let settings = auto["adaptation"]["settings"].as_array().expect("a list");
+    assert!(settings.iter().any(|setting| setting["name"] == "qd-clock"), "{auto}");
+    let used: Vec<_> = settings.iter().filter(|setting| setting["orders"] == 1).collect();
+    assert_eq!(used.len(), 1, "{auto}");
+    let output = floe(&[&["simulate"], &line[..]].concat());
+    let text = String::from_utf8(output.stdout).expect("it is text");
+    let name = used[0]["name"].as_str().expect("a name");
+    assert!(text.contains(&format!("auto of 100 keys: {name}, estimated to miss")), "{text}");
+    assert!(text.contains("estimated miss ratio"), "{text}");
+}
+
+#[test]
 fn csv_has_the_fields_of_json() {
     let keys = "loop:keys=100,requests=1000";
     let disk = "loop:keys=100,requests=1000,block=4KiB";

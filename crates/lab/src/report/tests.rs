@@ -25,6 +25,7 @@ fn outcome(trace: &str, policy: &str, size: u64, miss_ratio: f64) -> SimulationR
         seconds: 0.1,
         requests_per_second: 80e6,
         policy_bytes_per_object: 8.0,
+        adaptation: None,
         series: Vec::new(),
     }
 }

@@ -8,11 +8,12 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use floe_model::t_975;
+use floe_policy::Adaptation;
 use floe_policy::admission::{self, Admissions};
 use floe_policy::registry::Choice;
 use serde::Serialize;
 
-use super::policy_loop::{Counts, Scale, Simulation};
+use super::policy_loop::{Counts, Scale, Simulated, Simulation};
 pub use super::policy_loop::{Latency, SimulatedInterval};
 use super::stream::Stream;
 
@@ -79,6 +80,10 @@ pub struct SimulationResult {
     pub requests_per_second: f64,
     /// Bytes of memory that the policy held at the end, per object of the most cached at one time.
     pub policy_bytes_per_object: f64,
+    /// The settings that the policy chose from at the end, with its estimates; `None` if its
+    /// settings do not change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adaptation: Option<Adaptation>,
     /// Time series of the run; empty unless requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<SimulatedInterval>,
@@ -97,7 +102,8 @@ pub fn simulate(
     progress: &AtomicU64,
 ) -> SimulationResult {
     let begun = Instant::now();
-    let (counts, series) = count(stream, run, run.size as f64 * stream.rate, latency, progress);
+    let simulated = count(stream, run, run.size as f64 * stream.rate, latency, progress);
+    let Simulated { counts, series, adaptation } = simulated;
     let seconds = begun.elapsed().as_secs_f64();
     let simulated = stream.keys.len() as u64;
     let warmup = stream.warmup as u64;
@@ -141,6 +147,7 @@ pub fn simulate(
         seconds,
         requests_per_second: simulated as f64 / seconds,
         policy_bytes_per_object: counts.policy_bytes as f64 / counts.most_objects.max(1) as f64,
+        adaptation,
         series,
     }
 }
@@ -152,7 +159,7 @@ fn count(
     capacity: f64,
     latency: Option<Latency>,
     progress: &AtomicU64,
-) -> (Counts, Vec<SimulatedInterval>) {
+) -> Simulated {
     let simulation = Simulation {
         stream,
         capacity: (capacity.round() as u64).max(1),
@@ -189,7 +196,7 @@ fn estimate_all(
     let unseen = AtomicU64::new(0);
     let of_groups: Vec<(Missed, Missed)> = (stream.parted(groups).iter())
         .map(|group| {
-            let (counts, _) = count(group, run, capacity, latency, &unseen);
+            let Simulated { counts, .. } = count(group, run, capacity, latency, &unseen);
             (requests(&counts, group), bytes(&counts))
         })
         .collect();

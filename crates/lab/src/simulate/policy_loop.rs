@@ -15,7 +15,7 @@ use floe_policy::admission::{Admission, Admissions, Orders, Room, Times, Traffic
 use floe_policy::owner::{DenseIndex, SlotOwner, SlotWeights, UnitWeights};
 use floe_policy::registry::Visitor;
 use floe_policy::streams::Streams;
-use floe_policy::{Access, Direction, Policy, Tick, mix};
+use floe_policy::{Access, Adaptation, Direction, Policy, Tick, mix};
 use serde::Serialize;
 
 use super::stream::{Change, End, NEVER, Stream};
@@ -301,8 +301,16 @@ pub(super) struct Simulation<'a> {
     pub(super) progress: &'a AtomicU64,
 }
 
+/// The results of a simulation.
+pub(super) struct Simulated {
+    pub(super) counts: Counts,
+    pub(super) series: Vec<SimulatedInterval>,
+    /// The settings that the policy chose from; `None` if its settings do not change.
+    pub(super) adaptation: Option<Adaptation>,
+}
+
 impl Visitor for Simulation<'_> {
-    type Out = (Counts, Vec<SimulatedInterval>);
+    type Out = Simulated;
 
     fn visit<P: Policy>(mut self, make: impl Fn() -> P + Send + Sync) -> Self::Out {
         let sizes = self.stream.sizes.as_ref();
@@ -326,7 +334,7 @@ impl Simulation<'_> {
         policy: P,
         admission: Option<AdmissionState>,
         size_at: impl Fn(usize) -> u64,
-    ) -> (Counts, Vec<SimulatedInterval>) {
+    ) -> Simulated {
         let stream = self.stream;
         // Objects of size 1 are as many as fit; the number of others shows later.
         let slots = if stream.sizes.is_none() { stream.objects_in(self.capacity) } else { 0 };
@@ -378,7 +386,8 @@ impl Simulation<'_> {
             most_objects: cache.owner.most(),
             ..cache.counts
         };
-        (counts, watch.finish(&counts))
+        let adaptation = cache.owner.policy().adaptation();
+        Simulated { series: watch.finish(&counts), counts, adaptation }
     }
 }
 

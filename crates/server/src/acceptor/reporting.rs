@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use floe_policy::Adaptation;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::control::board::PublishedState;
@@ -36,6 +37,8 @@ pub(crate) struct Reporting {
     pub(crate) feed: Feed,
     /// The shed controller, if load shedding is configured.
     shed_controller: Option<Arc<ShedController>>,
+    /// For each tier, the changes of the eviction policy's setting that were logged.
+    switches: Vec<u64>,
 }
 
 impl Reporting {
@@ -51,6 +54,15 @@ impl Reporting {
             lately: Default::default(),
             feed: Feed::new(config.limits.sample_interval, threads),
             shed_controller,
+            switches: Vec::new(),
+        }
+    }
+
+    /// Logs changes of eviction policies' settings since the last call, with the reason: a line for
+    /// each tier that has any.
+    pub(crate) fn log_switches(&mut self, sum: &Snapshot) {
+        for (tier, evict) in switched(&mut self.switches, sum) {
+            tracing::info!(tier, %evict, "the eviction policy changed its setting");
         }
     }
 
@@ -84,6 +96,21 @@ impl Reporting {
         report.size_advice = self.feed.size_advice(&report);
         report
     }
+}
+
+/// Returns the tiers, by number, whose eviction policies have changed their setting more often than
+/// `noted`, and notes that.
+fn switched<'s>(noted: &mut Vec<u64>, sum: &'s Snapshot) -> Vec<(usize, &'s Adaptation)> {
+    let mut switched = Vec::new();
+    for (tier, (stats, _)) in sum.tiers().enumerate() {
+        let switches = stats.adaptation.as_ref().map_or(0, |adaptation| adaptation.switches);
+        noted.resize(noted.len().max(tier + 1), 0);
+        // A tier that came in the place of another one begins at 0.
+        let before = std::mem::replace(&mut noted[tier], switches);
+        switched
+            .extend(stats.adaptation.as_ref().filter(|_| switches > before).map(|it| (tier, it)));
+    }
+    switched
 }
 
 /// Returns the processor time that the process has used.
@@ -170,5 +197,33 @@ impl Feed {
         let history = event("history", self.history.points());
         let status = self.status.as_ref().map(|status| event("status", status));
         format!("{EVENTS_HEAD}{history}{}", status.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_block::Stats;
+    use floe_policy::{AnyPolicy, Eviction};
+
+    use super::*;
+
+    #[test]
+    fn each_change_of_a_setting_is_told_once() {
+        let auto: AnyPolicy = "auto".parse().expect("a policy");
+        let sum = |switches| {
+            let adaptation = auto.adaptation().map(|mut adaptation| {
+                adaptation.switches = switches;
+                adaptation
+            });
+            Snapshot { stats: Stats { adaptation, ..Stats::default() }, ..Snapshot::default() }
+        };
+        let mut noted = Vec::new();
+        let told = [0, 1, 1, 4, 0, 2, 2].map(|switches| {
+            switched(&mut noted, &sum(switches)).iter().map(|(tier, _)| *tier).collect::<Vec<_>>()
+        });
+        let (once, never) = (vec![0], Vec::new());
+        let expected = [&never, &once, &never, &once, &never, &once, &never];
+        assert_eq!(told.each_ref(), expected);
+        assert!(switched(&mut noted, &Snapshot::default()).is_empty(), "LRU has no settings");
     }
 }

@@ -11,6 +11,8 @@ use floe_block::{
     Requests, Stats, VolumeId, WriteMode,
 };
 
+use floe_policy::{AnyPolicy, Eviction};
+
 use super::*;
 use crate::protocol::ProtocolName;
 use crate::status::{
@@ -274,6 +276,8 @@ fn full_report() -> Report {
     stats.blocks = vec![(4096, 1)];
     stats.lost_runs = vec![(VolumeId(0), 0..1)];
     stats.memory_hits = 1;
+    let auto: AnyPolicy = "auto".parse().expect("a policy");
+    stats.adaptation = auto.adaptation();
     for operation in Operation::ALL {
         let latency = Duration::from_millis(1);
         thread.counters.answered(VolumeId(0), operation, 4096, latency, true);
@@ -326,6 +330,7 @@ fn without(setting: &str) -> Report {
         "shed" => facts.shedding = None,
         "memory" => facts.memory = None,
         "standby" => facts.pair = None,
+        "evict = auto" => report.sum.stats.adaptation = None,
         "memory-admit" => facts.memory.iter_mut().for_each(|it| it.usage.admission = None),
         "memory-freeze" => facts.memory.iter_mut().for_each(|it| it.freezing = None),
         _ => report.advice = None,
@@ -337,7 +342,16 @@ fn without(setting: &str) -> Report {
 fn table() -> String {
     let text = render(&full_report());
     let all = Read::page(&text);
-    let settings = ["memory-admit", "memory-freeze", "memory", "admit", "shed", "standby", "reads"];
+    let settings = [
+        "memory-admit",
+        "memory-freeze",
+        "memory",
+        "admit",
+        "shed",
+        "standby",
+        "evict = auto",
+        "reads",
+    ];
     let lacking = settings.map(|setting| (setting, Read::page(&render(&without(setting)))));
     let mut table = "| metric | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
     for line in text.lines().filter_map(|line| line.strip_prefix("# HELP ")) {

@@ -8,6 +8,7 @@ use floe_block::{
     AdmissionStats, Config, FreezeStats, SECTOR_BYTES, SheddingDecision, Stats, format_size,
 };
 use floe_device::{MirrorStatus, MirrorWatch};
+use floe_policy::Adaptation;
 use serde::{Deserialize, Serialize};
 
 use super::{MemoryFacts, Snapshot, VolumeFacts, ratio};
@@ -76,6 +77,10 @@ pub struct TierStatus {
     pub prefetched_bytes: u64,
     /// Prefetched blocks that were read before they were evicted.
     pub prefetched_used_blocks: u64,
+    /// The settings that the eviction policy chooses from, with its estimates; `None` if its
+    /// settings do not change.
+    #[serde(default)]
+    pub adaptation: Option<Adaptation>,
     /// Counters of the admission; `None` if everything is admitted.
     pub admission: Option<AdmissionStatus>,
     /// Status of the mirror on which the tier is; `None` on another device.
@@ -151,6 +156,7 @@ impl CacheFacts {
             prefetched_blocks: counters.prefetched_blocks,
             prefetched_bytes: counters.prefetched_bytes,
             prefetched_used_blocks: counters.prefetched_used_blocks,
+            adaptation: stats.adaptation.clone(),
             admission: AdmissionStatus::of(&self.config, stats),
             mirror: self.mirror.as_ref().and_then(MirrorWatch::status).map(MirrorDeviceStatus::of),
         }
