@@ -73,6 +73,7 @@ mod lru_k;
 mod mq;
 mod quick_demotion;
 mod s3_fifo;
+mod s4_fifo;
 mod sampled;
 mod sarc;
 mod sieve;

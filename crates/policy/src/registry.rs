@@ -57,6 +57,7 @@ macro_rules! with_policies {
             two_q::TwoQ,
             arc::Arc,
             s3_fifo::S3Fifo,
+            s4_fifo::S4Fifo,
             sieve::Sieve,
             lfu::Lfu,
             gdsf::Gdsf,

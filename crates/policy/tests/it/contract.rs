@@ -274,7 +274,7 @@ impl Check for SaysWhoLeaves {
 }
 
 /// Policies that name a victim before it leaves.
-const SAY_WHO_LEAVES: [&str; 16] = [
+const SAY_WHO_LEAVES: [&str; 17] = [
     "fifo",
     "lru",
     "relaxed-lru",
@@ -289,6 +289,7 @@ const SAY_WHO_LEAVES: [&str; 16] = [
     "qd-clock",
     "clock2q-plus",
     "car",
+    "s4-fifo",
     "auto",
     "mq",
 ];
@@ -683,8 +684,17 @@ fn what_was_hit_ranks_before_what_was_not_where_hits_only_leave_marks() {
     struct HitsFirst;
     impl Check for HitsFirst {
         fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
-            let marking =
-                ["clock", "sieve", "s3-fifo", "qdlp", "qd-clock", "clock2q-plus", "car", "auto"];
+            let marking = [
+                "clock",
+                "sieve",
+                "s3-fifo",
+                "qdlp",
+                "qd-clock",
+                "clock2q-plus",
+                "car",
+                "s4-fifo",
+                "auto",
+            ];
             if !marking.contains(&make().info().name) {
                 return;
             }

@@ -129,6 +129,16 @@ const FILLED_MAIN: &[Answers] = &[
     ("P3", 200000, &[("s3-fifo:fill=main", 0.394_182)]),
 ];
 
+/// S4-FIFO with its defaults is that S3-FIFO, within 0.0001.
+const S4_FIFO: &[Answers] = &[
+    ("OLTP", 1000, &[("s4-fifo", 0.591_448)]),
+    ("OLTP", 5000, &[("s4-fifo", 0.442_513)]),
+    ("OLTP", 15000, &[("s4-fifo", 0.340_183)]),
+    ("P3", 10000, &[("s4-fifo", 0.948_065)]),
+    ("P3", 50000, &[("s4-fifo", 0.764_504)]),
+    ("P3", 200000, &[("s4-fifo", 0.394_182)]),
+];
+
 /// Clock2Q+ by its authors' code in libCacheSim, within 0.0001.
 const CLOCK2Q_PLUS: &[Answers] = &[
     ("OLTP", 1000, &[("clock2q-plus", 0.598_159)]),
@@ -231,7 +241,8 @@ fn s3_fifo_that_fills_its_main_queue_is_close_to_its_authors() {
 }
 
 #[test]
-fn clock2q_plus_and_mq_agree_with_independent_ones() {
+fn s4_fifo_clock2q_plus_and_mq_agree_with_independent_ones() {
+    compare(S4_FIFO, |ours, expected| (ours - expected).abs() <= 0.0001);
     compare(CLOCK2Q_PLUS, |ours, expected| (ours - expected).abs() <= 0.0001);
     compare(MQ, |ours, expected| (ours - expected).abs() <= 0.0001);
 }

@@ -1,4 +1,4 @@
-//! CAR, Clock2Q+, MQ and LFRU with its sweep against models of themselves, as those in
+//! CAR, Clock2Q+, S4-FIFO, MQ and LFRU with its sweep against models of themselves, as those in
 //! [`models`](crate::models).
 
 use std::collections::VecDeque;
@@ -131,6 +131,79 @@ impl Model for Clock2QPlusModel {
         } else {
             self.admitted += 1;
             self.small.push_back((key, false, self.admitted));
+        }
+        false
+    }
+}
+
+/// An entry of the small queue of [`S4FifoModel`].
+struct Candidate {
+    key: Key,
+    hits: u32,
+    /// Number of entries that had come to the small queue with it.
+    admitted: u64,
+    returns: u32,
+}
+
+/// The skipped part is an age here, too. Ghosts carry the times that their keys have come back.
+struct S4FifoModel {
+    size: usize,
+    small_size: usize,
+    skipped: u64,
+    hits_needed: u32,
+    returns_ignored: u32,
+    ghosts_most: usize,
+    filling: bool,
+    admitted: u64,
+    small: VecDeque<Candidate>,
+    main: VecDeque<(Key, u32)>,
+    ghosts: VecDeque<(Key, u32)>,
+}
+
+impl S4FifoModel {
+    fn evict(&mut self) {
+        if self.small.len() >= self.small_size || self.main.is_empty() {
+            while let Some(oldest) = self.small.pop_front() {
+                if oldest.hits < self.hits_needed {
+                    self.ghosts.push_back((oldest.key, oldest.returns));
+                    if self.ghosts.len() > self.ghosts_most {
+                        self.ghosts.pop_front();
+                    }
+                    return;
+                }
+                self.main.push_back((oldest.key, 0));
+            }
+        }
+        while let Some((key, hits @ 1..)) = self.main.pop_front() {
+            self.main.push_back((key, hits.min(3) - 1));
+        }
+    }
+}
+
+impl Model for S4FifoModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        if let Some(entry) = self.small.iter_mut().find(|entry| entry.key == key) {
+            entry.hits += u32::from(self.admitted - entry.admitted >= self.skipped);
+            return true;
+        }
+        if let Some((_, hits)) = self.main.iter_mut().find(|entry| entry.0 == key) {
+            *hits += 1;
+            return true;
+        }
+        if self.small.len() + self.main.len() == self.size {
+            self.evict();
+            self.filling = false;
+        }
+        self.filling |= self.small.is_empty() && self.main.is_empty();
+        let known = self.ghosts.iter().position(|ghost| ghost.0 == key);
+        let returns = known.and_then(|at| self.ghosts.remove(at)).map_or(0, |ghost| ghost.1 + 1);
+        let fills_main = self.filling && self.small.len() >= self.small_size;
+        if returns > self.returns_ignored || fills_main {
+            self.main.push_back((key, 0));
+        } else {
+            self.admitted += 1;
+            let admitted = self.admitted;
+            self.small.push_back(Candidate { key, hits: 0, admitted, returns });
         }
         false
     }
@@ -282,6 +355,33 @@ proptest! {
             ghosts: VecDeque::new(),
         };
         agrees(&format!("clock2q-plus:small=0.5:ghosts=0.75:window={window}"), size, &keys, model);
+    }
+
+    #[test]
+    fn s4_fifo_counts_hits_and_returns_as_its_parameters_say(
+        keys in keys(),
+        size in 1..=16usize,
+        skip in 0..=4u8,
+        hits_needed in 1..=4u32,
+        returns_ignored in 0..=2u32,
+    ) {
+        let small_size = size / 2;
+        let skip = f64::from(skip) / 4.0;
+        let model = S4FifoModel {
+            size,
+            small_size,
+            skipped: (small_size as f64 * skip) as u64,
+            hits_needed,
+            returns_ignored,
+            ghosts_most: size * 3 / 2,
+            filling: true,
+            admitted: 0,
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            ghosts: VecDeque::new(),
+        };
+        let asked = format!("skip={skip}:hits={hits_needed}:ghost-hits={returns_ignored}");
+        agrees(&format!("s4-fifo:small=0.5:ghosts=1.5:{asked}"), size, &keys, model);
     }
 
     #[test]

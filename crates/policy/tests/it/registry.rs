@@ -106,9 +106,9 @@ fn the_documented_table_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policies.md");
     let text = format!(
         "# The policies\n\nGenerated from the registry by `UPDATE_DOCS=1 cargo test -p \
-         floe-policy --test it registry`. Left out: LRB, 3L-Cache and S4-FIFO,\nwhich need a \
-         trained model (that of S4-FIFO sets the parameters of S3-FIFO and of the window of \
-         clock2q-plus);\nCLOCK-Pro, a LIRS with clocks, which is missing yet; GD-Wheel, \
+         floe-policy --test it registry`. Left out: LRB and 3L-Cache,\nwhich need a \
+         trained model (as does the choice of s4-fifo's parameters by the load);\nCLOCK-Pro, a \
+         LIRS with clocks, which is missing yet; GD-Wheel, \
          which orders as gdsf does in constant time, for misses of different costs, and here all \
          cost the same;\nand window-LFU, whose counts of the last requests the sketch of \
          w-tinylfu keeps in eight bytes an entry. A FIFO-like \

@@ -21,6 +21,7 @@ const WEIGHING: &[&str] = &[
     "2q",
     "arc",
     "s3-fifo",
+    "s4-fifo",
     "gdsf",
     "qdlp",
     "qd-clock",
