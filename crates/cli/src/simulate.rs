@@ -1,5 +1,7 @@
 //! `floe simulate`: runs traces through the code of the caches, without devices.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use floe_block::{AdmissionConfig, BlockSizes, Config, Evict, WriteMode};
 use floe_lab::report::blocks_report;
@@ -23,6 +25,7 @@ pub(crate) use hybrid::{Objects, WriteArguments, print as print_hybrids};
 pub(crate) use objects::read_stream;
 
 mod hybrid;
+mod many;
 mod objects;
 mod prompts;
 
@@ -37,6 +40,8 @@ Examples:
   floe simulate P3.lis.zst --policy lru --admit always --admit fussy --admit obp:target=0.1 --size \
                         5%
   floe simulate *.lis.zst --policy lru,s3-fifo,arc --size 1%,10%
+  floe simulate traces --all-cores --resume done.jsonl --policy lru,s3-fifo,auto --size \
+                        0.1%,1%,10%
   floe simulate huge.csv.zst --policy lru --sample 0.01 --size 1%..=20%:1%
   floe simulate disk.vscsi --blocks 32KiB,64KiB,128KiB,256KiB --size 10%
   floe simulate disk.vscsi --blocks 32KiB --admit always --admit small-bypass:memory=1GiB+obp \
@@ -56,7 +61,8 @@ Examples:
 #[command(after_help = format!("{LISTS}\n\n{EXAMPLES}"))]
 #[group(id = "what", required = true, multiple = true, args = ["policy", "blocks", "flash"])]
 pub(crate) struct Arguments {
-    /// Traces, compressed or not; with several, medians and ranks of policies follow
+    /// Traces, compressed or not; with several, medians and ranks of policies follow. A folder
+    /// stands for all traces in it and below, for which the medians and ranks alone are printed
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<String>,
     /// Policies to compare, such as lru,slru:segments=4,belady; with --blocks [default: lru]
@@ -132,6 +138,14 @@ pub(crate) struct Arguments {
     /// count, or a time by the trace's clock such as 1h; a list in JSON, a line each in CSV
     #[arg(long, value_name = "N|SHARE|TIME", conflicts_with = "sample")]
     interval: Option<Interval>,
+    /// Simulate as many traces at a time as there are cores, in the memory of so many traces,
+    /// instead of the policies and sizes of one trace
+    #[arg(long, conflicts_with_all = ["blocks", "flash", "prefix"])]
+    all_cores: bool,
+    /// Add the results of each trace to a file when it is done, and take those from there that an
+    /// earlier run with the same settings has left
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["blocks", "flash", "prefix"])]
+    resume: Option<PathBuf>,
     #[command(flatten)]
     open: TraceArguments,
     /// One JSON object per run instead of a table

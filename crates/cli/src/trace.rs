@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use floe_trace::{
-    Columns, CompactOptions, Filter, Format, Info, Kind, LruCurve, LruPoint, OpenOptions, Reuse,
-    ReuseStats, Stats, Trace, convert, convert_to_oracle_general, formats_table, generators,
-    generators_table,
+    Columns, CompactOptions, ErrorKind, Filter, Format, Info, Kind, LruCurve, LruPoint,
+    OpenOptions, Reuse, ReuseStats, Stats, Trace, convert, convert_to_oracle_general,
+    formats_table, generators, generators_table,
 };
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::error::{CliError, OrFail};
@@ -64,6 +65,18 @@ impl TraceArguments {
         let (format, skip_bad) = (self.format, self.skip_bad);
         let options = OpenOptions { format, skip_bad, as_blocks, columns, filter };
         Trace::open_source(&self.seeded(path)?, &options).or_usage()
+    }
+
+    /// Returns whether a file may be a trace: false if its content fits no format.
+    pub(crate) fn may_be_trace(&self, file: &str) -> bool {
+        let (format, columns) = (self.format, self.columns.clone());
+        let options = OpenOptions { format, columns, ..OpenOptions::default() };
+        !Trace::open(file, &options).is_err_and(|error| {
+            matches!(
+                error.kind(),
+                ErrorKind::Empty { .. } | ErrorKind::Unknown { .. } | ErrorKind::NotTrace { .. }
+            )
+        })
     }
 
     /// Adds the given seed to the text of a generator. Returns other texts unchanged.
@@ -397,9 +410,19 @@ pub(crate) fn read_all(
     file: &str,
     trace: &mut Trace,
     label: &str,
-    mut each: impl FnMut(&floe_trace::Request) -> Result<(), CliError>,
+    each: impl FnMut(&floe_trace::Request) -> Result<(), CliError>,
 ) -> Result<(), CliError> {
     let bar = output::progress(trace.total_bytes().unwrap_or(0), label);
+    read_with(&bar, file, trace, each)
+}
+
+/// Reads a trace to its end and moves a progress bar, which is then cleared.
+pub(crate) fn read_with(
+    bar: &ProgressBar,
+    file: &str,
+    trace: &mut Trace,
+    mut each: impl FnMut(&floe_trace::Request) -> Result<(), CliError>,
+) -> Result<(), CliError> {
     let progress = trace.progress();
     for (request, count) in trace.by_ref().zip(0u64..) {
         each(&request.or_usage()?)?;

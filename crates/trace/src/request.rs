@@ -7,14 +7,14 @@
 //! wraps, though it may step back where the trace does. In block traces `bytes` is at most
 //! [`BLOCK_REQUEST_BYTES_MAX`] and `key + bytes` does not exceed `i64::MAX`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Longest request of a block trace, in bytes. A longer one is a misread record, because no device
 /// accepts it.
 pub const BLOCK_REQUEST_BYTES_MAX: u64 = 1 << 32;
 
 /// The meaning of the keys and sizes of a trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TraceKind {
     /// Disk I/O: `key` is an offset in bytes on `volume`, `bytes` the length.

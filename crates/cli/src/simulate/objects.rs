@@ -11,16 +11,18 @@ use floe_lab::simulate::objects::{Latency, Run, SimulationResult, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_lab::simulate::{BLOCK_BYTES, Grid, GridError, Reading};
 use floe_policy::{Adaptation, Setting};
-use floe_trace::Trace;
-use serde::Serialize;
+use floe_trace::{Kind, Trace};
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
 
+use super::many::{SavedResults, Traces};
 use super::{
     Arguments, admissions, of_policies, on_all_cores, print_policies, refuse_without_times,
 };
 use crate::error::{CliError, OrFail};
-use crate::output;
-use crate::trace::{object, read_all};
+use crate::trace::{object, read_with};
 use crate::warmup::Interval;
+use crate::{log, output};
 use floe_lab::sizes::CacheSize;
 
 /// Default time of a hit in microseconds, used when only the time of a miss is given. It covers a
@@ -41,38 +43,125 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         _ => admissions(arguments, if in_bytes { "bytes" } else { "objects" })?,
     };
     let grid = Grid { policies, admissions, sizes: arguments.sizes().clone(), in_bytes, rate };
-    let mut traces = Vec::new();
-    for trace in &arguments.traces {
-        traces.push(simulate_trace(arguments, trace, &grid, latency)?);
+    let given = Traces::of(&arguments.traces, &arguments.open)?;
+    if arguments.files.any() && given.names.len() > 1 {
+        return Err(CliError::usage("a report takes one trace"));
     }
-    if let [Simulated { outcomes, .. }] = &traces[..] {
-        let trace = super::one_trace(arguments, "a report")?;
-        let sizes = if in_bytes { Sizes::Bytes } else { Sizes::Objects };
+    let (mut traces, mut refused) = (Vec::new(), Vec::new());
+    for (name, result) in
+        given.names.iter().zip(simulate_traces(arguments, &given, &grid, latency)?)
+    {
+        match result {
+            Ok(simulated) => traces.push((name, simulated)),
+            Err(error) => refused.push(error),
+        }
+    }
+    // A trace that cannot be simulated does not stop the others.
+    let last = refused.pop();
+    refused.iter().for_each(|error| {
+        log::report(error);
+    });
+    if !traces.is_empty() {
+        print_all(arguments, &grid, &given, traces)?;
+    }
+    last.map_or(Ok(()), Err)
+}
+
+/// Simulates all traces, or takes the results that earlier runs have left, and returns the results
+/// in order.
+///
+/// # Errors
+/// When the file of results cannot be used.
+fn simulate_traces(
+    arguments: &Arguments,
+    traces: &Traces,
+    grid: &Grid,
+    latency: Option<Latency>,
+) -> Result<Vec<Result<Simulated, CliError>>, CliError> {
+    let saved = match &arguments.resume {
+        Some(path) => {
+            traces.refuse_pipes()?;
+            Some(SavedResults::open(path, settings(arguments, grid, latency))?)
+        }
+        None => None,
+    };
+    let simulate = |trace: &String, alone| -> Result<Simulated, CliError> {
+        if let Some(results) = saved.as_ref().and_then(|saved| saved.find(trace)) {
+            return Ok(results);
+        }
+        let results = simulate_trace(arguments, trace, grid, latency, alone)?;
+        saved.as_ref().map_or(Ok(()), |saved| saved.add(trace, &results))?;
+        Ok(results)
+    };
+    if !arguments.all_cores {
+        return Ok(traces.names.iter().map(|trace| simulate(trace, true)).collect());
+    }
+    let bar = output::progress(traces.names.len() as u64, "simulating traces");
+    let results = on_all_cores(&traces.names, |trace| {
+        let results = simulate(trace, false);
+        bar.inc(1);
+        results
+    });
+    bar.finish_and_clear();
+    Ok(results)
+}
+
+/// Returns all that changes the results of a trace, as text.
+fn settings(arguments: &Arguments, grid: &Grid, latency: Option<Latency>) -> String {
+    let Grid { policies, admissions, sizes, in_bytes, rate } = grid;
+    let list = |of: &mut dyn Iterator<Item = String>| of.collect::<Vec<_>>().join(",");
+    let admission = |choices: &Vec<floe_policy::admission::registry::Choice>| {
+        choices.iter().map(ToString::to_string).collect::<Vec<_>>().join("+")
+    };
+    format!(
+        "policies {}; admissions {}; sizes {}; bytes {in_bytes}; sample {rate}; times {latency:?}; \
+         warmup {:?}; interval {:?}; traces {:?}",
+        list(&mut policies.iter().map(ToString::to_string)),
+        list(&mut admissions.iter().map(admission)),
+        list(&mut sizes.0.iter().map(ToString::to_string)),
+        arguments.warmup,
+        arguments.interval,
+        arguments.open,
+    )
+}
+
+/// Prints the results of all traces, and what sums them up. Of folders only the sum is printed as
+/// text.
+fn print_all(
+    arguments: &Arguments,
+    grid: &Grid,
+    given: &Traces,
+    traces: Vec<(&String, Simulated)>,
+) -> Result<(), CliError> {
+    let several = given.names.len() > 1;
+    if arguments.files.any()
+        && let [(trace, Simulated { outcomes, .. })] = &traces[..]
+    {
+        let sizes = if grid.in_bytes { Sizes::Bytes } else { Sizes::Objects };
         arguments.files.write(|command| simulation_report(trace, command, sizes, outcomes))?;
     }
     if arguments.csv && arguments.interval.is_some() {
-        let outcomes: Vec<_> = traces.into_iter().flat_map(|trace| trace.outcomes).collect();
+        let outcomes: Vec<_> = traces.into_iter().flat_map(|(_, trace)| trace.outcomes).collect();
         return output::csv(&of_policies(&outcomes)).or_failure();
     }
     if arguments.csv || arguments.json {
-        let lines: Vec<_> = traces.into_iter().flat_map(Simulated::lines).collect();
+        let lines: Vec<_> = traces.into_iter().flat_map(|(_, trace)| trace.lines()).collect();
         return match arguments.csv {
             true => output::csv(&lines).or_failure(),
             false => lines.iter().try_for_each(output::json_line).or_failure(),
         };
     }
-    let several = traces.len() > 1;
-    for (name, simulated) in arguments.traces.iter().zip(&traces) {
+    for (name, simulated) in traces.iter().filter(|_| !given.from_folders) {
         if several {
             output::say!("{name}");
         }
-        let Simulated { outcomes, in_bytes, object, trace_requests } = simulated;
+        let Simulated { outcomes, in_bytes, kind, trace_requests } = simulated;
         let size = |size: u64| match in_bytes {
             true => output::bytes(size),
-            false => format!("{size} {object}s"),
+            false => format!("{size} {}s", object(*kind)),
         };
         print(outcomes.clone(), size);
-        if *object == "block" {
+        if *kind == Kind::Block {
             output::say!("\n{trace_requests} requests, which touch blocks of 4 KiB.");
         }
         print_policies(outcomes, size);
@@ -80,22 +169,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             output::say!();
         }
     }
-    if several {
+    if several || given.from_folders {
         output::say!("all {} traces", traces.len());
-        let outcomes: Vec<_> = traces.into_iter().map(|trace| trace.outcomes).collect();
+        let outcomes: Vec<_> = traces.into_iter().map(|(_, trace)| trace.outcomes).collect();
         print_summary(&grid.sizes.0, &outcomes);
     }
     Ok(())
 }
 
 /// The results over one trace.
+#[derive(Clone, Serialize, Deserialize)]
 struct Simulated {
     /// Results, ordered by size, then policy, then admission.
     outcomes: Vec<SimulationResult>,
     /// True if sizes are bytes, false if they are objects.
     in_bytes: bool,
-    /// Unit of the simulated requests: `block` (of 4 KiB), `object` or `key`.
-    object: &'static str,
+    /// Kind of the trace, which is that of the simulated requests.
+    kind: Kind,
     /// Number of requests in the trace. A disk request may cover several blocks.
     trace_requests: u64,
 }
@@ -105,6 +195,7 @@ struct Simulated {
 struct Line {
     #[serde(flatten)]
     outcome: SimulationResult,
+    /// Unit of the simulated requests: `block` (of 4 KiB), `object` or `key`.
     object: &'static str,
     size_unit: &'static str,
     trace_requests: u64,
@@ -112,20 +203,24 @@ struct Line {
 
 impl Simulated {
     fn lines(self) -> impl Iterator<Item = Line> {
-        let Self { outcomes, in_bytes, object, trace_requests } = self;
+        let Self { outcomes, in_bytes, kind, trace_requests } = self;
+        let object = object(kind);
         let size_unit = if in_bytes { "byte" } else { object };
         let line = move |outcome| Line { outcome, object, size_unit, trace_requests };
         outcomes.into_iter().map(line)
     }
 }
 
+/// Simulates a trace, on all cores if it is alone, else on the calling thread and without progress
+/// bars.
 fn simulate_trace(
     arguments: &Arguments,
     trace: &str,
     grid: &Grid,
     latency: Option<Latency>,
+    alone: bool,
 ) -> Result<Simulated, CliError> {
-    let (mut stream, unit, object) = load(arguments, trace, grid)?;
+    let (mut stream, unit, kind) = load(arguments, trace, grid, alone)?;
     let in_trace = |problem| CliError::usage(format!("{trace}: {problem}"));
     let requests = stream.keys.len() as u64;
     let warmup = arguments.warmup.of(requests).map_err(in_trace)?;
@@ -137,9 +232,15 @@ fn simulate_trace(
     stream.count_from(warmup as usize, every);
     let no_room = |error: GridError| CliError::usage(format!("--size: {error}"));
     let runs = grid.runs(&stream, unit).map_err(no_room)?;
-    let outcomes = simulate_all(trace, &stream, &runs, latency);
+    let outcomes = match alone {
+        true => simulate_all(trace, &stream, &runs, latency),
+        false => {
+            let unseen = AtomicU64::new(0);
+            runs.iter().map(|run| simulate(trace, &stream, run, latency, &unseen)).collect()
+        }
+    };
     let (in_bytes, trace_requests) = (grid.in_bytes && unit == 1, stream.trace_requests);
-    Ok(Simulated { outcomes, in_bytes, object, trace_requests })
+    Ok(Simulated { outcomes, in_bytes, kind, trace_requests })
 }
 
 /// Returns the times of hits and misses, if the arguments give them.
@@ -187,33 +288,33 @@ fn mean_read_us(medium: Medium) -> f64 {
     total_ns as f64 / READS as f64 / 1e3
 }
 
-/// Reads the trace. Returns it with the bytes in a unit of its sizes, and the word for the unit of
-/// its requests.
+/// Reads the trace. Returns it with the bytes in a unit of its sizes, and its kind.
 fn load(
     arguments: &Arguments,
     path: &str,
     grid: &Grid,
-) -> Result<(Stream, u64, &'static str), CliError> {
+    shows_progress: bool,
+) -> Result<(Stream, u64, Kind), CliError> {
     let trace = arguments.open.open(path, false)?;
     let no_sizes = |_| {
         CliError::usage(format!(
             "{path}: a trace of keys has no sizes; give --size as a count or a share"
         ))
     };
-    let object = object(trace.kind());
-    let Reading { keep, unit } = grid.reading(trace.kind()).map_err(no_sizes)?;
+    let kind = trace.kind();
+    let Reading { keep, unit } = grid.reading(kind).map_err(no_sizes)?;
     let every = match arguments.interval {
         Some(Interval::Time(every)) => Some(every),
         Some(Interval::Requests(_)) | None => None,
     };
-    let (stream, has_times) = read_timed(path, trace, keep, every)?;
+    let (stream, has_times) = read_timed(path, trace, keep, every, shows_progress)?;
     refuse_without_times(arguments, path, has_times)?;
-    Ok((stream, unit, object))
+    Ok((stream, unit, kind))
 }
 
 /// Reads a trace, with disk I/O converted to blocks.
 pub(crate) fn read_stream(path: &str, trace: Trace, keep: Keep) -> Result<Stream, CliError> {
-    Ok(read_timed(path, trace, keep, None)?.0)
+    Ok(read_timed(path, trace, keep, None, true)?.0)
 }
 
 /// Reads a trace and returns whether it has times, by which it can be divided into intervals.
@@ -222,13 +323,18 @@ fn read_timed(
     mut trace: Trace,
     keep: Keep,
     every: Option<Duration>,
+    shows_progress: bool,
 ) -> Result<(Stream, bool), CliError> {
     let mut builder = Builder::new(trace.kind(), keep, BLOCK_BYTES);
     if let Some(every) = every {
         builder = builder.by_time(every);
     }
     let mut has_times = false;
-    read_all(path, &mut trace, "reading", |request| {
+    let bar = match shows_progress {
+        true => output::progress(trace.total_bytes().unwrap_or(0), "reading"),
+        false => ProgressBar::hidden(),
+    };
+    read_with(&bar, path, &mut trace, |request| {
         has_times |= request.time_ns > 0;
         builder.add(request).or_usage()
     })?;

@@ -312,6 +312,90 @@ fn several_traces_are_summed_up() {
     }
 }
 
+/// The traces, policies, sizes and counts in some lines, which are the same in each run.
+fn counted(lines: &[Value]) -> Vec<[Value; 5]> {
+    let fields = ["trace", "policy", "size", "hits", "misses"];
+    lines.iter().map(|line| fields.map(|field| line[field].clone())).collect()
+}
+
+/// A folder with two traces, one of them in a folder below, and a file that is no trace.
+fn folder_of_traces() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("below")).expect("a folder below");
+    for (generator, file) in
+        [("loop:keys=100,requests=1000", "below/a.floe"), ("zipf:keys=90,requests=3000", "b.floe")]
+    {
+        let file = folder.path().join(file).display().to_string();
+        assert!(floe(&["trace", "convert", generator, &file]).status.success(), "{file}");
+    }
+    std::fs::write(folder.path().join("README.md"), "Two traces.\n").expect("it can be written");
+    folder
+}
+
+#[test]
+fn a_folder_stands_for_its_traces_which_are_summed_up() {
+    let folder = folder_of_traces();
+    let name = folder.path().to_str().expect("it is UTF-8");
+    let files = ["below/a.floe", "b.floe"].map(|file| format!("{name}/{file}"));
+    let mut sorted = files.clone();
+    sorted.sort();
+    let options = ["--policy", "lru,belady", "--size", "10%,50%"];
+    let one_by_one = outcomes(&[&[&sorted[0][..], &sorted[1]], &options[..]].concat());
+    let whole = [&[name], &options[..]].concat();
+    for arguments in [&whole[..], &[&whole[..], &["--all-cores"]].concat()] {
+        assert_eq!(counted(&outcomes(arguments)), counted(&one_by_one), "{arguments:?}");
+        let output = floe(&[&["simulate"], arguments].concat());
+        let text = String::from_utf8(output.stdout).expect("it is text");
+        assert!(text.starts_with("all 2 traces\n") && !text.contains("a.floe"), "{text}");
+        let error = String::from_utf8(output.stderr).expect("it is text");
+        assert!(error.contains(&format!("not recognised as traces: {name}/README.md")), "{error}");
+        assert_eq!(output.status.code(), Some(0), "{error}");
+    }
+
+    std::fs::write(&files[1], "damaged\n").expect("it can be written");
+    let output = floe(&[&["simulate", &files[0], &files[1]], &options[..]].concat());
+    let text = String::from_utf8(output.stdout).expect("it is text");
+    assert!(text.contains("all 1 traces"), "the other one is simulated: {text}");
+    assert_eq!(output.status.code(), Some(2));
+    for refused in [&["--report", "r.html"][..], &["--blocks", "4KiB"]] {
+        let output = floe(&[&["simulate"], &whole[..], refused].concat());
+        assert_eq!(output.status.code(), Some(2), "{refused:?}");
+    }
+}
+
+#[test]
+fn results_that_were_saved_are_not_computed_again() {
+    let folder = folder_of_traces();
+    let name = folder.path().to_str().expect("it is UTF-8");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let saved = file.path().to_str().expect("it is UTF-8");
+    let arguments =
+        [name, "--policy", "lru,auto", "--size", "10%,20", "--all-cores", "--resume", saved];
+    let lines = || std::fs::read_to_string(saved).expect("it is text").lines().count();
+    let first = outcomes(&arguments);
+    assert_eq!((first.len(), lines()), (8, 2), "each of two traces has a line");
+    assert_eq!(counted(&outcomes(&arguments)), counted(&first));
+    assert_eq!(lines(), 2, "what is computed is added");
+    // Other settings, a changed trace and a new one are computed.
+    let other = [&arguments[..4], &["10%"], &arguments[5..]].concat();
+    assert_eq!(outcomes(&other).len(), 4);
+    assert_eq!(lines(), 4);
+    let trace = format!("{name}/b.floe");
+    assert!(floe(&["trace", "convert", "zipf:keys=95,requests=3100", &trace]).status.success());
+    let changed = outcomes(&arguments);
+    assert_eq!(lines(), 5);
+    let of = |lines: &[Value], file: &str| -> Vec<Value> {
+        let is_of = |line: &&Value| line["trace"].as_str().is_some_and(|name| name.ends_with(file));
+        lines.iter().filter(is_of).cloned().collect()
+    };
+    assert_eq!(counted(&of(&changed, "a.floe")), counted(&of(&first, "a.floe")));
+    assert_ne!(counted(&of(&changed, "b.floe")), counted(&of(&first, "b.floe")));
+    let output = floe(&[&["simulate", "-"], &arguments[1..]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).expect("it is text");
+    assert!(error.contains("-: --resume takes files and generators only"), "{error}");
+}
+
 #[test]
 fn the_table_is_ordered_by_latency_when_the_times_are_known() {
     let trace = "zipf:keys=2000,theta=0.9,requests=50000";

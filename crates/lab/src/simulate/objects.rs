@@ -11,7 +11,7 @@ use floe_model::t_975;
 use floe_policy::Adaptation;
 use floe_policy::admission::{self, Admissions};
 use floe_policy::registry::Choice;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::policy_loop::{Counts, Scale, Simulated, Simulation};
 pub use super::policy_loop::{Latency, SimulatedInterval};
@@ -30,7 +30,7 @@ pub struct Run {
 }
 
 /// The results of a run: the output fields of `floe simulate --policy`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SimulationResult {
     /// Name of the trace.
     pub trace: String,
@@ -41,7 +41,7 @@ pub struct SimulationResult {
     /// Number of counted requests of the trace.
     pub requests: u64,
     /// Number of requests of the warm-up, not counted elsewhere.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub warmup_requests: u64,
     /// Number of simulated requests; `None` unless a sample of the keys was simulated. Other counts
     /// are estimated from the sample.
@@ -56,7 +56,7 @@ pub struct SimulationResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inserted: Option<u64>,
     /// Number of objects that a policy fetched before they were requested; neither hits nor misses.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub prefetches: u64,
     /// Share of requests that missed.
     pub miss_ratio: f64,
@@ -85,7 +85,7 @@ pub struct SimulationResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adaptation: Option<Adaptation>,
     /// Time series of the run; empty unless requested.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<SimulatedInterval>,
 }
 

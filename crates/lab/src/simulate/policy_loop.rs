@@ -16,7 +16,7 @@ use floe_policy::owner::{DenseIndex, SlotOwner, SlotWeights, UnitWeights};
 use floe_policy::registry::Visitor;
 use floe_policy::streams::Streams;
 use floe_policy::{Access, Adaptation, Direction, Policy, Tick, mix};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::stream::{Change, End, NEVER, Stream};
 
@@ -125,7 +125,7 @@ impl Scale {
 }
 
 /// Results of one interval of a simulation of policies.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SimulatedInterval {
     /// Number of counted requests before the interval.
     pub after_requests: u64,
