@@ -182,10 +182,12 @@ impl Policy {
     /// When no modelled policy is known to behave like it.
     pub fn alike(name: &str) -> Result<Policy, ModelError> {
         Self::named(match name {
-            "arc" | "lfu" | "gdsf" | "lirs" | "lru-k" | "lecar" | "cacheus" | "sarc" => "lru",
+            "arc" | "lfu" | "gdsf" | "lirs" | "lru-k" | "lecar" | "cacheus" | "sarc" | "mq" => {
+                "lru"
+            }
             "w-tinylfu" => "tiny-lru",
-            "qdlp" | "qd-clock" => "s3-fifo",
-            "lfru" => "clock",
+            "qdlp" | "qd-clock" | "clock2q-plus" | "s4-fifo" | "auto" => "s3-fifo",
+            "lfru" | "car" => "clock",
             "hyperbolic" | "lhd" => "sampled",
             name => name,
         })

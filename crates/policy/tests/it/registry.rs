@@ -130,6 +130,14 @@ fn the_documented_table_is_current() {
     );
 }
 
+/// Advice for a running cache needs a model of its policy. Belady's runs in simulations only.
+#[test]
+fn every_policy_of_a_cache_is_modelled() {
+    let has_none = |name: &&str| floe_model::Policy::alike(name).is_err();
+    let without: Vec<_> = POLICIES.iter().map(|entry| entry.info.name).filter(has_none).collect();
+    assert_eq!(without, ["belady"]);
+}
+
 /// Texts state the number of policies; each statement is found and compared with the registry.
 #[test]
 fn texts_state_the_number_of_policies_that_there_are() {
