@@ -9,6 +9,7 @@ mod attach;
 mod bench;
 mod calibrate;
 mod check;
+mod coherence;
 mod demo;
 #[cfg(test)]
 mod documented {
@@ -133,6 +134,8 @@ enum FloeCommand {
     Calibrate(Box<calibrate::Arguments>),
     /// Compute throughput by hit ratio, and the hit ratio past which it falls
     Model(Box<model::Arguments>),
+    /// Simulate the cache lines that requests pass between many cores
+    Coherence(coherence::Arguments),
     /// Inspect and convert traces
     #[command(subcommand)]
     Trace(trace::TraceCommand),
@@ -183,6 +186,7 @@ pub fn run() -> ExitCode {
         FloeCommand::Bench(command) => bench::run(&command),
         FloeCommand::Calibrate(arguments) => calibrate::run(&arguments),
         FloeCommand::Model(arguments) => model::run(&arguments),
+        FloeCommand::Coherence(arguments) => coherence::run(&arguments),
         FloeCommand::Trace(command) => trace::run(&command),
         FloeCommand::Demo(arguments) => demo::run(&arguments),
         FloeCommand::Man(arguments) => man::run(&arguments, command()),

@@ -11,6 +11,8 @@ pub mod advise;
 pub mod bench;
 #[cfg(feature = "full")]
 pub mod classes;
+#[cfg(feature = "full")]
+pub mod coherence;
 pub mod demo;
 mod draw;
 #[cfg(feature = "full")]

@@ -574,6 +574,24 @@ fn a_replay_with_a_tier_in_memory_or_an_impossible_admission_is_refused() {
 }
 
 #[test]
+fn impossible_cores_are_refused() {
+    all_refused(
+        &["coherence", "--requests", "1000"],
+        "
+        --cache floe,none        → none | quick_cache
+        --cores 0                → --cores | 0
+        --cores 513              → cores | 512
+        --keys 0                 → keys | 0
+        --hit-ratio 1.1          → hit ratio | 1.1
+        --theta=-1               → Zipf | -1
+        --transfer-ns=-1         → transfer | -1
+        --shards 0               → shards | 0
+        --measure --pause-ns 1   → --measure | --pause-ns
+        ",
+    );
+}
+
+#[test]
 fn impossible_models_are_refused() {
     all_refused(
         &["model"],

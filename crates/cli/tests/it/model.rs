@@ -19,6 +19,40 @@ fn fields(line: &Value) -> BTreeSet<&str> {
 }
 
 #[test]
+fn coherence_has_a_line_for_each_cache_and_number_of_cores() {
+    let words =
+        ["coherence", "--json", "--cache", "floe,moka", "--cores", "1,8", "--requests", "5000"];
+    let lines: Vec<Value> = floe_ok(&words)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("each line is JSON"))
+        .collect();
+    let expected = [
+        "cache",
+        "cores",
+        "shards",
+        "keys",
+        "hit_ratio",
+        "transfer_ns",
+        "far_ns",
+        "mrps",
+        "request_ns",
+        "transfers_per_request",
+        "retries_per_request",
+    ];
+    for line in &lines {
+        assert_eq!(fields(line), BTreeSet::from(expected));
+    }
+    let subjects: Vec<(&Value, f64)> =
+        lines.iter().map(|line| (&line["cache"], number(line, "cores"))).collect();
+    let [floe, moka] = [json!("floe"), json!("moka")];
+    assert_eq!(subjects, [(&floe, 1.0), (&floe, 8.0), (&moka, 1.0), (&moka, 8.0)]);
+    assert_eq!(number(&lines[1], "transfers_per_request"), 0.0);
+    assert!(number(&lines[3], "transfers_per_request") > 1.0);
+    let bound = floe_ok(&[&words[..], &["--no-retries"]].concat());
+    assert!(bound.lines().all(|line| line.contains("\"retries_per_request\":0.0")), "{bound}");
+}
+
+#[test]
 fn a_line_for_each_hit_ratio_and_one_for_p_star_have_the_promised_fields() {
     let lines = lines(&[
         "--policy",
