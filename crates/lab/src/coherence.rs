@@ -2,7 +2,7 @@
 //! the output of `floe coherence`.
 //!
 //! Each core makes one request after the other. A request works, reads lines and writes lines, in
-//! the order of the cache's code ([`requests`]). A core that reads a line which another core has
+//! the order of the cache's code (`requests`). A core that reads a line which another core has
 //! written fetches it; a core that writes takes the line from all others, and one line goes to one
 //! core at a time. Both take the time of a transfer. Locks, loops of compare-and-swap and their
 //! pauses come from that; nothing else slows a core down.
