@@ -1,4 +1,5 @@
-//! A signal while the server opens its devices, which may take long.
+//! A signal while the server opens its devices, which may take long, and a device that needs what
+//! the machine does not have.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -34,5 +35,23 @@ fn a_server_that_is_told_to_end_while_it_opens_its_devices_ends() {
         assert!(status.success(), "{status}: {log}");
         assert!(log.contains("nothing was served"), "{log}");
         drop(connection);
+    }
+}
+
+#[test]
+fn a_bucket_on_a_machine_without_certificates_says_what_to_install() {
+    let output = Command::new(env!("CARGO_BIN_EXE_floe"))
+        .args(["serve", "--cache", "memory:4MiB", "--listen", "nbd://127.0.0.1:0"])
+        .args(["--backing", "s3://bucket/volume,size=1GiB,endpoint=https://127.0.0.1:1"])
+        .args(["--admin", "none"])
+        .envs([("SSL_CERT_FILE", "/none"), ("SSL_CERT_DIR", "/none")])
+        .stdin(Stdio::null())
+        .output()
+        .expect("floe runs");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{log}");
+    let last = log.lines().last().unwrap_or_default(); // after warnings of what was not found
+    for part in ["s3://bucket/volume", "No CA certificates", "ca-certificates", "SSL_CERT_FILE"] {
+        assert!(last.contains(part), "{part}: {log}");
     }
 }

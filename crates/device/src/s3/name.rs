@@ -130,6 +130,10 @@ fn advice(reason: &str) -> &'static str {
     if reason.contains("169.254.169.254") {
         return "; there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
     }
+    if reason.contains("No CA certificates") {
+        return "; install the certificates of authorities (Debian's package ca-certificates), or \
+                name a file of them in SSL_CERT_FILE";
+    }
     let denied = ["AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId"];
     if denied.iter().any(|word| reason.contains(word)) {
         return "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights to the bucket";

@@ -91,7 +91,7 @@ impl S3Source {
         let store = connect(name).map_err(|error| S3Error::Request {
             what: "connect to",
             volume: name.to_string(),
-            reason: error.to_string(),
+            reason: with_causes(&error),
         })?;
         Self::prepare_on(store, name, read_only, Times::USUAL)
     }
@@ -217,6 +217,20 @@ async fn perform(engine: Arc<Engine>, job: Job) {
         JobAction::Discard => engine.clear(offset, bytes, true).await.map(|()| Vec::new()),
     };
     to.leave((slot, result));
+}
+
+/// Returns an error with its causes, which alone say what is wrong with a client's settings.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let reason = error.to_string();
+        if !text.contains(&reason) {
+            text = format!("{text}: {reason}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// Prepares a client of the bucket, with the credentials of the environment.
