@@ -33,8 +33,8 @@ use crate::messages::{
 use crate::offer::{Offer, Offered};
 use crate::persistent::{StartError, SuperblockWriter};
 use crate::setup::{ServeError, ServerSetup};
-use crate::status::Snapshot;
-use crate::tier::{Tier, TierKey, link};
+use crate::status::{Snapshot, TierKey};
+use crate::tier::{Tier, link};
 use crate::ublk::LocalDevices;
 use crate::worker::handle::Workers;
 
@@ -328,7 +328,7 @@ impl Control {
 
     /// Returns the index of a tier, counted from the top; `None` once it is detached.
     pub(crate) fn at(&self, key: TierKey) -> Option<usize> {
-        self.tiers.iter().position(|tier| tier.key == key)
+        self.tiers.iter().position(|tier| tier.facts.key == key)
     }
 
     /// Applies a change of a volume to the superblocks of all persistent tiers. `ids` are the
@@ -369,7 +369,7 @@ impl Control {
 
     /// Stops all workers from using a cache device that a worker has found failing.
     fn degrade(&mut self, tier: usize) {
-        let key = self.tiers[tier].key;
+        let key = self.tiers[tier].facts.key;
         if !std::mem::replace(&mut self.tiers[tier].failing.degraded, true) {
             tracing::error!(
                 tier,
@@ -383,7 +383,7 @@ impl Control {
 
     /// Bypasses a tier whose journal a worker could not write, and writes its dirty data back.
     fn lose_journal(&mut self, tier: usize) {
-        let key = self.tiers[tier].key;
+        let key = self.tiers[tier].facts.key;
         if std::mem::replace(&mut self.tiers[tier].failing.journal_lost, true) {
             return;
         }
@@ -400,7 +400,7 @@ impl Control {
     /// Refuses requests for dirty data of a bypassed tier, because some of it could not be written
     /// back.
     fn block_tier(&mut self, tier: usize) {
-        let key = self.tiers[tier].key;
+        let key = self.tiers[tier].facts.key;
         let failing = &mut self.tiers[tier].failing;
         if failing.retired || std::mem::replace(&mut failing.stuck, true) {
             return;
@@ -416,7 +416,7 @@ impl Control {
     /// Records that one worker's part of a bypassed tier is clean. After the last part the tier is
     /// retired.
     fn tier_emptied(&mut self, worker: usize, tier: usize) {
-        let key = self.tiers[tier].key;
+        let key = self.tiers[tier].facts.key;
         let workers = self.workers.len();
         let failing = &mut self.tiers[tier].failing;
         failing.emptied.insert(worker);

@@ -16,8 +16,8 @@ use crate::protocol::ProtocolFactory;
 use crate::sampler::Sampling;
 use crate::session::Passed;
 use crate::setup::ServeError;
-use crate::status::Snapshot;
-use crate::tier::{CachePart, TierKey};
+use crate::status::{Snapshot, TierKey};
+use crate::tier::CachePart;
 use crate::ublk::QueueOrder;
 use crate::volume::DeviceSource;
 

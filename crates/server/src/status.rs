@@ -32,7 +32,7 @@ pub(crate) use counters::{
     VolumeCounters,
 };
 pub(crate) use size_advice::SizeEstimate;
-pub(crate) use tiers::CacheFacts;
+pub(crate) use tiers::{CacheFacts, TierKey};
 
 /// Latencies in microseconds; 0 without requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]

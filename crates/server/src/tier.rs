@@ -10,7 +10,7 @@ use floe_block::{BlockCache, Companion, Exchange, PartJournal};
 use floe_device::{OpenError, Pool, Ring};
 
 use crate::persistent::{Parts, StartError, SuperblockWriter};
-use crate::status::CacheFacts;
+use crate::status::{CacheFacts, TierKey};
 use crate::volume::DeviceSource;
 
 /// A tier of a server's cache: open and ready to serve, then the control thread's state of it.
@@ -19,7 +19,6 @@ use crate::volume::DeviceSource;
 /// the others: each goes on as far as it can, and the tier above sees the errors.
 #[derive(Debug)]
 pub struct Tier {
-    pub(crate) key: TierKey,
     /// Properties of the tier for status and metrics, without its failures.
     pub(crate) facts: CacheFacts,
     /// The tier's cache. Once the tier is attached, the workers have its parts.
@@ -32,11 +31,6 @@ pub struct Tier {
     /// Number of lost ranges that were reported.
     pub(crate) lost_places: u32,
 }
-
-/// Identifies a tier for the lifetime of the server, while its position may change. Keys are never
-/// reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TierKey(pub(crate) u32);
 
 /// A worker's part of a tier, before that worker opens the device.
 #[derive(Debug)]
@@ -107,6 +101,7 @@ impl Tier {
     ) -> Self {
         let config = cache.parts[0].0.config();
         let facts = CacheFacts {
+            key: TierKey(0),
             name,
             config: Arc::new(config.clone()),
             session: cache.writer.as_ref().map(SuperblockWriter::session),
@@ -117,7 +112,6 @@ impl Tier {
             mirror: source.mirror(),
         };
         Self {
-            key: TierKey(0),
             may_be_dirty: config.mode.keeps_writes()
                 || cache.parts.iter().any(|(cache, _)| cache.condition().has_dirty_data()),
             facts,
@@ -135,7 +129,7 @@ impl Tier {
     /// When the tier does not have one part for each worker.
     pub(crate) fn take_parts(&mut self, key: TierKey, exchanges: Vec<Exchange>) -> Vec<CachePart> {
         assert_eq!(self.cache.threads(), exchanges.len(), "all tiers have as many parts");
-        self.key = key;
+        self.facts.key = key;
         let data_start = self.cache.data_start;
         let part = |((cache, journal), exchange)| {
             let source = Arc::clone(&self.source);

@@ -162,7 +162,7 @@ impl Feed {
     }
 
     /// Ends a sample. Returns the event for watching clients; `None` for the first sample, which
-    /// has no predecessor to compare with.
+    /// has no predecessor to compare with, and while a tier is being attached or detached.
     pub(crate) fn take(&mut self, report: &mut Report) -> Option<String> {
         self.is_asked = false;
         let smallest = report.sum.stats.blocks.first();
@@ -172,7 +172,7 @@ impl Feed {
         let what_if = self.what_if.outlook(report.facts.top().size_bytes);
         report.size_advice = what_if.as_ref().and_then(Outlook::advice);
         let status = self.status.insert(report.status());
-        let point = self.history.add(Sample::of(report))?;
+        let point = self.history.add(Sample::of(report)?)?;
         let model = report.model_curve();
         Some(event("update", &Update { point, status, what_if, model }))
     }

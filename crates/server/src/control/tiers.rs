@@ -12,9 +12,9 @@ use super::{Control, Wait, beside};
 use crate::admin::{AllowedPaths, NewTier, Reply, Trouble};
 use crate::messages::{Message, Problem, StackCommand, WorkerCommand};
 use crate::persistent::ForceFlags;
-use crate::status::CacheFacts;
+use crate::status::{CacheFacts, TierKey};
+use crate::tier::link;
 use crate::tier::open::CacheMaker;
-use crate::tier::{TierKey, link};
 
 /// Longest time that clients' requests wait at the I/O gate while a tier is attached or detached.
 /// Beyond that the operation fails.
@@ -46,7 +46,7 @@ pub(crate) fn attach_tier(
             Reply::trouble(trouble, error.to_string())
         })?
     };
-    let above = control.tiers[at - 1].key;
+    let above = control.tiers[at - 1].facts.key;
     let key = TierKey(control.keys_given);
     control.keys_given += 1;
     let new_ids: Vec<VolumeId> =
@@ -147,7 +147,7 @@ pub(crate) fn detach_tier(control: &mut Control, number: usize) -> Result<Reply,
         let problem = format!("there is no tier {number}: the last one is number {last}");
         return Err(Reply::trouble(Trouble::NotFound, problem));
     };
-    let (tier, above) = (tier.key, control.tiers[number - 1].key);
+    let (tier, above) = (tier.facts.key, control.tiers[number - 1].facts.key);
     if let Err(problem) = clean(control, number, tier, above) {
         return Err(keep(control, number, above, &problem));
     }
@@ -258,7 +258,7 @@ pub(crate) fn restore(control: &mut Control) -> Result<Reply, Reply> {
             return refuse(at, &problem);
         }
         if failing.journal_lost {
-            let (tier, stuck) = (control.tiers[at].key, failing.stuck);
+            let (tier, stuck) = (control.tiers[at].facts.key, failing.stuck);
             control.workers.tell_all(|| Message::Bypass { tier, stuck });
             let problem = "its journal could not be written, and what is dirty in it is being \
                            written back; start floe again after that";

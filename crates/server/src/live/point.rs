@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use floe_block::Stats;
 use serde::Serialize;
 
 use crate::status::{
-    Answered, By, Latencies, Operation, Percentiles, Report, Spread, ThreadCounters, VolumeCounters,
+    Answered, By, Latencies, Operation, Percentiles, Report, Spread, ThreadCounters, TierKey,
+    VolumeCounters,
 };
 
 /// Maximum number of tiers that a point describes, from the top.
@@ -114,7 +116,7 @@ pub(crate) struct Point {
     volumes: Box<[VolumePoint]>,
 }
 
-/// Counters of a tier since the start.
+/// Counters of a tier since it was attached.
 #[derive(Debug, Clone, Copy, Default)]
 struct CacheCounts {
     reads: u64,
@@ -123,6 +125,8 @@ struct CacheCounts {
     write_hits: u64,
     dirty_bytes: u64,
     device: Moved,
+    /// Traffic of the device below: the next tier, or the backing devices.
+    below: Moved,
 }
 
 /// Counters of reads and of writes to a volume since the start, with hits and latencies.
@@ -146,16 +150,21 @@ pub(crate) struct Sample {
     memory_dirty_bytes: u64,
     /// Latencies of reads answered from memory, by the top tier, and below it.
     by: [Spread; 3],
-    backing: Moved,
-    tiers: Vec<CacheCounts>,
+    /// The tiers, from the top. A tier's position changes when one above it is attached or
+    /// detached, and its key does not.
+    tiers: Vec<(TierKey, CacheCounts)>,
     volumes: Vec<(Arc<str>, VolumeCounts)>,
 }
 
 impl Sample {
-    /// Extracts the counters from a report.
-    pub(crate) fn of(report: &Report) -> Self {
+    /// Extracts the counters from a report. Returns `None` while a tier is being attached or
+    /// detached: some threads then have other tiers than the facts.
+    pub(crate) fn of(report: &Report) -> Option<Self> {
         let (facts, sum) = (&report.facts, &report.sum);
-        let tiers = sum.tiers().take(MOST_TIERS).map(|(stats, _)| CacheCounts {
+        if report.threads.iter().any(|thread| thread.tiers().count() != facts.tiers.len()) {
+            return None;
+        }
+        let counts = |stats: &Stats| CacheCounts {
             reads: stats.requests.reads,
             read_hits: stats.requests.read_hits,
             writes: stats.requests.writes,
@@ -165,8 +174,13 @@ impl Sample {
                 read_bytes: stats.counters.cache_read_bytes,
                 written_bytes: stats.counters.cache_write_bytes,
             },
-        });
-        let lowest = &sum.lowest().counters;
+            below: Moved {
+                read_bytes: stats.counters.backing_read_bytes,
+                written_bytes: stats.counters.backing_write_bytes,
+            },
+        };
+        let tiers = facts.tiers.iter().zip(sum.tiers());
+        let tiers = tiers.map(|(facts, (stats, _))| (facts.key, counts(stats)));
         let volumes = facts.volumes.iter().take(MOST_VOLUMES).map(|volume| {
             let VolumeCounters { answered, hits } = sum.counters.volume(volume.id);
             let answered =
@@ -174,7 +188,7 @@ impl Sample {
             let spreads = sum.counters.spread(volume.id);
             (Arc::from(volume.name.as_str()), VolumeCounts { answered, hits, spreads })
         });
-        Self {
+        Some(Self {
             uptime: facts.uptime,
             at: SystemTime::now(),
             read: sum.counters.latencies(Operation::Read).clone(),
@@ -184,13 +198,9 @@ impl Sample {
             memory_hits: facts.memory.as_ref().map(|_| sum.stats.memory_hits),
             memory_dirty_bytes: sum.stats.held_bytes,
             by: by(&sum.counters),
-            backing: Moved {
-                read_bytes: lowest.backing_read_bytes,
-                written_bytes: lowest.backing_write_bytes,
-            },
             tiers: tiers.collect(),
             volumes: volumes.collect(),
-        }
+        })
     }
 
     /// Returns the rates, latencies and hit ratios of the interval since an earlier sample. Returns
@@ -214,8 +224,17 @@ impl Sample {
             }
         };
         let reads = self.read.count().saturating_sub(before.read.count());
-        let tiers = self.tiers.iter().enumerate().map(|(at, now)| {
-            let then = before.tiers.get(at).copied().unwrap_or_default();
+        // A tier that was attached since then began at zero.
+        let earlier = |key: TierKey| {
+            let same = before.tiers.iter().find(|(before, _)| *before == key);
+            same.map(|(_, counts)| *counts).unwrap_or_default()
+        };
+        let backing = |(key, now): &(TierKey, CacheCounts)| {
+            // The tier that is the lowest now may have had another one below it.
+            now.below.since(earlier(*key).below, rate)
+        };
+        let tiers = self.tiers.iter().take(MOST_TIERS).map(|(key, now)| {
+            let then = earlier(*key);
             CachePoint {
                 read_hit_ratio: share((now.read_hits, then.read_hits), (now.reads, then.reads)),
                 write_hit_ratio: share(
@@ -258,7 +277,7 @@ impl Sample {
                 .and_then(|hits| share((hits, before.memory_hits.unwrap_or(0)), (reads, 0))),
             memory_dirty_bytes: self.memory_dirty_bytes,
             by: by.collect::<Vec<_>>().try_into().expect("three places"),
-            backing: self.backing.since(before.backing, rate),
+            backing: self.tiers.last().map(backing)?,
             tiers: tiers.collect(),
             volumes: volumes.collect(),
         })
@@ -313,8 +332,12 @@ mod tests {
                 memory_hits: None,
                 memory_dirty_bytes: 0,
                 by: Default::default(),
-                backing: Moved::default(),
-                tiers: vec![CacheCounts { reads: requests, ..CacheCounts::default() }; MOST_TIERS],
+                tiers: (0..MOST_TIERS as u32)
+                    .map(|key| {
+                        let counts = CacheCounts { reads: requests, ..CacheCounts::default() };
+                        (TierKey(key), counts)
+                    })
+                    .collect(),
                 volumes: (0..MOST_VOLUMES)
                     .map(|it| (format!("volume {it}").into(), counts.clone()))
                     .collect(),
@@ -336,13 +359,16 @@ mod tests {
         let mut counters = ThreadCounters::default();
         let at = |counters: &ThreadCounters, seconds, hits| Sample {
             read: counters.latencies(Operation::Read).clone(),
-            tiers: vec![CacheCounts {
-                reads: 4 * hits,
-                read_hits: hits,
-                device: Moved { read_bytes: 10 * hits, written_bytes: 0 },
-                ..CacheCounts::default()
-            }],
-            backing: Moved { read_bytes: 0, written_bytes: 100 * hits },
+            tiers: vec![(
+                TierKey(0),
+                CacheCounts {
+                    reads: 4 * hits,
+                    read_hits: hits,
+                    device: Moved { read_bytes: 10 * hits, written_bytes: 0 },
+                    below: Moved { read_bytes: 0, written_bytes: 100 * hits },
+                    ..CacheCounts::default()
+                },
+            )],
             volumes: Vec::new(),
             ..Sample::crowded(Duration::from_secs(seconds), hits)
         };
@@ -367,6 +393,35 @@ mod tests {
             (traffic(20.0, 0.0), traffic(0.0, 200.0))
         );
         assert_eq!(after.since(&after), None, "no time has passed");
+    }
+
+    #[test]
+    fn a_tier_that_leaves_makes_no_false_traffic() {
+        let second = |at: u64, tiers: &[(u32, u64)]| Sample {
+            tiers: tiers
+                .iter()
+                .map(|(key, bytes)| {
+                    let moved = Moved { read_bytes: *bytes, written_bytes: 2 * bytes };
+                    let below = Moved { read_bytes: 3 * bytes, written_bytes: 4 * bytes };
+                    let counts = CacheCounts { device: moved, below, ..CacheCounts::default() };
+                    (TierKey(*key), counts)
+                })
+                .collect(),
+            volumes: Vec::new(),
+            ..Sample::crowded(Duration::from_secs(at), 0)
+        };
+        let read = |before: &Sample, after: &Sample| {
+            let point = after.since(before).unwrap();
+            let of_tiers: Vec<f32> = point.tiers.iter().map(|it| it.device.read_bytes).collect();
+            (of_tiers, point.backing.read_bytes)
+        };
+        let three = second(1, &[(0, 9_000), (1, 50), (2, 700)]);
+        let without_middle = second(2, &[(0, 9_001), (2, 702)]);
+        assert_eq!(read(&three, &without_middle), (vec![1.0, 2.0], 6.0));
+        let top_alone = second(3, &[(0, 9_002)]);
+        assert_eq!(read(&without_middle, &top_alone), (vec![1.0], 3.0));
+        let one_more = second(4, &[(0, 9_003), (3, 5)]);
+        assert_eq!(read(&top_alone, &one_more), (vec![1.0, 5.0], 15.0));
     }
 
     #[test]

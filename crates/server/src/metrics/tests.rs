@@ -101,6 +101,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
     let facts = Facts {
         volumes: volumes.iter().enumerate().map(volume).collect(),
         tiers: vec![CacheFacts {
+            key: crate::status::TierKey(0),
             name: "memory:1MiB".into(),
             config: Arc::new(Config {
                 mode: WriteMode::Back,

@@ -104,9 +104,15 @@ impl TierStatus {
     }
 }
 
+/// Identifies a tier for the lifetime of the server, while its position may change. Keys are never
+/// reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TierKey(pub(crate) u32);
+
 /// Properties of a tier that are the same for all threads.
 #[derive(Debug, Clone)]
 pub(crate) struct CacheFacts {
+    pub(crate) key: TierKey,
     pub(crate) name: String,
     pub(crate) config: Arc<Config>,
     pub(crate) session: Option<u64>,

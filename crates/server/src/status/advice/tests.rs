@@ -9,6 +9,7 @@ fn facts(policy: Option<&'static str>) -> Facts {
     Facts {
         volumes: Vec::new(),
         tiers: vec![CacheFacts {
+            key: crate::status::TierKey(0),
             name: String::new(),
             config: std::sync::Arc::default(),
             session: None,
