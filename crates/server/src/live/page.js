@@ -65,7 +65,7 @@ const latencies = (of) => lines(
 
 // Latencies of reads by the place that answered them: memory, the first tier, and below it.
 function byPlace(points) {
-  const below = latest.status?.tiers.length > 1 ? "below it" : "backing devices";
+  const below = latest.status?.tiers.length > 1 ? `below ${tierName(0)}` : "backing devices";
   const names = [latest.status?.memory ? "memory" : null, tierName(0), below];
   const values = (at, of) => points.map((point) => present(of(point.by[at])));
   return names.flatMap((name, at) => (name === null ? [] : [
@@ -107,7 +107,7 @@ const CHARTS = Object.entries({
   "device-charts": [
     { title: "Hit ratio", note: "of the requests in each interval", format: percent, top: 1,
       series: hitRatios },
-    { title: "Cache device", format: bytesPerSecond, bytes: true, series: deviceTraffic },
+    { title: "Cache devices", format: bytesPerSecond, bytes: true, series: deviceTraffic },
     { title: "Backing devices", format: bytesPerSecond, bytes: true,
       series: lines(["read", (it) => it.backing.read_bytes],
         ["written", (it) => it.backing.written_bytes]) },
@@ -261,7 +261,7 @@ function showDevices(status) {
   const rows = status.tiers.map((tier, at) => {
     const [word, tone] = standing(tier);
     const name = tier.name || tierName(at);
-    return [name, element("span", { class: tone }, word), count(tier.cache_errors),
+    return [breakable(name), element("span", { class: tone }, word), count(tier.cache_errors),
       bytes(tier.size_bytes), bytes(tier.valid_bytes), bytes(tier.cache_read_bytes),
       bytes(tier.cache_write_bytes), `${tier.write_mode}, ${tier.evict}`];
   });

@@ -67,6 +67,10 @@ function table(name, head, rows) {
     element("tbody", { role: "rowgroup" }, ...body));
 }
 
+// A device's text, which may be broken after its commas.
+const breakable = (text) => element("span", {},
+  ...text.split(/(?<=,)/).flatMap((part) => [part, element("wbr")]));
+
 function bar(share, colour) {
   const made = element("div", { class: "bar" });
   made.style.width = `${(100 * share).toFixed(2)}%`;
