@@ -163,7 +163,7 @@ Examples:
 
 oracleGeneral is the format of libCacheSim. Reads and writes are its requests, and deletes are left
 out. Disk I/O becomes a request for each block of 4 KiB that it touches, and blocks are numbered.
-Writing it takes 24 bytes of memory a request.";
+Writing it takes 24 bytes of memory a request, and 25 to 45 a distinct object or block.";
 
 #[derive(Debug, Args)]
 #[command(after_help = CONVERT_EXAMPLES)]

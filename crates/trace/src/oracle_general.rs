@@ -91,7 +91,7 @@ fn record(kind: TraceKind, request: &Request, key: u64) -> io::Result<OracleReco
 
 /// Writes a trace to `path` in the format oracleGeneral, compressed with zstd if a level is given.
 /// The file appears only when it is complete. `watch` is called at intervals, for a progress bar.
-/// Takes 24 bytes of memory a request.
+/// Takes 24 bytes of memory a request, and 25 to 45 a distinct object.
 ///
 /// # Errors
 /// The first error of the trace, a size or time that does not fit into 32 bits, and when the file
