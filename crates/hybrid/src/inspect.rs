@@ -104,7 +104,7 @@ pub struct ContentInfo {
     pub next_open: Opened,
     /// Removals that the next open appends to the log, because a crash interrupted them.
     pub interrupted_removals: u64,
-    /// Time that the reads of the next open took now.
+    /// Time that it took to read what the next open reads.
     pub open_time: Duration,
 }
 

@@ -39,8 +39,8 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Follows the stream that a request for `positions`, at least one, continues, or begins a new
-    /// one. Returns the position at which the stream began.
+    /// Finds the stream that a request continues, or begins a new one. Returns the position at
+    /// which the stream began. `positions` are those of the request, at least one.
     ///
     /// A request also continues a stream if it begins within the last position, which may be
     /// requested in parts, or after the next position but within those already ordered.

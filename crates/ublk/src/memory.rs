@@ -71,7 +71,7 @@ fn keep_freed_memory() {
 /// reserve, and has touched the stack and heap it will need.
 ///
 /// # Errors
-/// When the system denies access to the reserve. The thread can serve nevertheless.
+/// When the system denies access to the reserve. The thread can serve without it.
 pub fn ready_thread() -> io::Result<()> {
     warm();
     // SAFETY: the call reads the parameter, and sets the policy of the calling thread.

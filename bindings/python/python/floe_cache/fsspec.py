@@ -307,7 +307,7 @@ class FloeFileSystem(ChainedFileSystem):  # type: ignore[misc]
             self._forget(path)
 
     def _forget(self, path: str) -> None:
-        """Removes what is known of a path and of those below it, with their parts."""
+        """Forgets the metadata and the cached parts of a path and of all paths below it."""
         path = self._strip_protocol(path).rstrip("/")
         below = [name for name in list(self._known) if name == path or name.startswith(path + "/")]
         for name in below:

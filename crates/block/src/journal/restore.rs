@@ -372,7 +372,8 @@ impl Reader<'_> {
                 log.next += 1;
             }
             Some(page) if page.stamp.seq > log.next && page.stamp.mark >= log.next => {
-                let what = format!("is not there, but page {} says it was once", page.stamp.seq);
+                let later = page.stamp.seq;
+                let what = format!("is missing, though page {later} records that it was written");
                 return Err(damaged(self.layout.page_offset(self.shard(), log.next), what));
             }
             found => {

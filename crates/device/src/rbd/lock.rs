@@ -67,7 +67,7 @@ impl RbdWatch {
 
     /// Returns false if the owner of the lock is certainly dead. A client watches the image while
     /// it has it open for writing, and the cluster drops a dead client's watch after half a minute.
-    /// For a lock that an operator has set (`rbd lock add`), nothing is known.
+    /// Returns true for a lock that an operator has set (`rbd lock add`), whose owner is unknown.
     ///
     /// # Errors
     /// The error of the library.

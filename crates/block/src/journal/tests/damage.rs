@@ -323,8 +323,8 @@ fn a_lost_page_of_the_log_is_named() {
     let mut disk = Disk::of(disk.memory);
     let error = found(&mut disk).unwrap_err().to_string();
     let expected = format!(
-        "the log of shard 0 is damaged: page 171, at offset {offset}, is not there, but page 173 \
-         says it was once"
+        "the log of shard 0 is damaged: page 171, at offset {offset}, is missing, though page 173 \
+         records that it was written"
     );
     assert_eq!(error, expected);
     let report = disk.io(|io| scan(io, &mut |_, _| {})).unwrap();
