@@ -137,8 +137,8 @@ fn figures(results: &[HybridResult]) -> Table {
         "in memory",
         "on flash",
         "bytes that hit",
-        "bytes inserted",
-        "written to flash",
+        "inserted",
+        "written",
         "drive writes a day",
     ];
     let row = |result: &HybridResult| {
