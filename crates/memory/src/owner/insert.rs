@@ -434,6 +434,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let marks = self.order.marks().clone();
         self.slots.set_reserved(slots);
         if !self.renewals.is_empty() {
+            self.replaced_renewals += self.renewals.memory_bytes();
             self.renewals = self.renewals.grown(slots);
         }
         self.begin_moving_with(shard, marks);

@@ -51,6 +51,8 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     /// The capacity reported to the policy.
     capacity: u64,
     pub(crate) renewals: Renewals,
+    /// Bytes of the renewals that only replaced tables have.
+    replaced_renewals: usize,
     /// Replaced tables. They are freed with the shard, as readers may use them until then.
     pub(crate) replaced_tables: Vec<*mut TableOf<P>>,
 }
@@ -91,6 +93,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             counts: ShardCounts::default(),
             admission,
             renewals,
+            replaced_renewals: 0,
             replaced_tables: Vec::new(),
         };
         (owner, table)
@@ -104,6 +107,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             + self.limbo.memory_bytes()
             + self.growth.kept_bytes()
             + self.renewals.memory_bytes()
+            + self.replaced_renewals
             + self.replaced_tables.len() * size_of::<TableOf<P>>()
             + self.admission.as_ref().map_or(0, |admission| admission.memory_bytes())
     }

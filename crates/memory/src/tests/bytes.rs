@@ -1,7 +1,9 @@
 //! The bytes that an entry takes beside its key and value, by the structures that they are for.
 
-use crate::Cache;
+use std::time::Duration;
+
 use crate::policy::{Fifo, QdClock, Replacement};
+use crate::{Cache, InsertOptions};
 
 const ENTRIES: u64 = 200_000;
 
@@ -56,4 +58,24 @@ fn each_structure_takes_its_bytes() {
         assert!(bytes.order < order, "{name}: {bytes:?}");
         assert!(bytes.waiting < 1.1 && bytes.others < 1.6, "{bytes:?}");
     }
+}
+
+/// Bytes of a shard that 1,000 entries have filled, with a time to idle or without. Those of old
+/// indexes, which depend on where pages begin, are left out.
+fn bytes_of_shard(idle: bool) -> usize {
+    let cache = Cache::<u64, u64>::builder().capacity(1000).shards(1).build();
+    for key in 0..1000 {
+        let options = InsertOptions::new();
+        let options = if idle { options.time_to_idle(Duration::from_secs(600)) } else { options };
+        cache.insert_with(key, key, options);
+    }
+    let owner = cache.inner.shards[0].owner();
+    owner.memory_bytes() - owner.growth.kept_bytes()
+}
+
+#[test]
+fn renewals_that_late_readers_may_use_are_counted() {
+    // Eight bytes for each slot of the present array, and as much for all that it has replaced.
+    let more = bytes_of_shard(true) - bytes_of_shard(false);
+    assert!((16_000..16_500).contains(&more), "{more} bytes for renewals");
 }
