@@ -3,6 +3,7 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use floe_device::Role;
@@ -74,6 +75,10 @@ pub(crate) struct Arguments {
     /// `real` time on the devices, or `virtual` time on simulated ones
     #[arg(long, value_name = "CLOCK", default_value = "real", hide_possible_values = true)]
     time: Time,
+    /// Time for which each write into a tier occupies the processor, in virtual time, such as 0.8;
+    /// an admission that asks for the time of insertions measures it
+    #[arg(long, value_name = "US")]
+    insert_us: Option<f64>,
     /// Verify all reads, also in virtual time; takes memory for all data written and cached
     #[arg(long)]
     verify: bool,
@@ -159,6 +164,16 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     if arguments.at != At::Recorded && arguments.speed != Speed(1.0) {
         return Err(CliError::usage("--speed is for --at recorded"));
     }
+    if arguments.insert_us.is_some() && arguments.time != Time::Virtual {
+        return Err(CliError::usage("--insert-us is for --time virtual"));
+    }
+    let insert_us = arguments.insert_us.unwrap_or(0.0);
+    if !(0.0..=1e6).contains(&insert_us) {
+        return Err(CliError::usage(format!(
+            "--insert-us must be a time from 0 to 1000000, not {insert_us}"
+        )));
+    }
+    let insert = Duration::from_secs_f64(insert_us / 1e6);
     let trace = &arguments.trace;
     if trace == "-" {
         let problem = "-: a replay reads its trace twice; write standard input to a file first";
@@ -202,7 +217,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let layout = Layout::new(&survey, &plan.volume_sizes().or_usage()?, fit)
         .map_err(|error| in_trace(error.to_string()))?;
     let stage = match arguments.time {
-        Time::Virtual => Stage::simulated(&plan, setup.verify),
+        Time::Virtual => Stage::simulated(&plan, setup.verify, insert),
         Time::Real => {
             let existing = plan.existing().filter(|_| survey.changes > 0 && !arguments.overwrite);
             if let Some(spec) = existing {

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use floe_block::Evict;
 use floe_trace::{Error, Info, Kind, Op, Request, Stats};
@@ -228,7 +229,7 @@ impl Workload {
         let (plan, config) = candidate
             .plan(&question.cache, &question.backing, self.volume_bytes)
             .map_err(AdviseError::Config)?;
-        let stage = Stage::simulated(&plan, false)
+        let stage = Stage::simulated(&plan, false, Duration::ZERO)
             .map_err(|error| AdviseError::Config(error.to_string()))?;
         let warmup = (count as f64 * question.warmup) as usize;
         let setup = Setup {

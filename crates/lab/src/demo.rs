@@ -4,6 +4,7 @@
 //! same figures on every machine. `floe demo --real` fills the same rows with measurements.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use floe_block::{AdmissionConfig, BlockSizes, Config, WriteMode};
 use floe_device::Spec;
@@ -146,7 +147,7 @@ pub fn run(mut progress: impl FnMut(f64)) -> Result<Vec<Row>, DemoError> {
         let requests = (0..2 * REQUESTS).map(|_| Ok(request(&mut source)));
         let plan = plan(mode);
         let layout = Layout::new(&survey(), &plan.volume_sizes()?, Fit::default())?;
-        let stage = Stage::simulated(&plan, false)?;
+        let stage = Stage::simulated(&plan, false, Duration::ZERO)?;
         let done = |ended: u64| {
             if ended.is_multiple_of(PROGRESS_EVERY) {
                 progress((at as f64 + ended as f64 / (2 * REQUESTS) as f64) / RUNS.len() as f64);

@@ -567,6 +567,8 @@ fn a_replay_with_a_tier_in_memory_or_an_impossible_admission_is_refused() {
         "
         --memory 2MiB        → replay does not take | --memory | floe serve
         --state-dir nowhere  → replay does not take | --state-dir | floe serve
+        --insert-us 1        → --insert-us | --time virtual
+        --time virtual --insert-us=-1 → --insert-us | -1
         --admit sideways     → admit | sideways | obp
         --admit small-bypass → admit | small-bypass:memory=BYTES | tier above
         ",

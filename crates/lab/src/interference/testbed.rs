@@ -185,7 +185,7 @@ impl TestBed {
         let clock = VirtualClock::default();
         let size = spec.size_found().unwrap_or(scratch_bytes);
         let mut bed = Self {
-            device: simulated(spec, size, &clock, false)?,
+            device: simulated(spec, size, &clock, false, Duration::ZERO)?,
             clock: Clock::Virtual(clock),
             pool: Pool::new(ARENA_BYTES),
             range: 0..0,

@@ -251,15 +251,18 @@ impl Stage {
 
     /// Creates the cache on simulated devices, which take as long as their media would, and volumes
     /// in buckets as long as their requests. With `holds_data` they also store data, in memory, and
-    /// all volumes begin as zeros.
+    /// all volumes begin as zeros. Each write into a tier occupies the processor for `insert`, and
+    /// operations of tiers and media that begin meanwhile wait until then.
     ///
     /// # Errors
     /// When the cache cannot be created, a file has no medium, or the size of a volume is unknown.
-    pub fn simulated(plan: &Plan, holds_data: bool) -> Result<Self, StageError> {
+    pub fn simulated(plan: &Plan, holds_data: bool, insert: Duration) -> Result<Self, StageError> {
         let clock = VirtualClock::default();
-        let device = |spec: &Spec, size: u64| simulated(spec, size, &clock, holds_data);
+        let device =
+            |spec: &Spec, size: u64| simulated(spec, size, &clock, holds_data, Duration::ZERO);
+        let tier = |spec: &Spec, size: u64| simulated(spec, size, &clock, holds_data, insert);
         let clock_of_stage = Clock::Virtual(clock.clone());
-        let mut stage = Self::new(clock_of_stage, Pool::new(ARENA_BYTES), plan.opened(device)?)?;
+        let mut stage = Self::new(clock_of_stage, Pool::new(ARENA_BYTES), plan.opened(tier)?)?;
         stage.holds_data = holds_data;
         for (Volume { name, spec, .. }, size) in plan.volumes.iter().zip(plan.volume_sizes()?) {
             // A medium that is named takes the place of the bucket.
@@ -279,12 +282,14 @@ impl Stage {
     }
 }
 
-/// Creates a simulated device of `size` bytes, with the medium of `spec` and striped like it.
+/// Creates a simulated device of `size` bytes, with the medium of `spec` and striped like it. Each
+/// write occupies the processor for `write`.
 pub(crate) fn simulated(
     spec: &Spec,
     size: u64,
     clock: &VirtualClock,
     holds_data: bool,
+    write: Duration,
 ) -> Result<Box<dyn Device>, StageError> {
     if spec.medium().is_none() && !spec.is_memory() {
         return Err(StageError::NoMedium(spec.to_string()));
@@ -292,7 +297,8 @@ pub(crate) fn simulated(
     let one = |size: u64, seed: u64| {
         let model = spec.medium().map(|medium| Model::new(medium.clone(), seed));
         let content = content(spec, size, holds_data)?;
-        Ok(SimulatedDevice::new(clock.clone(), size, model, content))
+        let device = SimulatedDevice::new(clock.clone(), size, model, content);
+        Ok(device.with_write_time(write))
     };
     let Some(chunk) = spec.chunk_bytes() else { return Ok(Box::new(one(size, MEDIUM_SEED)?)) };
     let members = spec.members();
@@ -351,6 +357,8 @@ pub struct SimulatedDevice {
     size_bytes: u64,
     /// Model of operation times; without one, operations take no time.
     model: Option<Model>,
+    /// Time for which a write occupies the processor.
+    write_ns: u64,
     /// Stored data; `None` where no data is stored.
     content: Option<MemoryDevice>,
     /// Operations in flight, ordered by due time and then by submission.
@@ -369,7 +377,11 @@ impl SimulatedDevice {
         content: Option<MemoryDevice>,
     ) -> Self {
         let (waiting, finished) = (BinaryHeap::new(), Vec::new());
-        Self { clock, size_bytes, model, content, waiting, submitted: 0, finished }
+        Self { clock, size_bytes, model, write_ns: 0, content, waiting, submitted: 0, finished }
+    }
+
+    fn with_write_time(self, write: Duration) -> Self {
+        Self { write_ns: write.as_nanos() as u64, ..self }
     }
 }
 
@@ -379,10 +391,11 @@ impl Device for SimulatedDevice {
     }
 
     fn submit(&mut self, operation: Operation) {
-        let now_ns = self.clock.passed_ns();
         let (direction, bytes) = Direction::of(&operation.action);
+        let begin_ns =
+            self.clock.occupy(if direction == Direction::Write { self.write_ns } else { 0 });
         let due_ns =
-            self.model.as_mut().map_or(now_ns, |model| model.start(now_ns, direction, bytes));
+            self.model.as_mut().map_or(begin_ns, |model| model.start(begin_ns, direction, bytes));
         self.waiting.push(Reverse((due_ns, self.submitted, operation.token)));
         self.submitted += 1;
         if let Some(content) = &mut self.content {

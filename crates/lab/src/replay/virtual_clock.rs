@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 pub struct VirtualClock {
     epoch: Instant,
     passed_ns: Rc<Cell<u64>>,
+    /// Time until which the simulated processor is occupied.
+    busy_until_ns: Rc<Cell<u64>>,
 }
 
 impl Default for VirtualClock {
     fn default() -> Self {
-        Self { epoch: Instant::now(), passed_ns: Rc::default() }
+        Self { epoch: Instant::now(), passed_ns: Rc::default(), busy_until_ns: Rc::default() }
     }
 }
 
@@ -26,6 +28,14 @@ impl VirtualClock {
     /// Returns the instant `passed_ns` nanoseconds after the clock was created.
     pub fn at(&self, passed_ns: u64) -> Instant {
         self.epoch + Duration::from_nanos(passed_ns)
+    }
+
+    /// Occupies the simulated processor for `ns`, once it is free. Returns the time at which that
+    /// ends, in nanoseconds since the clock was created. It never decreases.
+    pub(super) fn occupy(&self, ns: u64) -> u64 {
+        let free = self.passed_ns().max(self.busy_until_ns.get()) + ns;
+        self.busy_until_ns.set(free);
+        free
     }
 
     pub(super) fn set(&self, moment: Instant) {

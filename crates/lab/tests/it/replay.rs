@@ -85,7 +85,17 @@ pub(crate) fn replay_on(
 }
 
 pub(crate) fn simulated(plan: &Plan, setup: &Setup, requests: &[Request]) -> ReplayResult {
-    let stage = Stage::simulated(plan, setup.verify).expect("a stage");
+    simulated_inserting(plan, setup, requests, Duration::ZERO)
+}
+
+/// Replays in virtual time; each write into a tier occupies the processor for `insert`.
+fn simulated_inserting(
+    plan: &Plan,
+    setup: &Setup,
+    requests: &[Request],
+    insert: Duration,
+) -> ReplayResult {
+    let stage = Stage::simulated(plan, setup.verify, insert).expect("a stage");
     replay_on(stage, setup, requests, &plan.volume_sizes().expect("sizes"))
         .expect("the replay ends well")
 }
@@ -143,6 +153,25 @@ fn what_may_not_be_dirty_is_written_at_the_pace_of_the_volume() {
     let (all, half, none) = (write_us(None), write_us(Some(64 << 10)), write_us(Some(0)));
     assert!(10.0 * all < none, "{all} and {none} us");
     assert!(all < half && half < none, "{all}, {half} and {none} us");
+}
+
+#[test]
+fn an_insertion_occupies_the_processor_and_a_hit_does_not() {
+    let insert = Duration::from_micros(10);
+    let plan = plan(WriteMode::Back, "memory:8MiB,medium=dram", "memory:4MiB,medium=nvme");
+    let run =
+        |load: &str, insert| simulated_inserting(&plan, &setup(1, true), &requests(load), insert);
+    let writes = "loop:keys=500,read=0,block=4KiB,requests=500";
+    let [free, charged] = [Duration::ZERO, insert]
+        .map(|insert| run(writes, insert).write_us_mean.expect("there are writes"));
+    assert!(free < 1.0 && (10.0..11.0).contains(&charged), "{free} and {charged} us");
+    // What a miss reads is inserted, and the read behind it waits for that. Hits insert nothing.
+    let reads = "loop:keys=500,read=1,block=4KiB,requests=5000";
+    let [free, charged] = [Duration::ZERO, insert].map(|insert| run(reads, insert));
+    let misses = (free.reads - free.read_hits) as f64;
+    let sum_us = |of: &ReplayResult| of.read_us_mean.expect("there are reads") * of.reads as f64;
+    let each_us = (sum_us(&charged) - sum_us(&free)) / misses;
+    assert!(misses > 0.0 && (8.0..10.5).contains(&each_us), "{misses} misses, {each_us} us each");
 }
 
 #[test]
