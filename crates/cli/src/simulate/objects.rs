@@ -11,7 +11,7 @@ use floe_lab::simulate::objects::{Latency, Run, SimulationResult, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_lab::simulate::{BLOCK_BYTES, Grid, GridError, Reading};
 use floe_policy::{Adaptation, Setting};
-use floe_trace::{Kind, Trace};
+use floe_trace::{Kind, Stats, Trace};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 
@@ -135,9 +135,9 @@ fn print_all(
 ) -> Result<(), CliError> {
     let several = given.names.len() > 1;
     if arguments.files.any()
-        && let [(trace, Simulated { outcomes, .. })] = &traces[..]
+        && let [(trace, simulated)] = &traces[..]
     {
-        let sizes = if grid.in_bytes { Sizes::Bytes } else { Sizes::Objects };
+        let (sizes, outcomes) = (simulated.sizes(), &simulated.outcomes);
         arguments.files.write(|command| simulation_report(trace, command, sizes, outcomes))?;
     }
     if arguments.csv && arguments.interval.is_some() {
@@ -155,7 +155,7 @@ fn print_all(
         if several {
             output::say!("{name}");
         }
-        let Simulated { outcomes, in_bytes, kind, trace_requests } = simulated;
+        let Simulated { outcomes, in_bytes, kind, trace_requests, .. } = simulated;
         let size = |size: u64| match in_bytes {
             true => output::bytes(size),
             false => format!("{size} {}s", object(*kind)),
@@ -186,6 +186,8 @@ struct Simulated {
     in_bytes: bool,
     /// Kind of the trace, which is that of the simulated requests.
     kind: Kind,
+    /// Mean bytes of an object; `None` if they are not known, or no report needs them.
+    object_bytes: Option<f64>,
     /// Number of requests in the trace. A disk request may cover several blocks.
     trace_requests: u64,
 }
@@ -202,8 +204,18 @@ struct Line {
 }
 
 impl Simulated {
+    /// Returns the unit of sizes in a report.
+    fn sizes(&self) -> Sizes {
+        match (self.in_bytes, self.kind, self.object_bytes) {
+            (true, ..) => Sizes::Bytes,
+            (false, Kind::Block, _) => Sizes::Blocks(BLOCK_BYTES),
+            (false, _, Some(bytes)) => Sizes::ObjectsOf(bytes),
+            (false, _, None) => Sizes::Objects,
+        }
+    }
+
     fn lines(self) -> impl Iterator<Item = Line> {
-        let Self { outcomes, in_bytes, kind, trace_requests } = self;
+        let Self { outcomes, in_bytes, kind, trace_requests, .. } = self;
         let object = object(kind);
         let size_unit = if in_bytes { "byte" } else { object };
         let line = move |outcome| Line { outcome, object, size_unit, trace_requests };
@@ -220,7 +232,7 @@ fn simulate_trace(
     latency: Option<Latency>,
     alone: bool,
 ) -> Result<Simulated, CliError> {
-    let (mut stream, unit, kind) = load(arguments, trace, grid, alone)?;
+    let Loaded { mut stream, unit, kind, object_bytes } = load(arguments, trace, grid, alone)?;
     let in_trace = |problem| CliError::usage(format!("{trace}: {problem}"));
     let requests = stream.keys.len() as u64;
     let warmup = arguments.warmup.of(requests).map_err(in_trace)?;
@@ -240,7 +252,7 @@ fn simulate_trace(
         }
     };
     let (in_bytes, trace_requests) = (grid.in_bytes && unit == 1, stream.trace_requests);
-    Ok(Simulated { outcomes, in_bytes, kind, trace_requests })
+    Ok(Simulated { outcomes, in_bytes, kind, object_bytes, trace_requests })
 }
 
 /// Returns the times of hits and misses, if the arguments give them.
@@ -288,13 +300,23 @@ fn mean_read_us(medium: Medium) -> f64 {
     total_ns as f64 / READS as f64 / 1e3
 }
 
-/// Reads the trace. Returns it with the bytes in a unit of its sizes, and its kind.
+/// A trace in memory.
+struct Loaded {
+    stream: Stream,
+    /// Bytes in a unit of its sizes.
+    unit: u64,
+    kind: Kind,
+    /// Mean bytes of an object; `None` if they are not known, or no report needs them.
+    object_bytes: Option<f64>,
+}
+
+/// Reads the trace.
 fn load(
     arguments: &Arguments,
     path: &str,
     grid: &Grid,
     shows_progress: bool,
-) -> Result<(Stream, u64, Kind), CliError> {
+) -> Result<Loaded, CliError> {
     let trace = arguments.open.open(path, false)?;
     let no_sizes = |_| {
         CliError::usage(format!(
@@ -307,22 +329,31 @@ fn load(
         Some(Interval::Time(every)) => Some(every),
         Some(Interval::Requests(_)) | None => None,
     };
-    let (stream, has_times) = read_timed(path, trace, keep, every, shows_progress)?;
+    // A cache of so many objects has their mean size in a report.
+    let has_sizes = kind == Kind::Object && !keep.sizes && arguments.files.any();
+    let mut stats = has_sizes.then(|| Stats::new(kind));
+    let (stream, has_times) = read_timed(path, trace, keep, every, stats.as_mut(), shows_progress)?;
     refuse_without_times(arguments, path, has_times)?;
-    Ok((stream, unit, kind))
+    let object_bytes = stats.and_then(|stats| {
+        let info = stats.info(path, "");
+        (info.footprint_bytes > 0).then(|| info.footprint_bytes as f64 / info.unique as f64)
+    });
+    Ok(Loaded { stream, unit, kind, object_bytes })
 }
 
 /// Reads a trace, with disk I/O converted to blocks.
 pub(crate) fn read_stream(path: &str, trace: Trace, keep: Keep) -> Result<Stream, CliError> {
-    Ok(read_timed(path, trace, keep, None, true)?.0)
+    Ok(read_timed(path, trace, keep, None, None, true)?.0)
 }
 
 /// Reads a trace and returns whether it has times, by which it can be divided into intervals.
+/// `stats` counts its requests.
 fn read_timed(
     path: &str,
     mut trace: Trace,
     keep: Keep,
     every: Option<Duration>,
+    mut stats: Option<&mut Stats>,
     shows_progress: bool,
 ) -> Result<(Stream, bool), CliError> {
     let mut builder = Builder::new(trace.kind(), keep, BLOCK_BYTES);
@@ -336,6 +367,9 @@ fn read_timed(
     };
     read_with(&bar, path, &mut trace, |request| {
         has_times |= request.time_ns > 0;
+        if let Some(stats) = &mut stats {
+            stats.add(request);
+        }
         builder.add(request).or_usage()
     })?;
     Ok((builder.finish().or_usage()?, has_times))

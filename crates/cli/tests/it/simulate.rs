@@ -436,6 +436,35 @@ fn a_report_is_one_page_and_pictures() {
 }
 
 #[test]
+fn sizes_in_a_report_are_bytes_where_they_are_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let page = |trace: &str, size: &str, more: &[&str]| {
+        let page = path("page.html");
+        let arguments = ["simulate", trace, "--policy", "lru,fifo", "--size", size];
+        let output = floe(&[&arguments[..], &["--report", &page], more].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        std::fs::read_to_string(page).unwrap()
+    };
+    let blocks = "zipf:keys=5000,requests=10000,block=4KiB";
+    for size in ["4MiB", "1024"] {
+        let page = page(blocks, size, &[]);
+        assert!(page.contains(">4 MiB<") && !page.contains("objects"), "{size}: {page}");
+    }
+    let keys = page("zipf:keys=5000,requests=10000", "1024", &[]);
+    assert!(keys.contains(">1,024 objects<"), "{keys}");
+    // Three objects of 1, 2 and 3 KiB, one of which was smaller before.
+    let trace = path("objects.csv");
+    std::fs::write(&trace, "key,size\n1,1024\n2,2048\n3,100\n3,3072\n1,1024\n").unwrap();
+    let columns = ["--columns", "key=key,size=size"];
+    let objects = page(&trace, "2", &columns);
+    assert!(objects.contains(">≈ 4 KiB (2 objects)<"), "{objects}");
+    assert!(objects.contains("objects, which have 2 KiB on average"), "{objects}");
+    let in_bytes = page(&trace, "2", &[&columns[..], &["--bytes"]].concat());
+    assert!(in_bytes.contains(">2 B<") && !in_bytes.contains("average"), "{in_bytes}");
+}
+
+#[test]
 fn the_compact_form_gives_the_same_answers() {
     let folder = tempfile::tempdir().unwrap();
     let compact = folder.path().join("trace.floe").display().to_string();

@@ -11,13 +11,58 @@ use super::{
 use crate::bench::Sample;
 use crate::simulate::objects::{SimulatedInterval, SimulationResult};
 
-/// Unit of cache sizes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Unit of cache sizes. Reports show bytes where they are known.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Sizes {
-    /// Number of objects, whatever their size.
+    /// Number of objects of unknown size.
     Objects,
+    /// Number of objects that have so many bytes on average.
+    ObjectsOf(f64),
+    /// Number of blocks of so many bytes.
+    Blocks(u64),
     /// Number of bytes.
     Bytes,
+}
+
+impl Sizes {
+    fn unit(self) -> Unit {
+        if self == Sizes::Objects { Unit::Count } else { Unit::Bytes }
+    }
+
+    /// Returns a size in the unit of the axis.
+    fn place(self, size: u64) -> f64 {
+        let each = match self {
+            Sizes::Objects | Sizes::Bytes => 1.0,
+            Sizes::ObjectsOf(bytes) => bytes,
+            Sizes::Blocks(bytes) => bytes as f64,
+        };
+        size as f64 * each
+    }
+
+    fn text(self, size: u64) -> String {
+        let text = self.unit().value(self.place(size));
+        if matches!(self, Sizes::ObjectsOf(_)) { format!("≈ {text}") } else { text }
+    }
+
+    /// Returns a size for a heading, with its number of objects.
+    fn heading(self, size: u64) -> String {
+        let text = self.text(size);
+        match self {
+            Sizes::Objects => format!("{text} objects"),
+            Sizes::ObjectsOf(_) => {
+                format!("{text} ({} objects)", Unit::Count.value(size as f64))
+            }
+            Sizes::Blocks(_) | Sizes::Bytes => text,
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Sizes::Objects => "cache size (objects)",
+            Sizes::ObjectsOf(_) => "cache size (estimated)",
+            Sizes::Blocks(_) | Sizes::Bytes => "cache size",
+        }
+    }
 }
 
 /// The value that a chart shows of a result, and half the width of its interval.
@@ -89,6 +134,10 @@ impl Trace<'_> {
         if self.outcomes.iter().any(|o| o.miss_ratio_ci95.is_some()) {
             lead.push_str(" · estimated from a sample");
         }
+        if let Sizes::ObjectsOf(bytes) = self.sizes {
+            let each = Unit::Bytes.value(bytes);
+            lead.push_str(&format!(" · sizes count objects, which have {each} on average"));
+        }
         Section {
             file: None,
             heading: trace.to_owned(),
@@ -148,10 +197,12 @@ impl Trace<'_> {
             let name = (*policy).to_owned();
             chart.series.push(Series { name, look: (!is_bound(policy)).then_some(look), points });
         }
-        let at = self.unit().value(size as f64);
+        let at = self.sizes.text(size);
         chart.name = format!(
             "miss-ratio-over-time-{}",
-            at.replace(|it: char| !it.is_ascii_alphanumeric(), "-").to_lowercase()
+            at.trim_start_matches("≈ ")
+                .replace(|it: char| !it.is_ascii_alphanumeric(), "-")
+                .to_lowercase()
         );
         chart.title = format!("Miss ratio over time, size {at}");
         chart.note = "Each point is an interval, at its end. Lower is better.".to_owned();
@@ -170,17 +221,18 @@ impl Trace<'_> {
                 .outcomes
                 .iter()
                 .filter(|outcome| outcome.policy == **policy)
-                .filter_map(|o| value(o).map(|(y, error)| Point { x: o.size as f64, y, error }))
+                .filter_map(|o| {
+                    let (y, error) = value(o)?;
+                    Some(Point { x: self.sizes.place(o.size), y, error })
+                })
                 .collect(),
         };
-        let unit_of_size = self.unit();
-        let label = if self.sizes == Sizes::Bytes { "cache size" } else { "cache size (objects)" };
         let scale = Scale::of(self.outcomes.iter().map(|o| o.size as f64));
         let mut chart = Chart {
             name: name.to_owned(),
             title: title.to_owned(),
             note: "Lower is better.".to_owned(),
-            x: Axis { label: label.to_owned(), unit: unit_of_size, scale },
+            x: Axis { scale, ..Axis::new(self.sizes.label(), self.sizes.unit()) },
             y: Axis::new(&title.to_lowercase(), unit),
             series: self.policies.iter().enumerate().map(series).collect(),
             bands: Vec::new(),
@@ -192,7 +244,9 @@ impl Trace<'_> {
         }
         if chart.series.iter().any(|series| series.look.is_none() && !series.points.is_empty()) {
             chart.note.push_str(match self.sizes {
-                Sizes::Objects => " Belady knows the future: no policy can do better.",
+                Sizes::Objects | Sizes::ObjectsOf(_) | Sizes::Blocks(_) => {
+                    " Belady knows the future: no policy can do better."
+                }
                 Sizes::Bytes => {
                     " Belady knows the future but does not weigh sizes: a guide, not a strict \
                      bound."
@@ -202,10 +256,6 @@ impl Trace<'_> {
         chart.series.retain(|series| !series.points.is_empty());
         chart.note_rise();
         chart
-    }
-
-    fn unit(&self) -> Unit {
-        if self.sizes == Sizes::Bytes { Unit::Bytes } else { Unit::Count }
     }
 
     fn all_sizes(&self) -> Vec<u64> {
@@ -265,8 +315,7 @@ impl Trace<'_> {
             } else {
                 format!("{} and {ties} equal", best.policy)
             };
-            let mut cells =
-                vec![self.unit().value(size as f64), name, Unit::Ratio.value(best.miss_ratio)];
+            let mut cells = vec![self.sizes.text(size), name, Unit::Ratio.value(best.miss_ratio)];
             if latency {
                 cells.push(optional(Unit::Microseconds, best.mean_latency_us));
             }
@@ -333,11 +382,7 @@ impl Trace<'_> {
                 cells: columns.iter().map(|(_, cell)| cell(o)).collect(),
                 rank: rank(o),
             };
-            let objects = if self.sizes == Sizes::Bytes { "" } else { " objects" };
-            Group {
-                heading: format!("{}{objects}", self.unit().value(size as f64)),
-                rows: here.iter().map(row).collect(),
-            }
+            Group { heading: self.sizes.heading(size), rows: here.iter().map(row).collect() }
         };
         let order = if latency { "mean latency" } else { "miss ratio" };
         Table {
