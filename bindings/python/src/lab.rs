@@ -458,7 +458,8 @@ fn replayed(
     let plan = Plan::of(settings, survey.changes == 0);
     let sizes = plan.volume_sizes().map_err(|error| error.to_string())?;
     let layout = Layout::new(&survey, &sizes, fit).map_err(|error| in_trace(&error))?;
-    let stage = Stage::simulated(&plan, setup.verify).map_err(|error| error.to_string())?;
+    let stage = Stage::simulated(&plan, setup.verify, std::time::Duration::ZERO)
+        .map_err(|error| error.to_string())?;
     let feed = Feed::start(open()?, limit);
     run(trace.name(), feed, &layout, &setup, stage, |_| ()).map_err(|error| error.to_string())
 }
