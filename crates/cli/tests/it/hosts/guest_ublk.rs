@@ -162,13 +162,15 @@ fn a_disk_of_a_killed_server_waits_and_loses_nothing() {
     let kills = std::env::var("FLOE_GUEST_KILLS").map_or(4, |kills| kills.parse().expect("kills"));
     let seconds = GUEST_SECONDS + kills * KILL_SECONDS;
     let (script, variables) = ("ublk-kill.sh", format!("KILLS={kills}"));
-    let (status, said) = Guest::new(VOLUME_BYTES, &[]).run(seconds, script, &variables);
-    if said.contains("kernel BUG at") {
-        // Seen once: Linux 6.12 freed a request of a killed server's io_uring twice.
+    for attempt in 1.. {
+        let (status, said) = Guest::new(VOLUME_BYTES, &[]).run(seconds, script, &variables);
+        // Seen twice: Linux 6.12 fails while it frees the io_uring of a killed server.
+        let kernel_failed = said.contains("kernel BUG at") || said.contains("io_req_caches_free");
+        if attempt == 3 || !kernel_failed {
+            assert!(status.success(), "{script} in the guest: {status}\n{said}");
+            return;
+        }
         println!("the guest's kernel failed: once more");
-        Guest::new(VOLUME_BYTES, &[]).runs_within(seconds, script, &variables);
-    } else {
-        assert!(status.success(), "{script} in the guest: {status}\n{said}");
     }
 }
 
