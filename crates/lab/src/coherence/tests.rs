@@ -1,3 +1,5 @@
+//! Tests of the simulation of cache lines, by cases whose times are known by hand.
+
 use super::*;
 
 const MACHINE: Machine = Machine { transfer_ns: 50.0, far_ns: 50.0, group: 8, pause_ns: 10.0 };
