@@ -35,9 +35,10 @@ constexpr const char* kHelp =
   --folder DIR         where the database is loaded, and kept for the next time (./ycsb-data)
   --workloads a,b,…    core workloads (a,b,c,d,e,f)
   --caches NAME,…      floe, floe-lru, floe-lru-freezing, lru, hyper-clock, hyper-clock-auto
-                       with RocksDB 8.7 and later (all), floe://OPTION=VALUE;…; ratios are to
-                       the first of these. With a second tier: lru+compressed, which is RocksDB's
-                       in memory, and on flash lru+everything, lru+popularity, lru+obp
+                       with RocksDB 8.7 and later (all); lru-plain, which is lru as one list,
+                       without a pool for blocks that were hit; floe://OPTION=VALUE;…; ratios are
+                       to the first of these. With a second tier: lru+compressed, which is
+                       RocksDB's in memory, and on flash lru+everything, lru+popularity, lru+obp
   --tier N             size of second tiers in percent of the data (30)
   --tier-folder DIR    where second tiers on flash are: on a faster drive (as --folder)
   --percents N,…       capacities of the block cache in percent of the data (10,30,60,110)

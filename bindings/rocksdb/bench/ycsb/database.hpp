@@ -62,7 +62,8 @@ inline std::shared_ptr<rocksdb::SecondaryCache> NewTier(const std::string& name,
 }
 
 /// Makes the block cache of a name, or of a text such as "floe://policy=sieve"; null if there is
-/// none of it. "lru+NAME" is RocksDB's LRUCache above the second tier of a name.
+/// none of it. "lru+NAME" is RocksDB's LRUCache above the second tier of a name. "lru-plain" is
+/// LRUCache as one list: by default half of it is for blocks that were hit or have high priority.
 inline std::shared_ptr<rocksdb::Cache> NewCache(const std::string& name, size_t capacity,
                                                 const Tier& tier) {
 #if FLOE_ROCKSDB_VERSION >= 807
@@ -77,6 +78,12 @@ inline std::shared_ptr<rocksdb::Cache> NewCache(const std::string& name, size_t 
     return options.secondary_cache != nullptr ? rocksdb::NewLRUCache(options) : nullptr;
   }
   if (name == "lru") return rocksdb::NewLRUCache(capacity);
+  if (name == "lru-plain") {
+    rocksdb::LRUCacheOptions options;
+    options.capacity = capacity;
+    options.high_pri_pool_ratio = 0;
+    return rocksdb::NewLRUCache(options);
+  }
   if (name == "hyper-clock") {
     return rocksdb::HyperClockCacheOptions(capacity, kBlockBytes).MakeSharedCache();
   }
