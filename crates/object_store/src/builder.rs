@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use floe_hybrid::Hybrid;
 use object_store::ObjectStore;
+use object_store::path::Path;
 
 use crate::catalog::Catalog;
-use crate::inner::{Inner, Loading, Spawn, Task};
+use crate::inner::{Filter, Inner, Loading, Spawn, Task};
 use crate::parts::{PART_BYTES, UNIT};
 use crate::planner::{FetchSize, Planner};
 use crate::store::CachedStore;
@@ -43,6 +44,7 @@ pub struct Builder {
     hybrid: Option<Hybrid<Vec<u8>, Bytes>>,
     namespace: String,
     revalidate_after: Option<Duration>,
+    filter: Option<Filter>,
     fetch: FetchSize,
     parallel: u64,
     metadata_bytes: u64,
@@ -76,6 +78,7 @@ impl Builder {
             store,
             hybrid: None,
             revalidate_after: Some(Duration::from_secs(60)),
+            filter: None,
             fetch: FetchSize::Adaptive,
             parallel: 8,
             metadata_bytes: 16 << 20,
@@ -111,6 +114,15 @@ impl Builder {
     /// program goes unnoticed as long as the cache has the old metadata and bytes.
     pub fn immutable(self) -> Self {
         Self { revalidate_after: None, ..self }
+    }
+
+    /// Sets which objects are cached, all by default. Reads of the others go to the store as they
+    /// are ([`Stats::bypassed`](crate::Stats::bypassed)), and [`CachedStore::prefetch`] and
+    /// [`CachedStore::pin`] fail on them. An engine whose files of data are immutable and whose
+    /// small files are not is cached so: `.immutable().filter(|path| path.extension() ==
+    /// Some("sst"))`.
+    pub fn filter(self, is_cached: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Self {
+        Self { filter: Some(Arc::new(is_cached)), ..self }
     }
 
     /// Sets the bytes that a miss requests. The default learns them.
@@ -194,6 +206,7 @@ impl Builder {
             spawn: self.spawn,
             clock,
             revalidate_after: self.revalidate_after,
+            filter: self.filter,
             in_flight_bytes: self.in_flight_bytes,
             dollars_per_million_requests: self.dollars_per_million_requests,
             dollars_per_gigabyte: self.dollars_per_gigabyte,

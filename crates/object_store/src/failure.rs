@@ -34,6 +34,8 @@ pub(crate) enum Fault {
     Replaced { location: Path, times: u32 },
     #[error("{location}: the object was replaced while it was read")]
     ReplacedInStream { location: Path },
+    #[error("{location}: the filter leaves the object out of the cache")]
+    Filtered { location: Path },
 }
 
 impl From<Fault> for Error {
@@ -43,6 +45,7 @@ impl From<Fault> for Error {
             Fault::ReplacedInStream { ref location } => {
                 Self::Precondition { path: location.to_string(), source: fault.into() }
             }
+            Fault::Filtered { .. } => Self::NotSupported { source: fault.into() },
             _ => Self::Generic { store: STORE, source: fault.into() },
         }
     }

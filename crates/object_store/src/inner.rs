@@ -27,6 +27,9 @@ use crate::transfers::{Clock, Transfers};
 /// A task of a runtime, for requests that go on after the read that began them.
 pub type Task = BoxFuture<'static, ()>;
 
+/// Returns whether an object is cached.
+pub(crate) type Filter = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
+
 /// Hands a task to a runtime.
 pub(crate) type Spawn = Arc<dyn Fn(Task) + Send + Sync>;
 
@@ -90,6 +93,8 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     /// Age from which metadata is asked for again. `None`: objects are immutable.
     pub(crate) revalidate_after: Option<Duration>,
+    /// The objects that are cached. `None`: all.
+    pub(crate) filter: Option<Filter>,
     /// Bytes of requests under way from which misses fetch only what they need.
     pub(crate) in_flight_bytes: u64,
     pub(crate) dollars_per_million_requests: f64,
@@ -100,6 +105,11 @@ impl Inner {
     /// Returns the time of the program, which is not zero.
     pub(crate) fn now(&self) -> Duration {
         (self.clock)() + Duration::from_secs(1)
+    }
+
+    /// Returns whether an object is cached.
+    pub(crate) fn is_cached(&self, location: &Path) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter(location))
     }
 
     /// Returns the hash of the part of a location that objects of one kind share: its folder, up

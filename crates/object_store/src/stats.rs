@@ -48,7 +48,8 @@ pub struct Stats {
     /// Versions known by neither a strong ETag nor a version. They are told apart by their size and
     /// time of modification alone, and their bytes are not found after a restart.
     pub unversioned: u64,
-    /// Calls that went past the cache, because they ask for a version by its name.
+    /// Calls that went past the cache, because they ask for a version by its name, or for an object
+    /// that [`filter`](crate::Builder::filter) leaves out.
     pub bypassed: u64,
     /// Bytes that are pinned.
     pub pinned_bytes: u64,

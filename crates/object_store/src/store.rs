@@ -105,8 +105,10 @@ impl CachedStore {
     /// Brings ranges of an object into the cache, by windows. Ranges may reach beyond its end.
     ///
     /// # Errors
-    /// The error of the store.
+    /// The error of the store; `NotSupported` for an object that
+    /// [`filter`](crate::Builder::filter) leaves out.
     pub async fn prefetch(&self, location: &Path, ranges: &[Range<u64>]) -> Result<()> {
+        self.check_filter(location)?;
         self.inner.counters.reads.fetch_add(1, Relaxed);
         for range in ranges {
             let mut at = range.start;
@@ -126,8 +128,10 @@ impl CachedStore {
     /// keeps the bytes of the version that it was made of, which are then read no more.
     ///
     /// # Errors
-    /// The error of the store.
+    /// The error of the store; `NotSupported` for an object that
+    /// [`filter`](crate::Builder::filter) leaves out.
     pub async fn pin(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Pin> {
+        self.check_filter(location)?;
         self.inner.counters.reads.fetch_add(1, Relaxed);
         let (known, ranges, pieces) = self.read_clamped(location, ranges).await?;
         let len = known.meta.size;
@@ -182,6 +186,13 @@ impl CachedStore {
             parallel,
             dollars: (requests + heads) as f64 / 1e6 * inner.dollars_per_million_requests
                 + fetched_bytes as f64 / 1e9 * inner.dollars_per_gigabyte,
+        }
+    }
+
+    fn check_filter(&self, location: &Path) -> Result<()> {
+        match self.inner.is_cached(location) {
+            true => Ok(()),
+            false => Err(Fault::Filtered { location: location.clone() }.into()),
         }
     }
 
@@ -312,7 +323,7 @@ impl ObjectStore for CachedStore {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let inner = &self.inner;
-        if options.version.is_some() {
+        if options.version.is_some() || !inner.is_cached(location) {
             inner.counters.bypassed.fetch_add(1, Relaxed);
             return inner.store.get_opts(location, options).await;
         }
@@ -368,6 +379,10 @@ impl ObjectStore for CachedStore {
             return Ok(Vec::new());
         }
         let inner = &self.inner;
+        if !inner.is_cached(location) {
+            inner.counters.bypassed.fetch_add(1, Relaxed);
+            return inner.store.get_ranges(location, ranges).await;
+        }
         let begun = inner.now();
         inner.counters.reads.fetch_add(1, Relaxed);
         let whole = Self::hull(ranges).map(GetRange::Bounded);

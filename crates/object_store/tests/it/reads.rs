@@ -368,3 +368,36 @@ fn reads_fetch_ahead_within_the_limit_of_bytes_under_way() {
         assert!((1..=LIMIT).contains(&under_way), "{under_way} bytes are under way");
     });
 }
+
+#[test]
+fn objects_that_the_filter_leaves_out_are_always_read_from_the_store() {
+    let (_folder, faulty, store) =
+        setup(|builder| builder.immutable().filter(|location| location.extension() == Some("sst")));
+    run(async {
+        for (path, is_cached) in [("db/1.sst", true), ("db/gc/manifest.boundary", false)] {
+            let path = Path::from(path);
+            for version in 1..3 {
+                let bytes = content(version, 10_000 + version as usize);
+                faulty.replace(&path, bytes.clone()).await;
+                let seen = if is_cached { content(1, 10_001) } else { bytes };
+                let len = seen.len() as u64;
+                assert_eq!(store.get_range(&path, 5..2000).await.unwrap(), seen[5..2000]);
+                let ranges = store.get_ranges(&path, &[7..9, 4000..5000]).await.unwrap();
+                assert_eq!(ranges, [&seen[7..9], &seen[4000..5000]]);
+                assert_eq!(store.head(&path).await.unwrap().size, len);
+                assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), seen);
+            }
+            let prefetched = store.prefetch(&path, &[0..10]).await;
+            let pinned = store.pin(&path, &[0..10]).await;
+            match is_cached {
+                true => assert!(prefetched.is_ok() && pinned.is_ok()),
+                false => {
+                    assert!(matches!(prefetched, Err(Error::NotSupported { .. })));
+                    assert!(matches!(pinned, Err(Error::NotSupported { .. })));
+                }
+            }
+        }
+        // Of each version: two reads of ranges, one of the whole, and one of metadata.
+        assert_eq!(store.stats().bypassed, 8);
+    });
+}
