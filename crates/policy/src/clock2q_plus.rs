@@ -9,97 +9,79 @@
 //! Efficient Replacement Algorithm for Metadata Cache in VMware vSAN", arXiv 2511.21958, section
 //! on the correlation window; parameters and filling as in libCacheSim, Clock2QPlus.c).
 //!
-//! The window is a list of its own in front of the small queue. A hit sets the bit wherever the
-//! entry is; an entry that leaves the window loses it. So a hit compares no times, and remains one
-//! store to a byte.
-//!
-//! All queues share the cache by weight, the ghosts too.
+//! Its queues are those of quick demotion with a window. All share the cache by weight, the ghosts
+//! too.
 //!
 //! Do not use Clock2Q+ where most entries are hit soon after they came and rarely later: the window
 //! ignores the hits that would have kept them.
 
 use crate::ghost_queues::GhostQueues;
 use crate::ghosts::Tag;
-use crate::listed::Listed;
-use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Slot};
-
-/// The newest part of the small FIFO, in which hits do not count.
-const WINDOW: usize = 0;
-/// The rest of the small FIFO.
-const SMALL: usize = 1;
-const MAIN: usize = 2;
+use crate::quick_demotion::{DemotionGhosts, DemotionRules, QuickDemotion, SMALL_SHARE};
+use crate::{Parameter, Parameters, Policy, PolicyInfo};
 
 /// The queue of ghosts that is used.
 const GHOSTS: usize = 0;
 
+/// One hit after the window earns the main queue, and one there another round.
+#[derive(Debug, Clone, Copy)]
+pub struct Windowed {
+    /// Part of the small queue that the window is.
+    window_share: f64,
+}
+
+impl DemotionRules for Windowed {
+    const STAYS_DUE: bool = true;
+
+    #[inline(always)]
+    fn hits_to_stay(&self) -> u8 {
+        1
+    }
+
+    #[inline(always)]
+    fn fills_main_first(&self) -> bool {
+        false
+    }
+
+    fn window(&self, small_target: u64) -> u64 {
+        (small_target as f64 * self.window_share).ceil() as u64
+    }
+}
+
+/// The latest ghosts, as many as their weight allows.
+#[derive(Debug, Clone, Default)]
+pub struct WeighedGhosts {
+    queues: GhostQueues,
+    limit: u64,
+}
+
+impl DemotionGhosts for WeighedGhosts {
+    type Note = ();
+
+    fn resize(&mut self, share: f64, slots: usize, capacity: u64) {
+        self.queues.reserve((slots as f64 * share).ceil() as usize);
+        self.limit = (capacity as f64 * share) as u64;
+    }
+
+    #[inline]
+    fn take(&mut self, tag: Tag) -> (bool, ()) {
+        (self.queues.take(tag).is_some(), ())
+    }
+
+    #[inline]
+    fn push(&mut self, tag: Tag, (): (), weight: impl FnOnce() -> u64) {
+        self.queues.push(GHOSTS, tag, weight());
+        self.queues.shrink(GHOSTS, self.limit);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.queues.memory_bytes()
+    }
+}
+
 /// Clock2Q+ (`clock2q-plus`): a small FIFO in whose newest part hits do not count, in front of a
 /// CLOCK. FIFO-like.
-#[derive(Debug, Clone)]
-pub struct Clock2QPlus {
-    queues: Lists<3>,
-    hit: Counters,
-    ghosts: GhostQueues,
-    /// Tag of the key in each slot, for the ghost that it may become.
-    tags: Vec<Tag>,
-    small_share: f64,
-    window_share: f64,
-    ghost_share: f64,
-    /// Target weight of window and small queue together.
-    small_target: u64,
-    window_target: u64,
-    ghost_limit: u64,
-    /// True if there was no eviction since the order was empty.
-    filling: bool,
-    /// True if the small FIFO gives the next victim, however many of its entries move on before.
-    small_is_due: bool,
-}
-
-impl Clock2QPlus {
-    /// Returns the weight of the small FIFO, its window included.
-    #[inline]
-    fn small_size(&self) -> u64 {
-        self.queues.size(WINDOW) + self.queues.size(SMALL)
-    }
-
-    /// Moves the oldest entries out of the window while it exceeds its size, and forgets their
-    /// hits.
-    #[inline]
-    fn close_window(&mut self) {
-        while self.queues.size(WINDOW) > self.window_target {
-            let Some(oldest) = self.queues.tail(WINDOW) else { break };
-            self.hit.set(oldest, 0);
-            self.queues.move_to_head(SMALL, oldest);
-        }
-    }
-
-    /// Promotes or reinserts entries that were hit until the oldest entry of the queue that is due
-    /// is a victim. Returns that queue and entry.
-    #[inline]
-    fn advance(&mut self) -> Option<(usize, Slot)> {
-        self.small_is_due |=
-            self.small_size() >= self.small_target || self.queues.tail(MAIN).is_none();
-        if self.small_is_due {
-            while let Some(oldest) = self.queues.tail(SMALL) {
-                if self.hit.get(oldest) == 0 {
-                    return Some((SMALL, oldest));
-                }
-                self.hit.set(oldest, 0);
-                self.queues.move_to_head(MAIN, oldest);
-            }
-            if let Some(oldest) = self.queues.tail(WINDOW) {
-                return Some((WINDOW, oldest));
-            }
-        }
-        loop {
-            let oldest = self.queues.tail(MAIN)?;
-            if self.hit.get(oldest) == 0 {
-                return Some((MAIN, oldest));
-            }
-            self.hit.set(oldest, 0);
-            self.queues.move_to_head(MAIN, oldest);
-        }
-    }
-}
+pub type Clock2QPlus = QuickDemotion<Windowed, WeighedGhosts, 3>;
 
 impl Policy for Clock2QPlus {
     const INFO: PolicyInfo = PolicyInfo::new(
@@ -108,111 +90,16 @@ impl Policy for Clock2QPlus {
         "Zhai et al., VLDB '26, arXiv 2511.21958",
     )
     .with(&[
-        Parameter::share("small", 0.1, "share of the small queue"),
+        SMALL_SHARE,
         Parameter::share("window", 0.5, "part of the small queue in which hits do not count"),
         Parameter::share("ghosts", 0.9, "weight of the ghosts for each weight of the cache"),
     ]);
 
     fn new(parameters: &Parameters) -> Self {
-        Self {
-            queues: Lists::named(["window", "small queue", "main queue"]),
-            hit: Counters::new(1),
-            ghosts: GhostQueues::default(),
-            tags: Vec::new(),
-            small_share: parameters.get("small"),
-            window_share: parameters.get("window"),
-            ghost_share: parameters.get("ghosts"),
-            small_target: 0,
-            window_target: 0,
-            ghost_limit: 0,
-            filling: true,
-            small_is_due: false,
-        }
-    }
-}
-
-impl Listed for Clock2QPlus {
-    type Marks = Counters;
-    type Lists = Lists<3>;
-
-    const BY_PLACE: bool = true;
-
-    const WEIGHTED: bool = true;
-
-    fn lists(&self) -> &Lists<3> {
-        &self.queues
-    }
-
-    fn lists_mut(&mut self) -> &mut Lists<3> {
-        &mut self.queues
-    }
-
-    #[inline]
-    fn marks(&self) -> &Counters {
-        &self.hit
-    }
-
-    fn reserve_places(&mut self, places: usize) {
-        self.hit.reserve_places(places);
-    }
-
-    #[inline]
-    fn insert(&mut self, slot: Slot, access: &Access) {
-        let tag = Tag::of(access.hash);
-        let was_ghost = self.ghosts.take(tag).is_some();
-        self.filling |= self.queues.is_empty();
-        let to_main = was_ghost || self.filling && self.small_size() >= self.small_target;
-        self.tags[slot.index()] = tag;
-        self.hit.set(slot, 0);
-        self.queues.set_weight(slot, access.weight);
-        self.queues.push_head(if to_main { MAIN } else { WINDOW }, slot);
-        self.close_window();
-    }
-
-    #[inline]
-    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
-        self.filling = false;
-        let (queue, oldest) = self.advance()?;
-        self.small_is_due = false;
-        if queue != MAIN {
-            self.ghosts.push(GHOSTS, self.tags[oldest.index()], self.queues.weight(oldest));
-            self.ghosts.shrink(GHOSTS, self.ghost_limit);
-        }
-        self.queues.pop_tail(queue)
-    }
-
-    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
-        self.advance().map(|(_, oldest)| oldest)
-    }
-
-    fn hottest_first(&self) -> impl AsRef<[usize]> {
-        [MAIN, SMALL, WINDOW]
-    }
-
-    fn hits(&self) -> Option<&Counters> {
-        Some(&self.hit)
-    }
-
-    fn resized(&mut self) {
-        let slots = self.queues.slots();
-        self.hit.reserve(slots);
-        self.tags.resize(slots, Tag::default());
-        self.ghosts.reserve((slots as f64 * self.ghost_share).ceil() as usize);
-        let capacity = self.queues.capacity() as f64;
-        self.small_target = (capacity * self.small_share) as u64;
-        self.window_target = (self.small_target as f64 * self.window_share).ceil() as u64;
-        self.ghost_limit = (capacity * self.ghost_share) as u64;
-    }
-
-    fn moved(&mut self, from: Slot, to: Slot) {
-        self.hit.set(to, self.hit.get(from));
-        self.tags[to.index()] = self.tags[from.index()];
-    }
-
-    fn other_memory_bytes(&self) -> usize {
-        self.hit.memory_bytes()
-            + self.tags.capacity() * size_of::<Tag>()
-            + self.ghosts.memory_bytes()
+        let shares = [parameters.get(SMALL_SHARE.name), parameters.get("ghosts")];
+        let rules = Windowed { window_share: parameters.get("window") };
+        let names = ["window", "small queue", "main queue"];
+        Self::of(rules, WeighedGhosts::default(), names, shares, 1).overflowing(true)
     }
 }
 

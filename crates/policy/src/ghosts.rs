@@ -9,7 +9,7 @@ use crate::{Lists, Slot, tag_of};
 
 /// The [tag](tag_of) of a key: 32 bits of its hash that stand for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tag(u32);
+pub struct Tag(u32);
 
 impl Tag {
     #[inline]

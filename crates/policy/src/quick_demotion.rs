@@ -1,13 +1,17 @@
-//! Quick demotion: a small FIFO in front of a CLOCK, the order of QDLP, QD-CLOCK and
-//! [S3-FIFO](crate::S3Fifo).
+//! Quick demotion: a small FIFO in front of a CLOCK, the order of QDLP, QD-CLOCK,
+//! [S3-FIFO](crate::S3Fifo), [S4-FIFO](crate::S4Fifo) and [Clock2Q+](crate::Clock2QPlus).
 //!
 //! New entries go to the small queue. When an entry reaches its end, it moves on to the main queue,
 //! a CLOCK with counters, if it was hit; otherwise it leaves and is remembered as a ghost. A ghost
 //! that comes back enters the main queue at once (Yang et al., "FIFO can be Better than LRU: the
 //! Power of Lazy Promotion and Quick Demotion", HotOS '23).
 //!
-//! The queues share the cache by weight; ghosts count as one each, in proportion to the slots
-//! reserved.
+//! With a third list, new entries pass the *window* before the small queue, a part of its share in
+//! which hits do not count. A hit sets the mark wherever the entry is; an entry that leaves the
+//! window loses its hits. So a hit compares no times, and remains one store to a byte.
+//!
+//! The queues share the cache by weight. The [ghosts](DemotionGhosts) of QDLP, QD-CLOCK and S3-FIFO
+//! count as one each, in proportion to the slots reserved.
 //!
 //! Do not use QDLP or QD-CLOCK where entries come in bursts of two: S3-FIFO keeps those out.
 
@@ -17,9 +21,6 @@ use crate::ghost_table::GhostTable;
 use crate::ghosts::Tag;
 use crate::listed::Listed;
 use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Slot};
-
-const SMALL: usize = 0;
-const MAIN: usize = 1;
 
 /// Highest hit count of QDLP and S3-FIFO, whose counters have two bits.
 pub(crate) const TWO_BITS: u8 = 3;
@@ -39,6 +40,71 @@ pub trait DemotionRules: Clone + fmt::Debug {
     /// Hits beyond it do not count.
     fn rounds_max(&self) -> u8 {
         u8::MAX
+    }
+
+    /// True if a small queue that has its share gives the next victim, however many of its entries
+    /// move on before. Otherwise it does so only while it has its share.
+    const STAYS_DUE: bool = false;
+
+    /// Returns the target weight of the window, given that of the small queue and the window
+    /// together.
+    fn window(&self, _small_target: u64) -> u64 {
+        0
+    }
+}
+
+/// The memory of the keys that left the small queue.
+pub trait DemotionGhosts: Clone + fmt::Debug {
+    /// Kept with each entry, for the ghost that it may become.
+    type Note: Copy + Default + fmt::Debug;
+
+    /// True if a ghost needs no more than the tag of its key, which the owner may keep.
+    const NEEDS_TAGS_ONLY: bool = false;
+
+    /// Allocates for the ghosts of an order with this many slots and this capacity. The ghosts have
+    /// `share` of either.
+    fn resize(&mut self, share: f64, slots: usize, capacity: u64);
+
+    /// Forgets the ghost of a key. Returns whether it earns the main queue, and the note for its
+    /// entry.
+    fn take(&mut self, tag: Tag) -> (bool, Self::Note);
+
+    /// Adds the newest ghost.
+    fn push(&mut self, tag: Tag, note: Self::Note, weight: impl FnOnce() -> u64);
+
+    /// Returns the bytes of memory held.
+    fn memory_bytes(&self) -> usize;
+}
+
+/// The latest departures, most of them: they take little memory.
+#[derive(Debug, Clone, Default)]
+pub struct LatestGhosts {
+    table: GhostTable,
+    limit: u64,
+}
+
+impl DemotionGhosts for LatestGhosts {
+    type Note = ();
+
+    const NEEDS_TAGS_ONLY: bool = true;
+
+    fn resize(&mut self, share: f64, slots: usize, capacity: u64) {
+        self.table.reserve((share * slots as f64) as usize);
+        self.limit = ((capacity as f64 * share) as u64).min(slots as u64);
+    }
+
+    #[inline(always)]
+    fn take(&mut self, tag: Tag) -> (bool, ()) {
+        (self.table.take(tag, self.limit), ())
+    }
+
+    #[inline(always)]
+    fn push(&mut self, tag: Tag, (): (), _: impl FnOnce() -> u64) {
+        self.table.push(tag);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.table.memory_bytes()
     }
 }
 
@@ -60,21 +126,22 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> DemotionRules
     }
 }
 
-/// A small FIFO queue, a main queue and a ghost queue.
+/// A small FIFO queue, a main queue and ghosts. The two queues are the last of `N` lists; with
+/// three, the first is the window.
 #[derive(Debug, Clone)]
-pub struct QuickDemotion<R> {
+pub struct QuickDemotion<R, G: DemotionGhosts = LatestGhosts, const N: usize = 2> {
     rules: R,
-    queues: Lists<2>,
+    queues: Lists<N>,
     hits: Counters,
     small_share: f64,
     ghost_share: f64,
-    /// Target weight of the small queue.
+    /// Target weight of the small queue, its window included.
     small_target: u64,
-    ghost_limit: u64,
-    ghosts: GhostTable,
-    /// Tag of the key in each slot, for the ghost that it may become; `None` where the owner has
-    /// them.
-    tags: Option<Vec<Tag>>,
+    window_target: u64,
+    ghosts: G,
+    /// For each slot, the tag of its key and a note for the ghost that it may become; `None` where
+    /// the owner has the tags.
+    tags: Option<Vec<(Tag, G::Note)>>,
     /// True if the key evicted last becomes a ghost once the owner tells its tag.
     becomes_ghost: bool,
     /// True if new entries enter the main queue once the small one has its share, until the first
@@ -83,25 +150,49 @@ pub struct QuickDemotion<R> {
     /// True if there was no eviction since the order was empty. The free room does not show that:
     /// where orders share a capacity, one may stay below its part.
     filling: bool,
+    /// True if the small queue was due since the last eviction, under rules by which it then
+    /// [gives](DemotionRules::STAYS_DUE) the next victim.
+    small_was_due: bool,
 }
 
 impl<R: DemotionRules> QuickDemotion<R> {
-    /// Creates an empty order whose small queue and ghosts have these shares of the cache, and
-    /// whose counters end at `hits_max`.
+    /// Creates an empty order without a window, whose small queue and ghosts have these shares of
+    /// the cache, and whose counters end at `hits_max`.
     pub(crate) fn with(rules: R, small_share: f64, ghost_share: f64, hits_max: u8) -> Self {
+        let names = ["small queue", "main queue"];
+        Self::of(rules, LatestGhosts::default(), names, [small_share, ghost_share], hits_max)
+    }
+}
+
+impl<R: DemotionRules, G: DemotionGhosts, const N: usize> QuickDemotion<R, G, N> {
+    /// The list that new entries join: the window, or the small queue where there is none.
+    const ENTRY: usize = 0;
+    const SMALL: usize = N - 2;
+    const MAIN: usize = N - 1;
+
+    /// Creates an empty order. The shares of the cache are those of the small queue and of the
+    /// ghosts; the counters end at `hits_max`.
+    pub(crate) fn of(
+        rules: R,
+        ghosts: G,
+        names: [&'static str; N],
+        [small_share, ghost_share]: [f64; 2],
+        hits_max: u8,
+    ) -> Self {
         Self {
             rules,
-            queues: Lists::named(["small queue", "main queue"]),
+            queues: Lists::named(names),
             hits: Counters::new(hits_max),
             small_share,
             ghost_share,
             small_target: 0,
-            ghost_limit: 0,
-            ghosts: GhostTable::default(),
+            window_target: 0,
+            ghosts,
             tags: Some(Vec::new()),
             becomes_ghost: false,
             overflows: false,
             filling: true,
+            small_was_due: false,
         }
     }
 
@@ -123,9 +214,9 @@ impl<R: DemotionRules> QuickDemotion<R> {
     /// most `most`. Returns true if none exceeds it any more.
     pub(crate) fn relieve(&mut self, most: usize) -> bool {
         for _ in 0..most {
-            match self.queues.tail(SMALL) {
-                Some(oldest) if self.queues.size(SMALL) > self.small_target => {
-                    self.queues.move_to_head(MAIN, oldest);
+            match self.queues.tail(Self::SMALL) {
+                Some(oldest) if self.small_size() > self.small_target => {
+                    self.queues.move_to_head(Self::MAIN, oldest);
                 }
                 _ => return true,
             }
@@ -141,12 +232,18 @@ impl<R: DemotionRules> QuickDemotion<R> {
     /// Returns the tag of the latest key in a slot. The order must keep tags.
     #[inline]
     pub(crate) fn tag(&self, slot: Slot) -> Tag {
-        self.tags.as_ref().expect("the owner has none")[slot.index()]
+        self.tags.as_ref().expect("the owner has none")[slot.index()].0
     }
 
     /// Returns the weight of a slot.
     pub(crate) fn weight(&self, slot: Slot) -> u32 {
         self.queues.weight(slot) as u32 // it came as one
+    }
+
+    /// Returns the weight of the small queue, its window included.
+    #[inline(always)]
+    fn small_size(&self) -> u64 {
+        (0..Self::MAIN).map(|queue| self.queues.size(queue)).sum()
     }
 
     /// Returns whether the order is filling and a new entry belongs into the main queue.
@@ -155,10 +252,21 @@ impl<R: DemotionRules> QuickDemotion<R> {
         self.filling |= self.queues.is_empty();
         if self.rules.fills_main_first() {
             self.filling
-                && self.queues.size(MAIN) + u64::from(weight) + self.small_target
+                && self.queues.size(Self::MAIN) + u64::from(weight) + self.small_target
                     <= self.queues.capacity()
         } else {
-            self.filling && self.overflows && self.queues.size(SMALL) >= self.small_target
+            self.filling && self.overflows && self.small_size() >= self.small_target
+        }
+    }
+
+    /// Moves the oldest entries out of the window while it exceeds its size, and forgets their
+    /// hits.
+    #[inline(always)]
+    fn close_window(&mut self) {
+        while Self::ENTRY != Self::SMALL && self.queues.size(Self::ENTRY) > self.window_target {
+            let Some(oldest) = self.queues.tail(Self::ENTRY) else { break };
+            self.hits.set(oldest, 0);
+            self.queues.move_to_head(Self::SMALL, oldest);
         }
     }
 
@@ -168,41 +276,50 @@ impl<R: DemotionRules> QuickDemotion<R> {
     fn advance(&mut self) -> Option<(usize, Slot)> {
         let rounds_max = self.rules.rounds_max();
         loop {
-            let (small, main) = (self.queues.tail(SMALL), self.queues.tail(MAIN));
+            let (small, main) = (self.queues.tail(Self::SMALL), self.queues.tail(Self::MAIN));
+            let has_its_share = main.is_none() || self.small_size() >= self.small_target;
+            let small_is_due = has_its_share || R::STAYS_DUE && self.small_was_due;
+            if R::STAYS_DUE {
+                self.small_was_due = small_is_due;
+            }
             match (small, main) {
-                (Some(oldest), _)
-                    if main.is_none() || self.queues.size(SMALL) >= self.small_target =>
-                {
+                (Some(oldest), _) if small_is_due => {
                     if !self.hits.spend(oldest, self.rules.hits_to_stay(), |_| 0) {
-                        return Some((SMALL, oldest));
+                        return Some((Self::SMALL, oldest));
                     }
-                    self.queues.move_to_head(MAIN, oldest);
+                    self.queues.move_to_head(Self::MAIN, oldest);
                 }
                 (_, oldest) => {
+                    if Self::ENTRY != Self::SMALL
+                        && small_is_due
+                        && let Some(oldest) = self.queues.tail(Self::ENTRY)
+                    {
+                        return Some((Self::ENTRY, oldest));
+                    }
                     let oldest = oldest?;
                     if !self.hits.spend(oldest, 1, |hits| hits.min(rounds_max) - 1) {
-                        return Some((MAIN, oldest));
+                        return Some((Self::MAIN, oldest));
                     }
-                    self.queues.move_to_head(MAIN, oldest);
+                    self.queues.move_to_head(Self::MAIN, oldest);
                 }
             }
         }
     }
 }
 
-impl<R: DemotionRules> Listed for QuickDemotion<R> {
+impl<R: DemotionRules, G: DemotionGhosts, const N: usize> Listed for QuickDemotion<R, G, N> {
     type Marks = Counters;
-    type Lists = Lists<2>;
+    type Lists = Lists<N>;
 
     const BY_PLACE: bool = true;
 
     const WEIGHTED: bool = true;
 
-    fn lists(&self) -> &Lists<2> {
+    fn lists(&self) -> &Lists<N> {
         &self.queues
     }
 
-    fn lists_mut(&mut self) -> &mut Lists<2> {
+    fn lists_mut(&mut self) -> &mut Lists<N> {
         &mut self.queues
     }
 
@@ -216,27 +333,30 @@ impl<R: DemotionRules> Listed for QuickDemotion<R> {
     }
 
     fn leave_tags_to_owner(&mut self) {
-        self.tags = None;
+        if G::NEEDS_TAGS_ONLY {
+            self.tags = None;
+        }
     }
 
     #[inline(always)]
     fn departed(&mut self, tag: u32) {
         if std::mem::take(&mut self.becomes_ghost) {
-            self.ghosts.push(Tag::from_bits(tag));
+            self.ghosts.push(Tag::from_bits(tag), G::Note::default(), || 1);
         }
     }
 
     #[inline(always)]
     fn insert(&mut self, slot: Slot, access: &Access) {
         let tag = Tag::of(access.hash);
-        let was_ghost = self.ghosts.take(tag, self.ghost_limit);
+        let (is_known, note) = self.ghosts.take(tag);
         if let Some(tags) = &mut self.tags {
-            tags[slot.index()] = tag;
+            tags[slot.index()] = (tag, note);
         }
-        let to_main = self.fills_main(access.weight) || was_ghost;
+        let to_main = self.fills_main(access.weight) || is_known;
         self.hits.set(slot, 0);
         self.queues.set_weight(slot, access.weight);
-        self.queues.push_head(if to_main { MAIN } else { SMALL }, slot);
+        self.queues.push_head(if to_main { Self::MAIN } else { Self::ENTRY }, slot);
+        self.close_window();
     }
 
     #[inline(always)]
@@ -244,14 +364,18 @@ impl<R: DemotionRules> Listed for QuickDemotion<R> {
         self.filling = false;
         let (queue, oldest) = self.advance()?;
         debug_assert!(
-            queue == SMALL
-                || self.queues.size(SMALL) < self.small_target
-                || self.queues.size(SMALL) == 0,
+            queue != Self::MAIN || self.small_size() < self.small_target || self.small_size() == 0,
             "the main queue gives room only while the small one is below its target"
         );
+        if R::STAYS_DUE {
+            self.small_was_due = false;
+        }
         match &self.tags {
-            None => self.becomes_ghost = queue == SMALL,
-            Some(tags) if queue == SMALL => self.ghosts.push(tags[oldest.index()]),
+            None => self.becomes_ghost = queue != Self::MAIN,
+            Some(tags) if queue != Self::MAIN => {
+                let (tag, note) = tags[oldest.index()];
+                self.ghosts.push(tag, note, || self.queues.weight(oldest));
+            }
             Some(_) => {}
         }
         self.queues.pop_tail(queue)
@@ -262,7 +386,7 @@ impl<R: DemotionRules> Listed for QuickDemotion<R> {
     }
 
     fn hottest_first(&self) -> impl AsRef<[usize]> {
-        [MAIN, SMALL]
+        std::array::from_fn::<_, N, _>(|rank| Self::MAIN - rank)
     }
 
     fn hits(&self) -> Option<&Counters> {
@@ -273,12 +397,12 @@ impl<R: DemotionRules> Listed for QuickDemotion<R> {
         let slots = self.queues.slots();
         self.hits.reserve(slots);
         if let Some(tags) = &mut self.tags {
-            tags.resize(slots, Tag::default());
+            tags.resize(slots, Default::default());
         }
-        self.ghosts.reserve((self.ghost_share * slots as f64) as usize);
-        let capacity = self.queues.capacity() as f64;
-        self.small_target = (capacity * self.small_share) as u64;
-        self.ghost_limit = ((capacity * self.ghost_share) as u64).min(slots as u64);
+        let capacity = self.queues.capacity();
+        self.ghosts.resize(self.ghost_share, slots, capacity);
+        self.small_target = (capacity as f64 * self.small_share) as u64;
+        self.window_target = self.rules.window(self.small_target);
     }
 
     fn moved(&mut self, from: Slot, to: Slot) {
@@ -290,7 +414,7 @@ impl<R: DemotionRules> Listed for QuickDemotion<R> {
 
     fn other_memory_bytes(&self) -> usize {
         self.hits.memory_bytes()
-            + self.tags.as_ref().map_or(0, Vec::capacity) * size_of::<Tag>()
+            + self.tags.as_ref().map_or(0, Vec::capacity) * size_of::<(Tag, G::Note)>()
             + self.ghosts.memory_bytes()
     }
 }

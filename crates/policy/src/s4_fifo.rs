@@ -16,25 +16,16 @@
 //! `s4-fifo:small=0.2:hits=1:skip=0.25:ghosts=3`. The model is no part of this policy;
 //! [`Auto`](crate::Auto) chooses among settings of its own, by ghost caches.
 //!
-//! The skipped part is a list of its own in front of the small queue. A hit counts wherever the
-//! entry is; an entry that leaves the part loses its hits. So a hit compares no times.
-//!
-//! The queues share the cache by weight; ghosts count as one each, in proportion to the slots
-//! reserved. libCacheSim counts them by size, and takes the ghost of a key that comes back out
-//! before it adds that of the victim; here the victim's ghost is added first, as in S3-FIFO.
+//! Its queues are those of [quick demotion](crate::quick_demotion), with the skipped part as the
+//! window. Ghosts count as one each, in proportion to the slots reserved. libCacheSim counts them
+//! by size, and takes the ghost of a key that returns out before it adds that of the victim; here
+//! the victim's ghost is added first, as in S3-FIFO.
 //!
 //! Do not use S4-FIFO with its default parameters: S3-FIFO is nearly that, with less memory.
 
 use crate::ghosts::{Ghosts, Tag};
-use crate::listed::Listed;
-use crate::quick_demotion::{SMALL_SHARE, TWO_BITS};
-use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Slot};
-
-/// The newest part of the small queue, in which hits do not count.
-const SKIPPED: usize = 0;
-/// The rest of the small queue.
-const SMALL: usize = 1;
-const MAIN: usize = 2;
+use crate::quick_demotion::{DemotionGhosts, DemotionRules, QuickDemotion, SMALL_SHARE, TWO_BITS};
+use crate::{Parameter, Parameters, Policy, PolicyInfo};
 
 /// The only list of ghosts.
 const GHOSTS: usize = 0;
@@ -42,74 +33,74 @@ const GHOSTS: usize = 0;
 /// Most ghosts that can be kept for each entry.
 const GHOSTS_MAX: f64 = 20.0;
 
-/// S4-FIFO (`s4-fifo`): S3-FIFO with its constants as parameters, which ignores hits on the newest
-/// entries. FIFO-like.
+/// The rules of S4-FIFO, which are parameters.
+#[derive(Debug, Clone, Copy)]
+pub struct ChosenRules {
+    hits_to_main: u8,
+    /// Part of the small queue that is skipped.
+    skip_share: f64,
+}
+
+impl DemotionRules for ChosenRules {
+    const STAYS_DUE: bool = true;
+
+    #[inline(always)]
+    fn hits_to_stay(&self) -> u8 {
+        self.hits_to_main
+    }
+
+    #[inline(always)]
+    fn fills_main_first(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn rounds_max(&self) -> u8 {
+        TWO_BITS
+    }
+
+    fn window(&self, small_target: u64) -> u64 {
+        (small_target as f64 * self.skip_share) as u64
+    }
+}
+
+/// Ghosts that have to come back more often than a number of times.
 #[derive(Debug, Clone)]
-pub struct S4Fifo {
-    queues: Lists<3>,
-    hits: Counters,
+pub struct ReturningGhosts {
     /// Ghosts, with the number of times that each has come back.
     ghosts: Ghosts<1, u8>,
-    /// For each slot, the tag of the key and the number of times that it came back as a ghost.
-    tags: Vec<(Tag, u8)>,
-    small_share: f64,
-    ghost_share: f64,
-    skip_share: f64,
-    hits_to_main: u8,
-    returns_ignored: u8,
-    /// Target weight of the small queue, its skipped part included.
-    small_target: u64,
-    skip_target: u64,
-    /// True if there was no eviction since the order was empty.
-    filling: bool,
-    /// True if the small queue gives the next victim, however many of its entries move on before.
-    small_is_due: bool,
+    /// Number of returns that earn nothing.
+    ignored: u8,
 }
 
-impl S4Fifo {
-    /// Returns the weight of the small queue, its skipped part included.
-    #[inline]
-    fn small_size(&self) -> u64 {
-        self.queues.size(SKIPPED) + self.queues.size(SMALL)
+impl DemotionGhosts for ReturningGhosts {
+    /// The number of times that the key came back as a ghost.
+    type Note = u8;
+
+    fn resize(&mut self, share: f64, slots: usize, _capacity: u64) {
+        self.ghosts.reserve((slots as f64 * share) as usize);
     }
 
-    /// Moves the oldest entries out of the skipped part while it exceeds its size, and forgets
-    /// their hits.
     #[inline]
-    fn close_skipped(&mut self) {
-        while self.queues.size(SKIPPED) > self.skip_target {
-            let Some(oldest) = self.queues.tail(SKIPPED) else { break };
-            self.hits.set(oldest, 0);
-            self.queues.move_to_head(SMALL, oldest);
-        }
+    fn take(&mut self, tag: Tag) -> (bool, u8) {
+        let returns = self.ghosts.take_note(tag).map_or(0, |(_, returns)| returns + 1);
+        let is_known = returns > self.ignored;
+        (is_known, if is_known { 0 } else { returns })
     }
 
-    /// Promotes or reinserts oldest entries with hits until the oldest entry of the queue that is
-    /// due is a victim. Returns that queue and entry.
     #[inline]
-    fn advance(&mut self) -> Option<(usize, Slot)> {
-        self.small_is_due |=
-            self.small_size() >= self.small_target || self.queues.tail(MAIN).is_none();
-        if self.small_is_due {
-            while let Some(oldest) = self.queues.tail(SMALL) {
-                if !self.hits.spend(oldest, self.hits_to_main, |_| 0) {
-                    return Some((SMALL, oldest));
-                }
-                self.queues.move_to_head(MAIN, oldest);
-            }
-            if let Some(oldest) = self.queues.tail(SKIPPED) {
-                return Some((SKIPPED, oldest));
-            }
-        }
-        loop {
-            let oldest = self.queues.tail(MAIN)?;
-            if !self.hits.spend(oldest, 1, |hits| hits.min(TWO_BITS) - 1) {
-                return Some((MAIN, oldest));
-            }
-            self.queues.move_to_head(MAIN, oldest);
-        }
+    fn push(&mut self, tag: Tag, returns: u8, _: impl FnOnce() -> u64) {
+        self.ghosts.push(GHOSTS, tag, returns);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.ghosts.memory_bytes()
     }
 }
+
+/// S4-FIFO (`s4-fifo`): S3-FIFO with its constants as parameters, which ignores hits on the newest
+/// entries. FIFO-like.
+pub type S4Fifo = QuickDemotion<ChosenRules, ReturningGhosts, 3>;
 
 impl Policy for S4Fifo {
     const INFO: PolicyInfo = PolicyInfo::new(
@@ -134,106 +125,15 @@ impl Policy for S4Fifo {
     ]);
 
     fn new(parameters: &Parameters) -> Self {
+        let shares = [parameters.get(SMALL_SHARE.name), parameters.get("ghosts")];
         let hits_to_main = parameters.count("hits") as u8;
-        Self {
-            queues: Lists::named(["skipped", "small queue", "main queue"]),
-            hits: Counters::new(hits_to_main.max(TWO_BITS)),
+        let rules = ChosenRules { hits_to_main, skip_share: parameters.get("skip") };
+        let ghosts = ReturningGhosts {
             ghosts: Ghosts::named(["ghosts"]),
-            tags: Vec::new(),
-            small_share: parameters.get(SMALL_SHARE.name),
-            ghost_share: parameters.get("ghosts"),
-            skip_share: parameters.get("skip"),
-            hits_to_main,
-            returns_ignored: parameters.count("ghost-hits") as u8,
-            small_target: 0,
-            skip_target: 0,
-            filling: true,
-            small_is_due: false,
-        }
-    }
-}
-
-impl Listed for S4Fifo {
-    type Marks = Counters;
-    type Lists = Lists<3>;
-
-    const BY_PLACE: bool = true;
-
-    const WEIGHTED: bool = true;
-
-    fn lists(&self) -> &Lists<3> {
-        &self.queues
-    }
-
-    fn lists_mut(&mut self) -> &mut Lists<3> {
-        &mut self.queues
-    }
-
-    #[inline]
-    fn marks(&self) -> &Counters {
-        &self.hits
-    }
-
-    fn reserve_places(&mut self, places: usize) {
-        self.hits.reserve_places(places);
-    }
-
-    #[inline]
-    fn insert(&mut self, slot: Slot, access: &Access) {
-        let tag = Tag::of(access.hash);
-        let returns = self.ghosts.take_note(tag).map_or(0, |(_, returns)| returns + 1);
-        self.filling |= self.queues.is_empty();
-        let is_known = returns > self.returns_ignored;
-        let to_main = is_known || self.filling && self.small_size() >= self.small_target;
-        self.tags[slot.index()] = (tag, if is_known { 0 } else { returns });
-        self.hits.set(slot, 0);
-        self.queues.set_weight(slot, access.weight);
-        self.queues.push_head(if to_main { MAIN } else { SKIPPED }, slot);
-        self.close_skipped();
-    }
-
-    #[inline]
-    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
-        self.filling = false;
-        let (queue, oldest) = self.advance()?;
-        self.small_is_due = false;
-        if queue != MAIN {
-            let (tag, returns) = self.tags[oldest.index()];
-            self.ghosts.push(GHOSTS, tag, returns);
-        }
-        self.queues.pop_tail(queue)
-    }
-
-    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
-        self.advance().map(|(_, oldest)| oldest)
-    }
-
-    fn hottest_first(&self) -> impl AsRef<[usize]> {
-        [MAIN, SMALL, SKIPPED]
-    }
-
-    fn hits(&self) -> Option<&Counters> {
-        Some(&self.hits)
-    }
-
-    fn resized(&mut self) {
-        let slots = self.queues.slots();
-        self.hits.reserve(slots);
-        self.tags.resize(slots, Default::default());
-        self.ghosts.reserve((slots as f64 * self.ghost_share) as usize);
-        self.small_target = (self.queues.capacity() as f64 * self.small_share) as u64;
-        self.skip_target = (self.small_target as f64 * self.skip_share) as u64;
-    }
-
-    fn moved(&mut self, from: Slot, to: Slot) {
-        self.hits.set(to, self.hits.get(from));
-        self.tags[to.index()] = self.tags[from.index()];
-    }
-
-    fn other_memory_bytes(&self) -> usize {
-        self.hits.memory_bytes()
-            + self.tags.capacity() * size_of::<(Tag, u8)>()
-            + self.ghosts.memory_bytes()
+            ignored: parameters.count("ghost-hits") as u8,
+        };
+        let names = ["skipped", "small queue", "main queue"];
+        Self::of(rules, ghosts, names, shares, hits_to_main.max(TWO_BITS)).overflowing(true)
     }
 }
 
