@@ -512,7 +512,7 @@ impl Acceptor {
     /// Adds a sample to the live page's history and sends it to the watching clients.
     pub(crate) fn take_sample(&mut self, replies: Vec<Done>) {
         let mut report = self.report(Audience::LivePage, replies);
-        self.reporting.log_switches(&report.sum);
+        self.reporting.log_switches(&mut report);
         let Some(update) = self.reporting.feed.take(&mut report) else { return };
         for index in self.admin.sessions.indices() {
             // A client that has not taken the last event misses this one.

@@ -42,6 +42,7 @@ const PAGE: &str = concat!(
     include_str!("live/chart.js"),
     include_str!("live/plot.js"),
     include_str!("live/outlook.js"),
+    include_str!("live/adaptation.js"),
     include_str!("live/administer.js"),
     include_str!("live/page.js"),
     "</script>\n</body>\n</html>\n"

@@ -224,6 +224,9 @@ pub(crate) struct Facts {
     pub(crate) log_lines_dropped: u64,
     /// The server's role in its pair.
     pub(crate) pair: Option<PairStatus>,
+    /// For each tier whose eviction policy has changed its setting, the time since then; a list
+    /// that is too short has `None` for the rest.
+    pub(crate) since_switch: Vec<Option<Duration>>,
 }
 
 /// State of the memory tier, from which [`MemoryStatus`] is made.
@@ -326,12 +329,13 @@ impl Report {
     pub(crate) fn status(&self) -> Status {
         let Snapshot { counters, stats, .. } = &self.sum;
         let (facts, top, requests) = (&self.facts, self.facts.top(), &stats.requests);
-        let tiers = facts.tiers.iter().zip(self.sum.tiers());
+        let since_switch = facts.since_switch.iter().copied().chain(std::iter::repeat(None));
+        let tiers = facts.tiers.iter().zip(self.sum.tiers()).zip(since_switch);
         let shed_bytes = stats.counters.shed_bytes;
         Status {
             volumes: facts.volumes.iter().map(|facts| self.volume(facts)).collect(),
             threads: self.threads.iter().map(ThreadStatus::of).collect(),
-            tiers: tiers.map(|(facts, it)| facts.status(it)).collect(),
+            tiers: tiers.map(|((facts, it), since)| facts.status(it, since)).collect(),
             degraded: self.is_degraded(),
             journal_lost: facts.journal_lost(),
             session: top.session,

@@ -38,7 +38,7 @@ pub(crate) struct Reporting {
     /// The shed controller, if load shedding is configured.
     shed_controller: Option<Arc<ShedController>>,
     /// For each tier, the changes of the eviction policy's setting that were logged.
-    switches: Vec<u64>,
+    switches: Vec<Switches>,
 }
 
 impl Reporting {
@@ -59,11 +59,19 @@ impl Reporting {
     }
 
     /// Logs changes of eviction policies' settings since the last call, with the reason: a line for
-    /// each tier that has any.
-    pub(crate) fn log_switches(&mut self, sum: &Snapshot) {
-        for (tier, evict) in switched(&mut self.switches, sum) {
+    /// each tier that has any. The report then tells of them.
+    pub(crate) fn log_switches(&mut self, report: &mut Report) {
+        let now = Instant::now();
+        for (tier, evict) in switched(&mut self.switches, &report.sum, now) {
             tracing::info!(tier, %evict, "the eviction policy changed its setting");
         }
+        report.facts.since_switch = self.since_switch(now);
+    }
+
+    /// Returns the time since each tier's eviction policy changed its setting, where it has.
+    fn since_switch(&self, now: Instant) -> Vec<Option<Duration>> {
+        let since = |switches: &Switches| Some(now.saturating_duration_since(switches.last?));
+        self.switches.iter().map(since).collect()
     }
 
     /// Makes a report of the workers' snapshots and the acceptor's `counters`.
@@ -89,6 +97,7 @@ impl Reporting {
             service: self.service.clone(),
             log_lines_dropped: (config.log_lines_dropped)(),
             pair: config.turn.as_ref().map(|turn| turn.status()),
+            since_switch: self.since_switch(Instant::now()),
         };
         let mut report = Report::new(facts, snapshots);
         report.sum.counters += counters;
@@ -98,17 +107,34 @@ impl Reporting {
     }
 }
 
+/// The changes of an eviction policy's setting that were noted.
+#[derive(Debug, Clone, Copy, Default)]
+struct Switches {
+    count: u64,
+    /// Time at which the last one was noted.
+    last: Option<Instant>,
+}
+
 /// Returns the tiers, by number, whose eviction policies have changed their setting more often than
 /// `noted`, and notes that.
-fn switched<'s>(noted: &mut Vec<u64>, sum: &'s Snapshot) -> Vec<(usize, &'s Adaptation)> {
+fn switched<'s>(
+    noted: &mut Vec<Switches>,
+    sum: &'s Snapshot,
+    now: Instant,
+) -> Vec<(usize, &'s Adaptation)> {
     let mut switched = Vec::new();
     for (tier, (stats, _)) in sum.tiers().enumerate() {
-        let switches = stats.adaptation.as_ref().map_or(0, |adaptation| adaptation.switches);
-        noted.resize(noted.len().max(tier + 1), 0);
+        let count = stats.adaptation.as_ref().map_or(0, |adaptation| adaptation.switches);
+        noted.resize(noted.len().max(tier + 1), Switches::default());
+        let known = &mut noted[tier];
         // A tier that came in the place of another one begins at 0.
-        let before = std::mem::replace(&mut noted[tier], switches);
-        switched
-            .extend(stats.adaptation.as_ref().filter(|_| switches > before).map(|it| (tier, it)));
+        if count < known.count {
+            *known = Switches::default();
+        }
+        if count > known.count {
+            *known = Switches { count, last: Some(now) };
+            switched.extend(stats.adaptation.as_ref().map(|it| (tier, it)));
+        }
     }
     switched
 }
@@ -217,13 +243,29 @@ mod tests {
             });
             Snapshot { stats: Stats { adaptation, ..Stats::default() }, ..Snapshot::default() }
         };
-        let mut noted = Vec::new();
+        let (mut noted, begun) = (Vec::new(), Instant::now());
+        let mut seconds = 0;
+        // The tiers that have switched, and the second of the last switch.
         let told = [0, 1, 1, 4, 0, 2, 2].map(|switches| {
-            switched(&mut noted, &sum(switches)).iter().map(|(tier, _)| *tier).collect::<Vec<_>>()
+            seconds += 1;
+            let now = begun + Duration::from_secs(seconds);
+            let sum = sum(switches);
+            let tiers: Vec<_> =
+                switched(&mut noted, &sum, now).into_iter().map(|(tier, _)| tier).collect();
+            (tiers, noted[0].last.map(|last| last.duration_since(begun).as_secs()))
         });
         let (once, never) = (vec![0], Vec::new());
-        let expected = [&never, &once, &never, &once, &never, &once, &never];
-        assert_eq!(told.each_ref(), expected);
-        assert!(switched(&mut noted, &Snapshot::default()).is_empty(), "LRU has no settings");
+        let expected = [
+            (never.clone(), None),
+            (once.clone(), Some(2)),
+            (never.clone(), Some(2)),
+            (once.clone(), Some(4)),
+            (never.clone(), None),
+            (once, Some(6)),
+            (never, Some(6)),
+        ];
+        assert_eq!(told, expected);
+        let lru = switched(&mut noted, &Snapshot::default(), begun).len();
+        assert_eq!(lru, 0, "LRU has no settings");
     }
 }

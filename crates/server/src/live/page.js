@@ -341,6 +341,7 @@ function show() {
   showDevices(status);
   showAdvice(status);
   showAdminister(status);
+  showAdaptation(status);
   showWhatIf(latest.whatIf);
   showModel(status, latest.model);
   if (points.length === 0) return;

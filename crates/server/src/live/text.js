@@ -67,9 +67,9 @@ function table(name, head, rows) {
     element("tbody", { role: "rowgroup" }, ...body));
 }
 
-// A device's text, which may be broken after its commas.
+// A text, such as of a device or a policy, which may be broken after its commas and colons.
 const breakable = (text) => element("span", {},
-  ...text.split(/(?<=,)/).flatMap((part) => [part, element("wbr")]));
+  ...text.split(/(?<=[,:])/).flatMap((part) => [part, element("wbr")]));
 
 function bar(share, colour) {
   const made = element("div", { class: "bar" });

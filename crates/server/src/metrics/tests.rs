@@ -139,6 +139,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
         }),
         service: ServiceTimes::of(None),
         log_lines_dropped: 0,
+        since_switch: vec![Some(Duration::from_secs(2))],
         pair: Some(PairStatus::default()),
     };
     Report::new(facts, threads)

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use floe_block::{
     AdmissionStats, Config, FreezeStats, SECTOR_BYTES, SheddingDecision, Stats, format_size,
@@ -81,6 +82,10 @@ pub struct TierStatus {
     /// settings do not change.
     #[serde(default)]
     pub adaptation: Option<Adaptation>,
+    /// Seconds since the eviction policy changed its setting, which the server looks at every few
+    /// seconds; `None` if it never has.
+    #[serde(default)]
+    pub seconds_since_switch: Option<f64>,
     /// Counters of the admission; `None` if everything is admitted.
     pub admission: Option<AdmissionStatus>,
     /// Status of the mirror on which the tier is; `None` on another device.
@@ -132,8 +137,12 @@ impl CacheFacts {
     }
 
     /// Makes the tier's status from these properties and the counters. The number is that of failed
-    /// device operations.
-    pub(super) fn status(&self, (stats, cache_errors): (&Stats, u64)) -> TierStatus {
+    /// device operations; the duration, the time since the eviction policy changed its setting.
+    pub(super) fn status(
+        &self,
+        (stats, cache_errors): (&Stats, u64),
+        since_switch: Option<Duration>,
+    ) -> TierStatus {
         let Stats { requests, counters, .. } = stats;
         TierStatus {
             name: self.name.clone(),
@@ -163,6 +172,7 @@ impl CacheFacts {
             prefetched_bytes: counters.prefetched_bytes,
             prefetched_used_blocks: counters.prefetched_used_blocks,
             adaptation: stats.adaptation.clone(),
+            seconds_since_switch: since_switch.map(|since| since.as_secs_f64()),
             admission: AdmissionStatus::of(&self.config, stats),
             mirror: self.mirror.as_ref().and_then(MirrorWatch::status).map(MirrorDeviceStatus::of),
         }

@@ -72,6 +72,7 @@ pub(crate) struct Setup {
     /// Threads that serve.
     pub(crate) threads: usize,
     pub(crate) config: ServerSetup,
+    evict: floe_block::Evict,
     cache: Arc<dyn DeviceSource>,
     /// Tiers below it, from the top: how each writes, its size, and its device.
     below: Vec<(WriteMode, u64, Arc<dyn DeviceSource>)>,
@@ -122,12 +123,27 @@ impl Setup {
         let memory = MemoryDevice::new(VOLUME as u64);
         let volumes =
             vec![volume("floe", Wrapped::source(memory.clone(), |memory| Box::new(memory)))];
-        Self { mode, threads: THREADS, config, cache, below: Vec::new(), memory, volumes, folder }
+        Self {
+            mode,
+            threads: THREADS,
+            config,
+            evict: floe_block::Evict::default(),
+            cache,
+            below: Vec::new(),
+            memory,
+            volumes,
+            folder,
+        }
     }
 
     /// With another number of threads.
     pub(crate) fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
+    }
+
+    /// With another eviction policy, by its name.
+    pub(crate) fn evict(self, name: &str) -> Self {
+        Self { evict: name.parse().unwrap(), ..self }
     }
 
     /// `wrap` makes the first volume's backing device out of memory, once for each thread.
@@ -183,7 +199,7 @@ impl Setup {
 
     /// The server, or what kept it from beginning.
     pub(crate) fn start(self) -> Result<Rig, ServeError> {
-        let Self { mode, threads, config, cache, below, memory, volumes, folder } = self;
+        let Self { mode, threads, config, evict, cache, below, memory, volumes, folder } = self;
         show_warnings();
         let (signal, signals) = UnixStream::pair().unwrap();
         let (tell, told) = mpsc::channel();
@@ -198,7 +214,7 @@ impl Setup {
                     mode,
                     shards: Some(4),
                     gate,
-                    evict: floe_block::Evict::default(),
+                    evict: evict.clone(),
                     memory,
                     kept: false,
                 };

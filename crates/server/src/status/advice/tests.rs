@@ -30,6 +30,7 @@ fn facts(policy: Option<&'static str>) -> Facts {
         service: ServiceTimes::of(None),
         log_lines_dropped: 0,
         pair: None,
+        since_switch: Vec::new(),
     }
 }
 

@@ -278,6 +278,7 @@ fn the_page_shows_a_server_and_survives_its_restart() {
         (browser.value(shown) == true).then_some(())
     });
     assert!(text(&mut browser, "what-if").contains("four times"));
+    assert_eq!(browser.value("document.getElementById('adaptation').hidden"), true, "it is LRU");
     // The name is text, in the table and in the legends, and nothing has run.
     assert!(text(&mut browser, "volumes").contains(NAME));
     assert_eq!(browser.value("document.querySelectorAll('img').length"), 0);
@@ -366,5 +367,57 @@ fn the_page_shows_a_server_and_survives_its_restart() {
     let stopped = browser.value(stopped);
     assert_eq!(stopped[0], true);
     assert!(stopped[1].as_str().unwrap().contains("nothing new"), "{stopped}");
+    rig.end();
+}
+
+#[test]
+fn the_page_shows_the_settings_of_a_policy_that_chooses_them() {
+    if !is_installed(&[PROGRAM]) {
+        return;
+    }
+    let mut setup = Setup::new(WriteMode::Back).evict("auto");
+    setup.config.limits.sample_interval = Duration::from_millis(100);
+    let rig = setup.start().unwrap();
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", rig.admin_tcp));
+    patiently(|| {
+        load(&rig);
+        let rows = "document.querySelectorAll('#adaptation tbody tr').length";
+        (browser.value(rows) == 8).then_some(())
+    });
+    // In one step: the page's next answer from the server overwrites what is set here.
+    let of = |browser: &mut Browser, switches: &str, uses: &str| {
+        let told = browser.value(&format!(
+            "(() => {{ const [tier] = latest.status.tiers; const {{ settings }} = tier.adaptation; \
+             Object.assign(tier.adaptation, {{ switches: {switches} }}); \
+             tier.seconds_since_switch = 720; \
+             settings.forEach((it, at) => it.orders = {uses}[at] ?? 0); \
+             showAdaptation(latest.status); return byId('adaptation').innerText; }})()"
+        ));
+        told.as_str().unwrap().to_owned()
+    };
+    let told = of(&mut browser, "0", "[4]");
+    assert!(
+        told.contains("in use is qd-clock. It has not been changed since the start."),
+        "{told}"
+    );
+    let told = of(&mut browser, "3", "[1, 0, 3]");
+    let expected = "in use is qd-clock:small=0.2:ghosts=1, in 3 of 4 shards. Settings were changed \
+                    3 times, last 12 min ago.";
+    assert!(told.contains(expected), "{told}");
+    assert!(told.contains("1 of 4"), "{told}");
+    for (width, theme) in
+        [360, 1280, 2560].into_iter().flat_map(|width| [(width, "light"), (width, "dark")])
+    {
+        browser.show_as(width, theme);
+        of(&mut browser, "3", "[1, 0, 3]");
+        assert_eq!(browser.overflowing(), json!([]), "at {width}");
+        if let Some(folder) = std::env::var_os("FLOE_SCREENSHOTS") {
+            let file =
+                std::path::Path::new(&folder).join(format!("auto-{width}-{theme}.png.base64"));
+            std::fs::write(file, browser.screenshot()).unwrap();
+        }
+    }
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     rig.end();
 }
