@@ -428,7 +428,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// - [`Duel`](floe_policy::admission::Duel) compares a new key with the victim, so it needs a
     ///   policy that [names](floe_policy::Eviction::victim) the victim: fifo, lru, relaxed-lru,
     ///   prob-lru, clock, slru, 2q, s3-fifo, s4-fifo, sieve, lfu, qdlp, qd-clock, clock2q-plus,
-    ///   car, mq, auto. With others it admits everything.
+    ///   car, clock-pro, mq, auto. With others it admits everything.
     /// - An admission sees the hits of LRU-like policies, with each promotion. Of hits that change
     ///   no order (those of FIFO-like policies, and on frozen entries) it only gets the count. So
     ///   with a FIFO-like policy `duel` compares how often keys were *inserted*, and `small-bypass`

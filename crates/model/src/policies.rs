@@ -187,7 +187,7 @@ impl Policy {
             }
             "w-tinylfu" => "tiny-lru",
             "qdlp" | "qd-clock" | "clock2q-plus" | "s4-fifo" | "auto" => "s3-fifo",
-            "lfru" | "car" => "clock",
+            "lfru" | "car" | "clock-pro" => "clock",
             "hyperbolic" | "lhd" => "sampled",
             name => name,
         })

@@ -225,10 +225,22 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
         self.order.delink(Slot(id))
     }
 
+    /// Returns the note of a tag that is known.
+    #[inline]
+    pub(crate) fn note(&self, tag: Tag) -> Option<Note> {
+        self.index.find(tag).map(|id| self.notes[id as usize])
+    }
+
+    /// Returns the note of the oldest tag of a list.
+    #[inline]
+    pub(crate) fn oldest(&self, list: usize) -> Option<Note> {
+        self.order.tail(list).map(|id| self.notes[id.index()])
+    }
+
     /// Forgets a tag and returns its list and its note.
     #[inline]
     pub(crate) fn take_note(&mut self, tag: Tag) -> Option<(usize, Note)> {
-        let note = self.index.find(tag).map(|id| self.notes[id as usize]);
+        let note = self.note(tag);
         Some((self.take(tag)?, note?))
     }
 

@@ -60,6 +60,7 @@ mod cacheus;
 mod car;
 mod clock;
 mod clock2q_plus;
+mod clock_pro;
 mod fifo;
 mod gdsf;
 mod hyperbolic;

@@ -66,6 +66,7 @@ macro_rules! with_policies {
             quick_demotion::QdClock,
             clock2q_plus::Clock2QPlus,
             car::Car,
+            clock_pro::ClockPro,
             w_tinylfu::WTinyLfu,
             lru_k::LruK,
             mq::Mq,

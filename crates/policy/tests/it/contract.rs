@@ -276,7 +276,7 @@ impl Check for SaysWhoLeaves {
 }
 
 /// Policies that name a victim before it leaves.
-const SAY_WHO_LEAVES: [&str; 17] = [
+const SAY_WHO_LEAVES: [&str; 18] = [
     "fifo",
     "lru",
     "relaxed-lru",
@@ -291,6 +291,7 @@ const SAY_WHO_LEAVES: [&str; 17] = [
     "qd-clock",
     "clock2q-plus",
     "car",
+    "clock-pro",
     "s4-fifo",
     "auto",
     "mq",
@@ -520,6 +521,7 @@ fn what_was_hit_ranks_before_what_was_not_where_hits_only_leave_marks() {
                 "qd-clock",
                 "clock2q-plus",
                 "car",
+                "clock-pro",
                 "s4-fifo",
                 "auto",
             ];

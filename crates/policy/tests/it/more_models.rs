@@ -1,5 +1,5 @@
-//! CAR, Clock2Q+, S4-FIFO, MQ and LFRU with its sweep against models of themselves, as those in
-//! [`models`](crate::models).
+//! CAR, CLOCK-Pro, Clock2Q+, S4-FIFO, MQ and LFRU with its sweep against models of themselves, as
+//! those in [`models`](crate::models).
 
 use std::collections::VecDeque;
 
@@ -318,12 +318,182 @@ impl Model for MqModel {
     }
 }
 
+/// State of a page of [`ClockProModel`].
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Hot,
+    Cold,
+    InTest,
+    Ghost,
+}
+
+/// One clock as in section 4 of the paper, from the page that came to the head first. Each hand is
+/// looked for from there.
+struct ClockProModel {
+    size: usize,
+    least: usize,
+    most: usize,
+    ghosts_most: usize,
+    evicts_late_hits: bool,
+    target: usize,
+    filling: bool,
+    clock: Vec<(Key, State, bool)>,
+}
+
+impl ClockProModel {
+    fn first(&self, states: &[State]) -> Option<usize> {
+        self.clock.iter().position(|page| states.contains(&page.1))
+    }
+
+    fn count(&self, states: &[State]) -> usize {
+        self.clock.iter().filter(|page| states.contains(&page.1)).count()
+    }
+
+    fn resident(&self) -> usize {
+        self.clock.len() - self.count(&[State::Ghost])
+    }
+
+    /// The place of a key's page in test.
+    fn tested(&self, key: Key) -> Option<usize> {
+        let in_test = |state| state == State::InTest || state == State::Ghost;
+        self.clock.iter().position(|page| page.0 == key && in_test(page.1))
+    }
+
+    fn end_test(&mut self, at: usize) {
+        let (_, state, referenced) = self.clock[at];
+        if state == State::Ghost {
+            self.clock.remove(at);
+        } else {
+            self.clock[at].1 = State::Cold;
+        }
+        self.target = if referenced {
+            self.most.min(self.target + 1)
+        } else {
+            self.least.max(self.target.saturating_sub(1))
+        };
+    }
+
+    fn end_tests(&mut self) {
+        while let Some(hand) = self.first(&[State::Hot])
+            && let Some(at) = self.first(&[State::InTest, State::Ghost]).filter(|&at| at < hand)
+        {
+            self.end_test(at);
+        }
+    }
+
+    fn demote(&mut self, candidate: Key) -> bool {
+        let mut demoted = false;
+        while !demoted
+            && let Some(hand) = self.first(&[State::Hot])
+            && self.tested(candidate).is_some_and(|at| hand < at)
+        {
+            let (key, _, referenced) = self.clock.remove(hand);
+            demoted = !referenced;
+            self.clock.push((key, if demoted { State::Cold } else { State::Hot }, false));
+        }
+        self.end_tests();
+        demoted
+    }
+
+    fn promotes(&mut self, key: Key) -> bool {
+        let Some(at) = self.tested(key) else { return false };
+        self.target = self.most.min(self.target + 1);
+        self.clock[at].2 = false;
+        while self.count(&[State::Hot]) + 1 + self.target > self.size {
+            if self.tested(key).is_none() || !self.demote(key) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn evict(&mut self) {
+        while let Some(hand) = self.first(&[State::Cold, State::InTest]) {
+            match self.clock[hand] {
+                (_, State::InTest, false) => {
+                    self.clock[hand].1 = State::Ghost;
+                    while self.count(&[State::Ghost]) > self.ghosts_most {
+                        let test = self.first(&[State::InTest, State::Ghost]);
+                        self.end_test(test.expect("there are ghosts"));
+                    }
+                    return;
+                }
+                (_, state, referenced)
+                    if !referenced || self.evicts_late_hits && state == State::Cold =>
+                {
+                    self.clock.remove(hand);
+                    return;
+                }
+                (key, ..) => {
+                    let promotes = self.promotes(key);
+                    self.clock.retain(|page| page.0 != key);
+                    let state = if promotes { State::Hot } else { State::InTest };
+                    self.clock.push((key, state, false));
+                }
+            }
+        }
+        loop {
+            let hand = self.first(&[State::Hot]).expect("the cache is full");
+            match self.clock.remove(hand) {
+                (_, _, false) => return,
+                (key, state, true) => self.clock.push((key, state, false)),
+            }
+        }
+    }
+}
+
+impl Model for ClockProModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        let cached = |page: &&mut (Key, State, bool)| page.0 == key && page.1 != State::Ghost;
+        if let Some(page) = self.clock.iter_mut().find(cached) {
+            page.2 = true;
+            return true;
+        }
+        if self.resident() == self.size {
+            self.evict();
+            self.filling = false;
+        }
+        self.filling |= self.resident() == 0;
+        let is_hot =
+            self.filling && self.resident() + 1 + self.least <= self.size || self.promotes(key);
+        self.clock.retain(|page| page.0 != key);
+        self.clock.push((key, if is_hot { State::Hot } else { State::InTest }, false));
+        self.end_tests();
+        false
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn car_is_figure_2_of_its_paper(keys in keys(), size in 1..16usize) {
         agrees("car", size, &keys, CarModel { c: size, ..CarModel::default() });
+    }
+
+    #[test]
+    fn clock_pro_is_one_clock_with_three_hands(
+        keys in keys(),
+        size in 1..=24usize,
+        most in 2..=4u8,
+        ghosts in 1..=2u8,
+        evicts_late_hits: bool,
+    ) {
+        let (most, ghosts) = (f64::from(most) / 4.0, f64::from(ghosts) / 2.0);
+        let least = (size / 10).max(2.min(size / 2));
+        let model = ClockProModel {
+            size,
+            least,
+            most: ((size as f64 * most) as usize).min(size - least).max(least),
+            ghosts_most: (size as f64 * ghosts) as usize,
+            evicts_late_hits,
+            target: least,
+            filling: true,
+            clock: Vec::new(),
+        };
+        let late_hit = if evicts_late_hits { "evict" } else { "spare" };
+        let asked = format!("min=0.1:max={most}:ghosts={ghosts}:late-hit={late_hit}");
+        agrees(&format!("clock-pro:{asked}"), size, &keys, model);
     }
 
     #[test]

@@ -107,8 +107,8 @@ fn the_documented_table_is_current() {
     let text = format!(
         "# The policies\n\nGenerated from the registry by `UPDATE_DOCS=1 cargo test -p \
          floe-policy --test it registry`. Left out: LRB and 3L-Cache,\nwhich need a \
-         trained model (as does the choice of s4-fifo's parameters by the load);\nCLOCK-Pro, a \
-         LIRS with clocks, which is missing yet; GD-Wheel, \
+         trained model (as does the choice of s4-fifo's parameters by the load);\nAdaptSize, \
+         no order but an admission of web objects by their sizes over an LRU list; GD-Wheel, \
          which orders as gdsf does in constant time, for misses of different costs, and here all \
          cost the same;\nand window-LFU, whose counts of the last requests the sketch of \
          w-tinylfu keeps in eight bytes an entry. A FIFO-like \

@@ -18,9 +18,20 @@ impl Dense {
     /// Reads one of the ARC traces from the folder that FLOE_TRACES names; `None`, with a word on
     /// stderr, without.
     pub fn arc(name: &str) -> Option<Self> {
-        let path = traces_folder()?.join(format!("arc_{name}.lis.zst"));
-        let trace = Trace::open(&path, &OpenOptions::default()).expect("the trace opens");
-        Some(Self::number(trace.map(|request| request.expect("the trace is well formed").key)))
+        Self::read(&format!("arc_{name}.lis.zst")).map(|keys| Self::number(keys.into_iter()))
+    }
+
+    /// Reads one of the LIRS traces likewise. Requests for one key in a row are one.
+    pub fn lirs_without_repeats(name: &str) -> Option<Self> {
+        let mut keys = Self::read(&format!("lirs_{name}.trace.gz"))?;
+        keys.dedup();
+        Some(Self::number(keys.into_iter()))
+    }
+
+    fn read(file: &str) -> Option<Vec<u64>> {
+        let trace = Trace::open(traces_folder()?.join(file), &OpenOptions::default());
+        let trace = trace.expect("the trace opens");
+        Some(trace.map(|request| request.expect("the trace is well formed").key).collect())
     }
 
     pub fn number(keys: impl Iterator<Item = u64>) -> Self {

@@ -31,6 +31,7 @@ const WEIGHING: &[&str] = &[
     "cacheus",
     "clock2q-plus",
     "car",
+    "clock-pro",
 ];
 
 fn weight(number: u64) -> u32 {
