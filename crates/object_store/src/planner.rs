@@ -74,7 +74,7 @@ impl Advice {
 
 /// Bytes between two ranges are requested with them if they take less than this share of a
 /// request's time: the two could be requested at once.
-const GAP_SHARE: f64 = 0.25;
+const GAP_SHARE: f64 = 0.1;
 /// Smallest piece into which a large range is split, in bytes.
 const SMALLEST_PIECE: f64 = (1 << 20) as f64;
 /// Largest piece, which bounds the memory of a request.
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn near_ranges_are_one_request_and_far_ones_are_not() {
         let planner = Planner::new(FetchSize::Adaptive, 8, false, 1 << 30);
-        let near = [0..4 * K, 8 * K..12 * K, 300 * K..304 * K];
+        let near = [0..4 * K, 8 * K..12 * K, 200 * K..204 * K];
         assert_eq!(planner.requests(&near), [near.to_vec()]);
         let far = [0..4 * K, 10 * M..11 * M];
         assert_eq!(planner.requests(&far), [vec![0..4 * K], vec![10 * M..11 * M]]);

@@ -1,56 +1,75 @@
 //! [`Prices`]: the time of a request and of a byte, learned from the times of requests.
 
+use std::collections::VecDeque;
+
 /// First guesses, before a store has been measured: 30 ms and 75 MB/s are usual for S3.
 const GUESSED_REQUEST: f64 = 0.030;
 const GUESSED_BYTE: f64 = 1.0 / 75e6;
 /// Size of the larger of the two guessed requests, in bytes.
 const GUESSED_BYTES: f64 = (4 << 20) as f64;
-/// Weight of each of the two guesses among the samples.
-const GUESS_WEIGHT: f64 = 0.1;
-/// Share of its weight that a sample keeps when the next one comes: half is gone after 70.
+/// Weight of each of the two guesses: they outweigh one sample, not two. The first request to a
+/// store often makes the connection.
+const GUESS_WEIGHT: f64 = 1.5;
+/// Samples of a line.
+const SAMPLES: usize = 100;
+/// Steps in which a line is moved from the least squares to the least deviations, and the
+/// deviation in seconds below which all count alike.
+const STEPS: usize = 20;
+const ALIKE: f64 = 1e-4;
+/// Share of its weight that a sample of requests at once keeps when the next one comes: half is
+/// gone after 70.
 const KEPT: f64 = 0.99;
+/// A request was alone if fewer bodies than this arrived at once, in the mean over its own body.
+const ALONE: f64 = 1.1;
 /// Samples beside other requests from which the gain of parallel requests is known.
 const ENOUGH: f64 = 8.0;
 /// Requests beside others do not hinder each other if they take at most so many times as long.
 const UNHINDERED: f64 = 1.2;
-/// A request counts at most as so many times the predicted time, so that one stall teaches little.
+/// A request beside others counts at most as so many times the time that it would take alone, so
+/// that one stall teaches little.
 const LONGEST: f64 = 8.0;
 
-/// A straight line through samples by least squares. Old samples lose their weight.
+/// A straight line through the last samples by least absolute deviations: single requests that
+/// took long do not move it.
 #[derive(Debug, Clone, Default)]
 struct Line {
-    weight: f64,
-    x: f64,
-    y: f64,
-    xx: f64,
-    xy: f64,
+    /// Bytes and seconds.
+    samples: VecDeque<(f64, f64)>,
 }
 
 impl Line {
-    fn add(&mut self, x: f64, y: f64, weight: f64) {
-        self.weight += weight;
-        self.x += weight * x;
-        self.y += weight * y;
-        self.xx += weight * x * x;
-        self.xy += weight * x * y;
-    }
-
-    fn age(&mut self) {
-        for sum in [&mut self.weight, &mut self.x, &mut self.y, &mut self.xx, &mut self.xy] {
-            *sum *= KEPT;
+    fn add(&mut self, bytes: f64, seconds: f64) {
+        if self.samples.len() == SAMPLES {
+            self.samples.pop_front();
         }
+        self.samples.push_back((bytes, seconds));
     }
 
-    /// Returns the ordinate at zero and the slope. The guesses count a little, and for ever:
-    /// requests of one size alone do not tell a slope.
+    /// Returns the ordinate at zero and the slope. The guesses count for ever: requests of one size
+    /// alone do not tell a slope.
     fn solve(&self) -> (f64, f64) {
-        let mut line = self.clone();
-        line.add(0.0, GUESSED_REQUEST, GUESS_WEIGHT);
-        line.add(GUESSED_BYTES, GUESSED_REQUEST + GUESSED_BYTES * GUESSED_BYTE, GUESS_WEIGHT);
-        let (mean_x, mean_y) = (line.x / line.weight, line.y / line.weight);
-        let variance = line.xx / line.weight - mean_x * mean_x;
-        let slope = (line.xy / line.weight - mean_x * mean_y) / variance;
-        (mean_y - slope * mean_x, slope)
+        let guesses = [
+            (0.0, GUESSED_REQUEST, GUESS_WEIGHT),
+            (GUESSED_BYTES, GUESSED_REQUEST + GUESSED_BYTES * GUESSED_BYTE, GUESS_WEIGHT),
+        ];
+        let (mut request, mut byte) = (GUESSED_REQUEST, GUESSED_BYTE);
+        for _ in 0..STEPS {
+            let (mut weights, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+            let samples = self.samples.iter().map(|&(bytes, seconds)| (bytes, seconds, 1.0));
+            for (bytes, seconds, weight) in samples.chain(guesses) {
+                let weight = weight / (seconds - request - bytes * byte).abs().max(ALIKE);
+                weights += weight;
+                x += weight * bytes;
+                y += weight * seconds;
+                xx += weight * bytes * bytes;
+                xy += weight * bytes * seconds;
+            }
+            let (mean_x, mean_y) = (x / weights, y / weights);
+            let variance = xx / weights - mean_x * mean_x;
+            byte = (xy / weights - mean_x * mean_y) / variance;
+            request = mean_y - byte * mean_x;
+        }
+        (request, byte)
     }
 }
 
@@ -72,7 +91,6 @@ pub(crate) struct Prices {
     beside_samples: f64,
     request: f64,
     byte: f64,
-    samples: u64,
 }
 
 impl Prices {
@@ -86,7 +104,6 @@ impl Prices {
             beside_samples: 0.0,
             request: GUESSED_REQUEST,
             byte: GUESSED_BYTE,
-            samples: 0,
         }
     }
 
@@ -94,19 +111,13 @@ impl Prices {
     /// of the number of bodies that arrived while its own did, this one included.
     pub(crate) fn add(&mut self, bytes: u64, seconds: f64, at_once: f64) {
         let bytes = bytes as f64;
-        let predicted = self.request + bytes * self.byte;
-        let seconds = match self.samples {
-            0..8 => seconds, // the guesses may be far off
-            _ => seconds.min(predicted * LONGEST),
-        };
-        self.samples += 1;
-        let line = if at_once < 1.5 { &mut self.alone } else { &mut self.beside };
-        line.age();
-        line.add(bytes, seconds, 1.0);
-        if at_once >= 1.5 {
+        let line = if at_once < ALONE { &mut self.alone } else { &mut self.beside };
+        line.add(bytes, seconds);
+        if at_once >= ALONE {
             // Where no request was alone, the guess stands for them: if it is wrong, fewer requests
             // at once follow, which shows it.
             let (request, byte) = self.alone.solve();
+            let seconds = seconds.min((request + bytes * byte) * LONGEST);
             let taken = (seconds - request).max(0.0);
             self.taken = self.taken * KEPT + taken;
             let alone = bytes * byte.max(1e-12);
@@ -115,7 +126,7 @@ impl Prices {
             self.beside_samples = self.beside_samples * KEPT + 1.0;
         }
         // Beside others a request may wait for the link, which is not its price.
-        let line = match self.alone.weight < 2.0 && self.beside_samples > 2.0 {
+        let line = match self.alone.samples.len() < 2 && self.beside_samples > 2.0 {
             true => &self.beside,
             false => &self.alone,
         };
@@ -196,6 +207,32 @@ mod tests {
         learn(&mut prices, 0.030, GUESSED_BYTE, 1.0);
         prices.add(4096, 60.0, 1.0);
         assert!(prices.request() < 0.045, "{prices:?}");
+    }
+
+    #[test]
+    fn a_first_request_that_makes_the_connection_teaches_little() {
+        for slow in [0.1, 0.3, 3.0] {
+            let mut prices = Prices::new();
+            prices.add(4096, slow, 1.0);
+            for bytes in [60_000u64, 2_600_000, 2_600_000, 4096, 60_000, 2_600_000] {
+                prices.add(bytes, 0.033 + bytes as f64 * GUESSED_BYTE, 1.0);
+                assert!((0.029..0.037).contains(&prices.request()), "{slow}: {prices:?}");
+                assert!((prices.byte() / GUESSED_BYTE - 1.0).abs() < 0.2, "{slow}: {prices:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_store_far_from_the_guesses_is_known_after_some_requests() {
+        for (request, byte) in [(0.0005, 1e-9), (2.0, 1e-7)] {
+            let mut prices = Prices::new();
+            for at in 0..16u64 {
+                let bytes = (at % 4) * 2_000_000 + 4096;
+                prices.add(bytes, request + bytes as f64 * byte, 1.0);
+            }
+            assert!((prices.request() / request - 1.0).abs() < 0.5, "{request}: {prices:?}");
+            assert!((prices.byte() / byte - 1.0).abs() < 0.5, "{byte}: {prices:?}");
+        }
     }
 
     #[test]

@@ -41,12 +41,31 @@ struct Args {
     /// Megabytes a second that a connection has at most.
     #[arg(long, default_value_t = 75)]
     bandwidth: u64,
+    /// The loads.
+    #[arg(long, value_delimiter = ',', value_parser = LOADS, default_values = LOADS)]
+    loads: Vec<String>,
+    /// The fetches, by their names in the table, separated by semicolons [default: all].
+    #[arg(long, value_delimiter = ';', value_parser = FETCHES.map(|(name, _)| name))]
+    fetches: Vec<String>,
     /// Checks the caching store above the bucket, which must be empty, instead of measuring it.
     #[arg(long)]
     check: bool,
 }
 
 const MIB: u64 = 1 << 20;
+/// Fetches by their names in the table.
+const FETCHES: [(&str, Option<FetchSize>); 8] = [
+    ("no cache", None),
+    ("64 KiB", Some(FetchSize::Fixed(64 << 10))),
+    ("1 MiB", Some(FetchSize::Fixed(MIB))),
+    ("4 MiB", Some(FetchSize::Fixed(4 * MIB))),
+    ("64 KiB, ahead", Some(FetchSize::FixedAhead(64 << 10))),
+    ("1 MiB, ahead", Some(FetchSize::FixedAhead(MIB))),
+    ("4 MiB, ahead", Some(FetchSize::FixedAhead(4 * MIB))),
+    ("adaptive", Some(FetchSize::Adaptive)),
+];
+const LOADS: [&str; 4] = ["points", "scans", "columns", "all at once"];
+
 /// Objects of random reads, with their length.
 const POINTS: (u64, u64) = (4, 64 * MIB);
 /// Objects that are scanned, with their length.
@@ -157,20 +176,13 @@ async fn compare(args: &Args) {
         return check::check(&server, &args.folder).await;
     }
     prepare(&*server).await;
-    let sizes: [(&str, Option<FetchSize>); 8] = [
-        ("no cache", None),
-        ("64 KiB", Some(FetchSize::Fixed(64 << 10))),
-        ("1 MiB", Some(FetchSize::Fixed(MIB))),
-        ("4 MiB", Some(FetchSize::Fixed(4 * MIB))),
-        ("64 KiB, ahead", Some(FetchSize::FixedAhead(64 << 10))),
-        ("1 MiB, ahead", Some(FetchSize::FixedAhead(MIB))),
-        ("4 MiB, ahead", Some(FetchSize::FixedAhead(4 * MIB))),
-        ("adaptive", Some(FetchSize::Adaptive)),
-    ];
     println!("| load | fetch | time | requests | MB | again |");
     println!("|---|---|---:|---:|---:|---:|");
-    for load in ["points", "scans", "columns", "all at once"] {
-        for (name, fetch) in sizes {
+    for load in &args.loads {
+        for (name, fetch) in FETCHES {
+            if !args.fetches.is_empty() && !args.fetches.iter().any(|fetch| fetch == name) {
+                continue;
+            }
             let latency = Duration::from_millis(args.latency);
             let far = Far::new(Arc::clone(&server), latency, args.bandwidth * 1_000_000);
             let folder = tempfile::tempdir_in(&args.folder).expect("a folder");
