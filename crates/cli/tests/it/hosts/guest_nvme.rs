@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use floe_testkit::nvme_host::Access;
@@ -38,6 +38,7 @@ pub(crate) struct Target<'a> {
 pub(crate) struct Guest {
     process: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    log: PathBuf, // what the kernel said, if the script ended badly
 }
 
 impl Guest {
@@ -80,17 +81,18 @@ impl Guest {
         std::fs::write(&whole, [head, read("nvme_begin.sh"), read(script)].join("\n"))
             .expect("a script");
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/linux-guest");
+        let log = folder.join("kernel.log");
         let mut process = Command::new(program)
             .args(machine)
             .arg(&whole)
             .args(&programs)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(std::fs::File::create(folder.join("kernel.log")).expect("a log"))
+            .stderr(std::fs::File::create(&log).expect("a log"))
             .spawn()
             .expect("the guest's script runs");
         let lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
-        Self { process, lines }
+        Self { process, lines, log }
     }
 
     /// Waits until the script prints a line.
@@ -104,15 +106,17 @@ impl Guest {
             }
             said.push(line);
         }
-        panic!("the guest ended without {wanted:?}: {said:#?}");
+        let status = self.process.wait().expect("it can be waited for");
+        let log = std::fs::read_to_string(&self.log).expect("a log");
+        panic!("{status} without {wanted:?}: {said:#?}\n{log}");
     }
 
     /// Waits until the script has ended, well.
     #[track_caller]
-    pub(crate) fn ends_well(mut self, folder: &Path) {
+    pub(crate) fn ends_well(mut self) {
         let said: Vec<_> = self.lines.by_ref().map_while(Result::ok).collect();
         let status = self.process.wait().expect("it can be waited for");
-        let log = std::fs::read_to_string(folder.join("kernel.log")).expect("a log");
+        let log = std::fs::read_to_string(&self.log).expect("a log");
         assert!(status.success(), "{status}: {said:#?}\n{log}");
     }
 }
@@ -126,7 +130,7 @@ fn linux_keeps_data_and_a_file_system_on_a_namespace() {
     let server = volume.serve();
     let mut guest = Guest::start("nvme.sh", &server, folder.path());
     guest.says("all is as it was written");
-    guest.ends_well(folder.path());
+    guest.ends_well();
     let status = server.status();
     assert_eq!(status.cache.requests.errors, 0, "{status:?}");
     assert!(status.cache.requests.flushes > 0, "{status:?}");
@@ -152,7 +156,7 @@ fn linux_goes_on_when_a_killed_server_is_back() {
     let server = volume.serve();
     guest.says("back");
     guest.says("all is as it was written");
-    guest.ends_well(folder.path());
+    guest.ends_well();
     server.end();
 }
 
@@ -179,7 +183,7 @@ fn linux_sees_namespaces_come_grow_and_go() {
     assert!(refused.contains("1 client uses volume \"second\" (1 nvme-tcp)"), "{refused}");
     floe_ok(&[&remove[..], &["--force"]].concat());
     guest.says("all is as it was written");
-    guest.ends_well(folder.path());
+    guest.ends_well();
     server.end();
 }
 
@@ -194,7 +198,7 @@ fn linux_is_told_that_the_discovery_log_has_changed() {
     guest.says("attached");
     floe_ok(&["volume", "add", "second", "memory:4MiB", "--admin", &server.admin]);
     guest.says("all is as it was written");
-    guest.ends_well(folder.path());
+    guest.ends_well();
     server.end();
 }
 
@@ -226,7 +230,7 @@ fn linux_goes_on_by_another_address_when_one_is_cut_off() {
     guest.says("waits");
     set("optimized");
     guest.says("all is as it was written");
-    guest.ends_well(folder.path());
+    guest.ends_well();
     server.end();
 }
 
@@ -253,6 +257,6 @@ fn linux_proves_its_name_and_asks_the_server_for_its_own() {
     let mut guest =
         Guest::start_with("nvme_secret.sh", &server, folder.path(), &machine, &variables);
     guest.says("all is as it was written");
-    guest.ends_well(folder.path());
+    guest.ends_well();
     server.end();
 }
