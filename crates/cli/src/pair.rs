@@ -78,11 +78,15 @@ fn paths(away: Away, config: &ServerConfig) -> Beside {
         let size = |volume: &VolumeConfig| {
             let image = volume.backing().image().expect("volumes of a pair are images");
             let watch = RbdWatch::open(image).or_failure()?;
-            Ok((volume.name().to_owned(), watch.size_bytes().or_failure()?))
+            let bytes = watch.size_bytes().or_failure()?;
+            Ok((volume.name().to_owned(), bytes, volume.block_size()))
         };
         let sizes = volumes.iter().map(size).collect::<Result<Vec<_>, CliError>>()?;
         let mut config = without_cache();
-        config.volume = volumes.clone();
+        // That server itself listens nowhere.
+        let unseen =
+            |volume: &VolumeConfig| VolumeConfig { nvme_block_size: None, ..volume.clone() };
+        config.volume = volumes.iter().map(unseen).collect();
         let config = config.validated().or_usage()?;
         let tiers = PreparedCache::new(&config, None, ForceFlags::default(), None).or_usage()?;
         let tiers = tiers.open(&[], &NamedDevices, &mut |_, _| {}).or_failure()?;
@@ -216,6 +220,7 @@ fn exporter(config: &ServerConfig, signal: OwnedFd) -> Result<floe_server::Serve
         description: String::new(),
         backing: Arc::new(backing),
         read_only: false,
+        block_size: config.volume[0].block_size(),
         reach: config.volume[0].reach(),
     };
     let tiers = tiers.open(&[], &NamedDevices, &mut |_, _| {}).or_failure()?;

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use floe_device::Spec;
 use floe_server::admin::{AnaState, NewVolume, Resize, client};
-use floe_server::config::Bytes;
+use floe_server::config::{Bytes, LogicalBlock};
 use floe_server::status::VolumeStatus;
 use serde_json::json;
 
@@ -57,6 +57,9 @@ pub(crate) struct Add {
     /// Refuse clients' writes to the volume
     #[arg(long)]
     read_only: bool,
+    /// The size of the logical blocks that NVMe hosts see, 512 or 4KiB
+    #[arg(long, value_name = "SIZE", default_value = "512", hide_default_value = true)]
+    nvme_block_size: LogicalBlock,
     /// A description for clients that list the volumes
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     description: String,
@@ -150,11 +153,19 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
             print(&volumes);
             Ok(())
         }
-        VolumeCommand::Add(Add { name, backing, read_only, description, answer }) => {
+        VolumeCommand::Add(Add {
+            name,
+            backing,
+            read_only,
+            nvme_block_size,
+            description,
+            answer,
+        }) => {
             let volume = NewVolume {
                 name: name.clone(),
                 backing: backing.to_string(),
                 read_only: *read_only,
+                nvme_block_bytes: Some(nvme_block_size.0.bytes()).filter(|bytes| *bytes != 512),
                 description: description.clone(),
             };
             let added = client::add_volume(&answer.endpoint()?, &volume)?;

@@ -30,6 +30,9 @@ pub struct Export {
     pub description: String,
     /// Size of the export in bytes.
     pub size_bytes: u64,
+    /// Bytes of a logical block, for protocols whose clients address blocks. NBD clients address
+    /// bytes.
+    pub logical_block_bytes: u32,
     /// True if writes are refused.
     pub read_only: bool,
     /// True if several connections see one coherent disk: a flush on one covers writes answered on
@@ -54,6 +57,7 @@ impl Export {
             name: name.into(),
             description: String::new(),
             size_bytes,
+            logical_block_bytes: 512,
             read_only: false,
             can_multi_conn: true,
             rotational: false,

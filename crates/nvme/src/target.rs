@@ -36,8 +36,10 @@ pub const IN_CAPSULE_MAX_BYTES: usize = 8 << 10;
 pub const TRANSFER_MAX_BYTES: u32 = 1 << 20;
 /// Maximum bytes of data in one message from a host.
 const MESSAGE_MAX_BYTES: u32 = TRANSFER_MAX_BYTES;
-/// Highest namespace identifier.
-const NAMESPACE_ID_MAX: u32 = 4096;
+/// Volumes with this index and higher ones are no namespaces.
+const VOLUMES_MAX: u32 = 4096;
+/// Highest namespace identifier: a volume has another one with each size of blocks.
+const NAMESPACE_ID_MAX: u32 = 2 * VOLUMES_MAX;
 /// Maximum number of namespaces that hosts see. It bounds the ANA log page, which hosts read at
 /// once.
 pub const NAMESPACES_MAX: usize = 1024;

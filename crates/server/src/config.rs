@@ -30,7 +30,7 @@ pub use declare::{Given, Setting, SettingKind, read_given};
 pub use place::{Origin, Wrong};
 pub use tier::own_forms;
 pub use validate::read_times;
-pub use value::{Attach, Bytes, Freeze, Group, Interval, Nqn, Percent};
+pub use value::{Attach, Bytes, Freeze, Group, Interval, LogicalBlock, Nqn, Percent};
 
 pub(crate) use place::named;
 
@@ -232,6 +232,11 @@ settings! {
         backing: Option<Spec> { example: "file:/dev/vdb", replayed: true }
         /// Refuse clients' writes to the volume
         read_only: bool { default: "false" }
+        /// The size of the logical blocks that NVMe hosts see; with another size the volume is
+        /// another disk to them
+        nvme_block_size: Option<LogicalBlock> {
+            default: "512", example: "4KiB", guide: "nvme.md#logical-blocks"
+        }
         /// Attach the volume to this machine as a block device, instead of serving it to clients
         attach: Option<Attach> { example: "ublk", guide: "attach.md", is_option: false }
         /// Serve an attached volume to clients as well, although this machine can write to it

@@ -141,6 +141,7 @@ fn exports_of(volumes: &[Offered]) -> Result<Exports, ExportsError> {
         volume: offered.id.0,
         description: offered.volume.description.clone(),
         read_only: offered.volume.read_only,
+        logical_block_bytes: offered.volume.block_size.bytes() as u32,
         ..Export::new(offered.volume.name.clone(), offered.bytes)
     };
     Exports::new(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use floe_device::{
     Device, Identity, ImageWitness, MirrorWatch, OpenError, Pool, RbdSource, Ring, Source, Witness,
 };
+use floe_nvme::target::io::BlockSize;
 
 /// A device that every thread of a server opens for itself. All handles refer to the same device.
 pub trait DeviceSource: fmt::Debug + Send + Sync {
@@ -196,6 +197,8 @@ pub struct Volume {
     pub backing: Arc<dyn DeviceSource>,
     /// Refuses clients' writes.
     pub read_only: bool,
+    /// The size of the logical blocks that NVMe hosts see.
+    pub block_size: BlockSize,
     /// The way in which the volume is used.
     pub reach: Reach,
 }

@@ -120,5 +120,8 @@ fn names_of_settings_stay() {
         assert!(names.iter().any(|known| known == name), "{name} is a setting no more");
     }
     let of_volume: Vec<String> = VolumeConfig::settings().map(Setting::name).collect();
-    assert_eq!(of_volume, ["name", "backing", "read-only", "attach", "share", "description"]);
+    assert_eq!(
+        of_volume,
+        ["name", "backing", "read-only", "nvme-block-size", "attach", "share", "description"]
+    );
 }

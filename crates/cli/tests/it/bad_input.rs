@@ -383,6 +383,8 @@ fn wrong_settings_are_refused() {
         --listen nvme-tcp://127.0.0.1:0 --nvme-hosts floe     → nvme-hosts | floe | nqn.YYYY-MM.
         --listen nvme-tcp://127.0.0.1:0 --nvme-secrets-file no → nvme-secrets-file | No such file
         --listen nbd://127.0.0.1:0 --nvme-secrets-file odd.img → nvme-secrets-file | nvme-tcp://
+        --listen nbd://127.0.0.1:0 --nvme-block-size 4KiB     → nvme-block-size | nvme-tcp://
+        --listen nvme-tcp://127.0.0.1:0 --nvme-block-size 8KiB → nvme-block-size | 8KiB | 4KiB
         --listen nbd://127.0.0.1:0 --nqn nqn.2026-11.         → nqn | nqn.2026-11. | nqn.YYYY-MM.
         --listen nbd://127.0.0.1:0 --admin 0.0.0.0:0          → 0.0.0.0:0 | --insecure
         --listen nbd://127.0.0.1:0 --admin nowhere            → admin | nowhere | HOST:PORT

@@ -26,6 +26,7 @@ mod missing_cache;
 mod missing_tier;
 mod model;
 mod nvme_access;
+mod nvme_blocks;
 mod nvme_digests;
 mod nvme_hostile;
 mod nvme_paths;

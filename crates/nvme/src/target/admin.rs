@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::access::{CHANGE_MOST_SECONDS, Port};
 use super::fabrics::Registers;
-use super::io::{BLOCK_SHIFT, Namespace, Namespaces};
+use super::io::{BlockSize, Namespace, Namespaces};
 use super::subsystem::{Controller, ControllerLease, QUEUES_MAX, Subsystem};
 use super::{
     ASYNC_EVENTS_MAX, IN_CAPSULE_MAX_BYTES, NAMESPACE_ID_MAX, NAMESPACES_MAX, QUEUE_MAX,
@@ -250,8 +250,8 @@ impl Features {
     }
 }
 
-/// Logical blocks, less one, that the namespace recommends as the granularity and alignment of I/O.
-const PREFERRED_BLOCKS_LESS_ONE: u16 = (4096 >> BLOCK_SHIFT) - 1;
+/// Granularity and alignment of I/O that namespaces recommend, in bytes.
+const PREFERRED_BYTES: u64 = 4096;
 /// Capabilities of asymmetric access: the controller reports the states optimized, inaccessible and
 /// change. The group of a namespace never changes.
 const ANA_CAPABILITIES: u8 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6;
@@ -366,7 +366,8 @@ fn controller_page(subsystem: &Subsystem, controller: &Controller) -> Vec<u8> {
 
 fn namespace_page(subsystem: &Subsystem, namespace: &Namespace) -> Vec<u8> {
     let blocks = namespace.blocks().to_le_bytes();
-    let preferred = PREFERRED_BLOCKS_LESS_ONE.to_le_bytes();
+    let preferred = (PREFERRED_BYTES / namespace.block_size.bytes()) as u16 - 1;
+    let preferred = preferred.to_le_bytes();
     let mut page = Page::new(IDENTIFY_BYTES);
     page.put(0, &blocks)
         .put(8, &blocks)
@@ -377,12 +378,20 @@ fn namespace_page(subsystem: &Subsystem, namespace: &Namespace) -> Vec<u8> {
         .put(48, &u128::from(namespace.bytes).to_le_bytes())
         .put(92, &namespace.access_group().to_le_bytes())
         .put(99, &[u8::from(namespace.read_only)])
-        .put(104, &subsystem.identifier(&namespace.name))
-        .put(130, &[BLOCK_SHIFT]);
+        .put(104, &identifier_of(subsystem, namespace))
+        .put(130, &[namespace.block_size.shift()]);
     for at in [64, 66, 68, 70, 72] {
         page.put(at, &preferred); // to write and to deallocate, granularity and alignment
     }
     page.done()
+}
+
+/// Returns the UUID of a namespace. The size of blocks is a part of its identity.
+fn identifier_of(subsystem: &Subsystem, namespace: &Namespace) -> [u8; 16] {
+    match namespace.block_size {
+        BlockSize::Bytes512 => subsystem.identifier(&[&namespace.name]),
+        BlockSize::Bytes4096 => subsystem.identifier(&[&namespace.name, "4096"]),
+    }
 }
 
 fn active_list(namespaces: &Namespaces, after: u32) -> Vec<u8> {
@@ -395,7 +404,7 @@ fn active_list(namespaces: &Namespaces, after: u32) -> Vec<u8> {
 }
 
 fn descriptors(subsystem: &Subsystem, namespace: &Namespace) -> Vec<u8> {
-    let id = subsystem.identifier(&namespace.name);
+    let id = identifier_of(subsystem, namespace);
     let mut page = Page::new(IDENTIFY_BYTES);
     page.put(0, &[identifier::NGUID, 16])
         .put(4, &id)

@@ -2,7 +2,7 @@
 
 use super::access::AccessState;
 use super::request::RequestKind;
-use super::{NAMESPACE_ID_MAX, NAMESPACES_MAX, TRANSFER_MAX_BYTES};
+use super::{NAMESPACES_MAX, TRANSFER_MAX_BYTES, VOLUMES_MAX};
 use crate::wire::{ALL_NAMESPACES, NvmeCommand, Status, io};
 
 /// Bytes of one range in the list of a Dataset Management command.
@@ -91,7 +91,8 @@ fn writable(namespace: &Namespace) -> Result<(), Status> {
 fn range(namespace: &Namespace, first: u64, blocks: u64) -> Result<Range, Status> {
     let end = first.checked_add(blocks).filter(|&end| end <= namespace.blocks());
     end.ok_or(Status::LBA_OUT_OF_RANGE.final_())?;
-    let (offset, bytes) = (first * BLOCK_BYTES, blocks * BLOCK_BYTES);
+    let shift = namespace.block_size.shift();
+    let (offset, bytes) = (first << shift, blocks << shift);
     Ok(Range { volume: namespace.volume, offset, bytes })
 }
 
@@ -144,20 +145,47 @@ impl Pieces {
     }
 }
 
-/// Bytes of a logical block.
-pub const BLOCK_BYTES: u64 = 512;
-/// Base-2 logarithm of [`BLOCK_BYTES`].
-pub(super) const BLOCK_SHIFT: u8 = 9;
+/// Size of a namespace's logical blocks: the unit of addresses and lengths in commands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum BlockSize {
+    /// 512 bytes.
+    #[default]
+    Bytes512,
+    /// 4096 bytes.
+    Bytes4096,
+}
+
+impl BlockSize {
+    /// Returns the base-2 logarithm of the size in bytes.
+    pub(super) fn shift(self) -> u8 {
+        match self {
+            Self::Bytes512 => 9,
+            Self::Bytes4096 => 12,
+        }
+    }
+
+    /// Returns the size in bytes.
+    pub fn bytes(self) -> u64 {
+        1 << self.shift()
+    }
+
+    /// Returns the size of `bytes` bytes, if namespaces may have that.
+    pub fn of(bytes: u64) -> Option<Self> {
+        [Self::Bytes512, Self::Bytes4096].into_iter().find(|size| size.bytes() == bytes)
+    }
+}
 
 /// A namespace: a volume as NVMe hosts see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
-    /// Index of the volume. The namespace identifier is the index plus one.
+    /// Index of the volume, which determines the namespace identifier.
     pub volume: u16,
     /// Name of the volume.
     pub name: String,
     /// Size of the volume in bytes.
     pub bytes: u64,
+    /// Size of a logical block. The namespace is another one with another size.
+    pub block_size: BlockSize,
     /// Reject commands that change the volume.
     pub read_only: bool,
     /// Access that this server gives to the namespace.
@@ -165,9 +193,15 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Returns the namespace identifier.
+    /// Returns the namespace identifier. It depends on the size of a logical block. So a host that
+    /// repeats commands after the size has changed addresses a namespace that is gone, and not
+    /// other blocks.
     pub fn id(&self) -> u32 {
-        u32::from(self.volume) + 1
+        let first = match self.block_size {
+            BlockSize::Bytes512 => 1,
+            BlockSize::Bytes4096 => 1 + VOLUMES_MAX,
+        };
+        u32::from(self.volume) + first
     }
 
     /// Returns the ANA group, of which this namespace is the only member. All servers return the
@@ -178,7 +212,7 @@ impl Namespace {
 
     /// Returns the size in logical blocks, rounded down.
     pub fn blocks(&self) -> u64 {
-        self.bytes / BLOCK_BYTES
+        self.bytes >> self.block_size.shift()
     }
 }
 
@@ -195,8 +229,8 @@ pub struct Namespaces {
 impl Namespaces {
     /// Creates a list, sorted by identifier. Hosts see the first [`NAMESPACES_MAX`] namespaces.
     pub fn new(mut namespaces: Vec<Namespace>) -> Self {
-        namespaces.retain(|namespace| namespace.id() <= NAMESPACE_ID_MAX);
-        namespaces.sort_by_key(|namespace| namespace.volume);
+        namespaces.retain(|namespace| u32::from(namespace.volume) < VOLUMES_MAX);
+        namespaces.sort_by_key(Namespace::id);
         namespaces.truncate(NAMESPACES_MAX);
         Self { list: namespaces, ..Self::default() }
     }
@@ -206,9 +240,8 @@ impl Namespaces {
     #[must_use]
     pub fn followed_by(&self, namespaces: Vec<Namespace>, access_changes: u64) -> Self {
         let new = Self::new(namespaces);
-        let names = |list: &Self| -> Vec<_> {
-            list.iter().map(|it| (it.volume, it.name.clone())).collect()
-        };
+        let names =
+            |list: &Self| -> Vec<_> { list.iter().map(|it| (it.id(), it.name.clone())).collect() };
         let generation = self.generation + u64::from(names(self) != names(&new));
         Self { generation, access_changes, ..new }
     }
@@ -232,8 +265,8 @@ impl Namespaces {
 
     /// Returns the namespace with this identifier.
     pub fn find(&self, id: u32) -> Option<&Namespace> {
-        // Most often the identifiers are 1, 2, 3 …
-        let at = (id as usize).wrapping_sub(1);
+        // Most often the volumes are 0, 1, 2 …, with blocks of one size.
+        let at = id.wrapping_sub(1) as usize % VOLUMES_MAX as usize;
         if let Some(namespace) = self.list.get(at).filter(|namespace| namespace.id() == id) {
             return Some(namespace);
         }
@@ -268,5 +301,40 @@ impl Namespaces {
         let mut ids: Vec<u32> = gone.chain(new).map(Namespace::id).collect();
         ids.sort_unstable();
         ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_are_found_by_identifiers_that_depend_on_their_blocks() {
+        let namespace = |volume, block_size| Namespace {
+            volume,
+            name: format!("disk{volume}"),
+            bytes: 10_000,
+            block_size,
+            read_only: false,
+            access: AccessState::Optimized,
+        };
+        let (small, large) = (BlockSize::Bytes512, BlockSize::Bytes4096);
+        let sizes = [small, large, small, large, large];
+        let list = (0..).zip(sizes).map(|(volume, size)| namespace(volume, size));
+        let beyond = namespace(VOLUMES_MAX as u16, small);
+        let all = Namespaces::new(list.chain([beyond]).collect());
+        let ids: Vec<u32> = all.iter().map(Namespace::id).collect();
+        assert_eq!(ids, [1, 3, 4098, 4100, 4101]);
+        for namespace in all.iter() {
+            assert_eq!(all.find(namespace.id()), Some(namespace));
+            assert_eq!(all.meant_by(namespace.id()), std::slice::from_ref(namespace));
+            assert_eq!(namespace.blocks(), 10_000 / namespace.block_size.bytes());
+        }
+        for none in [0, 2, 4, 4096, 4097, 4099, 4102, u32::MAX] {
+            assert_eq!(all.find(none), None, "{none}");
+        }
+        let changed = all.followed_by(vec![namespace(0, large)], 0);
+        assert_eq!(all.differences(&changed), [1, 3, 4097, 4098, 4100, 4101]);
+        assert_ne!(all.generation(), changed.generation());
     }
 }

@@ -136,10 +136,10 @@ impl Subsystem {
         &self.firmware
     }
 
-    /// Returns the UUID of the namespace with this name. Another subsystem's namespaces have other
-    /// UUIDs.
-    pub(super) fn identifier(&self, name: &str) -> [u8; 16] {
-        let mut bytes = number_of(&[&self.nqn, name]).to_be_bytes();
+    /// Returns the UUID of the namespace with this name, which is its first text if it has several.
+    /// Another subsystem's namespaces have other UUIDs.
+    pub(super) fn identifier(&self, name: &[&str]) -> [u8; 16] {
+        let mut bytes = number_of(&[&[self.nqn.as_str()], name].concat()).to_be_bytes();
         bytes[6] = bytes[6] & 0x0f | 0x80; // a UUID of version 8
         bytes[8] = bytes[8] & 0x3f | 0x80;
         bytes
@@ -352,9 +352,9 @@ mod tests {
         assert_eq!(number_of(&[""]), 0xd228_cb69_101a_8caf_7891_2b70_4e4a_147f);
         let subsystem = Subsystem::new("nqn.2026-11.io.example:a", "1").unwrap();
         let other = Subsystem::new("nqn.2026-11.io.example:b", "1").unwrap();
-        assert_eq!(subsystem.identifier("disk"), subsystem.identifier("disk"));
-        assert_ne!(subsystem.identifier("disk"), subsystem.identifier("disk2"));
-        assert_ne!(subsystem.identifier("disk"), other.identifier("disk"));
+        assert_eq!(subsystem.identifier(&["disk"]), subsystem.identifier(&["disk"]));
+        assert_ne!(subsystem.identifier(&["disk"]), subsystem.identifier(&["disk2"]));
+        assert_ne!(subsystem.identifier(&["disk"]), other.identifier(&["disk"]));
     }
 
     #[test]

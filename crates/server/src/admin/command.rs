@@ -8,6 +8,7 @@ use std::sync::Arc;
 use floe_device::Spec;
 use floe_nbd::uri;
 use floe_nvme::target::access::AccessState;
+use floe_nvme::target::io::BlockSize;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
@@ -68,6 +69,7 @@ pub(crate) struct Addition {
     pub(crate) name: String,
     pub(crate) backing: Spec,
     pub(crate) read_only: bool,
+    pub(crate) block_size: BlockSize,
     pub(crate) description: String,
 }
 
@@ -82,6 +84,9 @@ pub struct NewVolume {
     /// Refuse writes of clients.
     #[serde(default)]
     pub read_only: bool,
+    /// Bytes of the logical blocks that NVMe hosts see: 512, which is the default, or 4096.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_block_bytes: Option<u64>,
     /// A description that NBD clients can show to users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
@@ -215,14 +220,18 @@ impl AdminCommand {
     }
 
     fn add(body: &[u8]) -> Result<Self, Reply> {
-        let NewVolume { name, backing, read_only, description } = json(body)?;
+        let NewVolume { name, backing, read_only, nvme_block_bytes, description } = json(body)?;
         if name.is_empty() {
             return Err(Reply::trouble(Trouble::Input, "a volume needs a name"));
         }
         let backing = backing.parse();
         let backing =
             backing.map_err(|error| Reply::trouble(Trouble::Input, format!("backing: {error}")))?;
-        Ok(Self::AddVolume(Box::new(Addition { name, backing, read_only, description })))
+        let block_size = BlockSize::of(nvme_block_bytes.unwrap_or(512)).ok_or_else(|| {
+            Reply::trouble(Trouble::Input, "nvme_block_bytes is neither 512 nor 4096")
+        })?;
+        let addition = Addition { name, backing, read_only, block_size, description };
+        Ok(Self::AddVolume(Box::new(addition)))
     }
 
     fn resize(name: String, body: &[u8]) -> Result<Self, Reply> {

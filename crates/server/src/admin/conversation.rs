@@ -117,6 +117,8 @@ fn body_bytes(headers: &[httparse::Header<'_>]) -> Result<usize, Reply> {
 
 #[cfg(test)]
 mod tests {
+    use floe_nvme::target::io::BlockSize;
+
     use super::*;
     use crate::admin::command::{Addition, AnaState};
 
@@ -186,6 +188,7 @@ mod tests {
             name: "a".into(),
             backing: "memory:4MiB".parse().unwrap(),
             read_only: false,
+            block_size: BlockSize::default(),
             description: String::new(),
         };
         assert_eq!(add, AdminCommand::AddVolume(Box::new(addition)));

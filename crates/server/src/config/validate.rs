@@ -11,6 +11,7 @@ use floe_block::{
 };
 use floe_device::Spec;
 use floe_model::{Policy, Service, Setting as Load};
+use floe_nvme::target::io::BlockSize;
 use floe_policy::admission::{RegisteredAdmission, SmallBypass};
 
 use super::place::{TableRef, Wrong, named, wrong};
@@ -65,8 +66,20 @@ impl ServerConfig {
         self.validate_flush_interval(mode)?;
         self.validate_standby()?;
         self.listen.validate()?;
+        self.validate_logical_blocks()?;
         self.validate_certified()?;
         Ok(self)
+    }
+
+    /// Checks that only volumes which NVMe hosts can reach have a size of logical blocks.
+    fn validate_logical_blocks(&self) -> Result<(), Wrong> {
+        let has_hosts = self.listen.listen.iter().any(ListenAddress::is_nvme);
+        let reaches = |volume: &VolumeConfig| has_hosts && volume.reach().has_clients();
+        let is_wrong = |it: &VolumeConfig| it.nvme_block_size.is_some() && !reaches(it);
+        let Some(index) = self.volume.iter().position(is_wrong) else { return Ok(()) };
+        let problem = "nvme-block-size applies to volumes that are served at listen = \
+                       nvme-tcp://HOST";
+        Err(Wrong::new(Some(TableRef::Volume(index)), "nvme-block-size", problem))
     }
 
     fn validate_volumes(&self) -> Result<(), Wrong> {
@@ -395,6 +408,11 @@ impl VolumeConfig {
             Some(Attach::Ublk) if self.read_only || self.share => Reach::Both,
             Some(Attach::Ublk) => Reach::Local,
         }
+    }
+
+    /// Returns the size of the logical blocks that NVMe hosts see.
+    pub fn block_size(&self) -> BlockSize {
+        self.nvme_block_size.unwrap_or_default().0
     }
 
     /// Returns the backing device.

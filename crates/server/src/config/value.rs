@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use floe_block::{Admissions, BlockSizes, Evict, MemoryWrite, WriteMode, format_size};
 use floe_device::{Spec, parse_bytes};
+use floe_nvme::target::io::BlockSize;
 use floe_nvme::target::subsystem::{NqnError, check_nqn};
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
@@ -193,6 +194,7 @@ texts! {
     Freeze: "HOW" "" "adaptive or off", |it| it;
     TlsMode: "WHEN" "" "off, on or require", |it| it;
     Attach: "HOW" "" "ublk", |it| it;
+    LogicalBlock: "SIZE" "bytes" "512 or 4KiB", |it| it;
     Admissions: "ADMISSION" "" "", |it| it;
     Evict: "POLICY" "" "", |it| it;
     BlockSizes: "LIST" "bytes" "", |it| it;
@@ -418,6 +420,25 @@ impl FromStr for Attach {
             "ublk" => Ok(Self::Ublk),
             _ => Err(format!("there is no way `{name}` to attach a volume; there is ublk")),
         }
+    }
+}
+
+/// The size of a namespace's logical blocks: 512 bytes or 4 KiB.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogicalBlock(pub BlockSize);
+
+impl Display for LogicalBlock {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&format_size(self.0.bytes()))
+    }
+}
+
+impl FromStr for LogicalBlock {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let size = parse_bytes(text).and_then(BlockSize::of);
+        size.map(Self).ok_or_else(|| format!("`{text}` is not 512 or 4KiB"))
     }
 }
 

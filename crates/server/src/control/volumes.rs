@@ -92,13 +92,13 @@ pub(crate) fn add_volume(
 
 /// Opens the backing device of a volume to add, if the admin client may name it.
 fn prepare(addition: Addition, paths: &AllowedPaths) -> Result<Volume, Problem> {
-    let Addition { name, backing, read_only, description } = addition;
+    let Addition { name, backing, read_only, block_size, description } = addition;
     paths.check_device(&backing)?;
     let source = backing.prepare(Role::Backing { read_only });
     let source = source.map_err(|error| Problem::Other(error.to_string()))?;
     paths.check_device(&backing)?; // a link may have been changed meanwhile
     let backing = Arc::new(source);
-    Ok(Volume { name, description, backing, read_only, reach: Reach::Clients })
+    Ok(Volume { name, description, backing, read_only, block_size, reach: Reach::Clients })
 }
 
 /// Removes a volume: disconnects its clients, flushes it, and forgets it in all tiers. A volume

@@ -212,6 +212,7 @@ mod tests {
         sampled_sectors,
     };
     use floe_device::{MemoryDevice, OpenError, Pool, Ring};
+    use floe_nvme::target::io::BlockSize;
     use floe_testkit::Intercepted;
 
     use super::super::disk::Disk;
@@ -301,6 +302,7 @@ mod tests {
             description: String::new(),
             backing: memory(BYTES, Some(Arc::clone(&cache))),
             read_only,
+            block_size: BlockSize::default(),
             reach,
         };
         let guarded = guarded(vec![volume], std::iter::once(&parts)).remove(0);

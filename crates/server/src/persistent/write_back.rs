@@ -17,6 +17,7 @@ use floe_block::{
     Answer, Begun, Config, Driver, Fault, KeptCache, Request, RequestKind, SECTOR_BYTES, Sectors,
     Tier, Volume as Known, VolumeId, WriteMode,
 };
+use floe_nvme::target::io::BlockSize;
 
 use super::content::{ForceFlags, Found, look};
 use super::disk::Disk;
@@ -256,7 +257,8 @@ fn matched(
         let backing = Arc::clone(backing);
         let reach = Reach::Clients;
         let description = String::new();
-        volumes.push(Volume { name, description, backing, read_only: false, reach });
+        let block_size = BlockSize::default(); // no host sees it
+        volumes.push(Volume { name, description, backing, read_only: false, block_size, reach });
     }
     let mut ids = Vec::new();
     for candidate in &mut candidates(&volumes)? {

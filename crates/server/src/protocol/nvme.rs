@@ -12,7 +12,7 @@ use floe_device::Slice;
 use floe_nbd::export::{Export, Exports};
 use floe_nvme::target::access::Paths;
 use floe_nvme::target::connection::{Connection, Event as NvmeEvent, Violation};
-use floe_nvme::target::io::{Namespace, Namespaces};
+use floe_nvme::target::io::{BlockSize, Namespace, Namespaces};
 use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind as NvmeKind};
 use floe_nvme::target::subsystem::{Subsystem, number_of};
 use floe_nvme::target::{Calculation, Digest};
@@ -95,6 +95,7 @@ fn namespaces_of(known: &Mutex<Known>, exports: &Arc<Exports>, paths: &Paths) ->
             volume: export.volume,
             name: export.name.clone(),
             bytes: export.size_bytes,
+            block_size: BlockSize::of(export.logical_block_bytes.into()).unwrap_or_default(),
             read_only: export.read_only,
             access: paths.access(&export.name),
         };

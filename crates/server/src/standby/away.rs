@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use floe_device::{Completion, Device, OpenError, Operation, Pool, Ring};
 use floe_nvme::target::access::AccessState;
+use floe_nvme::target::io::BlockSize;
 use floe_nvme::target::subsystem::Subsystem;
 
 use crate::limits::Limits;
@@ -56,8 +57,8 @@ impl Away {
         volumes.for_each(|name| self.config.nvme.paths.set_access(name, AccessState::Optimized));
     }
 
-    /// Opens a server that reports these volumes, given by names and sizes in bytes, as
-    /// inaccessible and serves none.
+    /// Opens a server that reports these volumes, given by names, sizes in bytes and sizes of
+    /// logical blocks, as inaccessible and serves none.
     ///
     /// # Errors
     /// When a system resource is exhausted.
@@ -67,7 +68,7 @@ impl Away {
     pub fn serve(
         &self,
         tiers: Vec<Tier>,
-        volumes: Vec<(String, u64)>,
+        volumes: Vec<(String, u64, BlockSize)>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
         let listener = |(socket, address): &(Arc<OwnedFd>, ListenAddress)| {
@@ -79,14 +80,15 @@ impl Away {
         let nvme = NvmeSetup { hands_off: true, ..self.config.nvme.clone() };
         let admin = AdminSetup::default();
         let config = ServerSetup { limits, admin, nvme, turn: None, ..self.config.clone() };
-        for (name, _) in &volumes {
+        for (name, ..) in &volumes {
             config.nvme.paths.set_access(name, AccessState::Inaccessible);
         }
-        let volume = |(name, bytes)| Volume {
+        let volume = |(name, bytes, block_size)| Volume {
             name,
             description: String::new(),
             backing: Arc::new(Elsewhere(bytes)),
             read_only: false,
+            block_size,
             reach: Reach::Clients,
         };
         let volumes = volumes.into_iter().map(volume).collect();

@@ -14,6 +14,7 @@ use floe_block::{
 };
 use floe_device::{Completion, Device, MemoryDevice, OpenError, Operation, Pool, Ring};
 use floe_nbd::uri::{Address, Uri};
+use floe_nvme::target::io::BlockSize;
 use floe_server::admin::AdminAddress;
 use floe_server::admin::client::{self as admin, Endpoint};
 use floe_server::limits::Limits;
@@ -252,7 +253,8 @@ impl Setup {
 /// A writable volume.
 fn volume(name: &str, backing: Arc<dyn DeviceSource>) -> Volume {
     let (name, description) = (name.into(), String::new());
-    Volume { name, description, backing, read_only: false, reach: Reach::Clients }
+    let block_size = BlockSize::default();
+    Volume { name, description, backing, read_only: false, block_size, reach: Reach::Clients }
 }
 
 impl Rig {

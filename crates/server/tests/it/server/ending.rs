@@ -109,6 +109,7 @@ fn a_thread_that_hangs_is_reported_and_not_waited_for() {
         backing: "memory:1MiB".into(),
         read_only: false,
         description: String::new(),
+        nvme_block_bytes: None,
     };
     let refused = [
         admin::status(&rig.admin).map(drop),

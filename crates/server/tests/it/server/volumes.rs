@@ -23,7 +23,13 @@ const SIZE: usize = 3 << 20;
 pub(crate) fn in_file(name: &str, path: &Path, size: Option<usize>) -> NewVolume {
     let size = size.map_or(String::new(), |size| format!(",size={size}"));
     let backing = format!("file:{}{size}", path.display());
-    NewVolume { name: name.into(), backing, read_only: false, description: String::new() }
+    NewVolume {
+        name: name.into(),
+        backing,
+        read_only: false,
+        nvme_block_bytes: None,
+        description: String::new(),
+    }
 }
 
 pub(crate) fn resize_to(bytes: usize) -> Resize {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::target::access::AccessState;
 use crate::target::connection::{Connection, Event, Violation};
 use crate::target::digest;
-use crate::target::io::{Namespace, Namespaces};
+use crate::target::io::{BlockSize, Namespace, Namespaces};
 use crate::target::request::{Failure, Request, RequestKind};
 use crate::target::subsystem::Subsystem;
 use crate::wire::pdu::{self, Data, Header, Initialize, flag, kind};
@@ -28,7 +28,8 @@ pub(super) fn subsystem() -> Arc<Subsystem> {
 
 pub(super) fn namespace(volume: u16) -> Namespace {
     let (name, bytes, access) = (format!("disk{volume}"), BLOCKS * 512, AccessState::Optimized);
-    Namespace { volume, name, bytes, read_only: false, access }
+    let block_size = BlockSize::Bytes512;
+    Namespace { volume, name, bytes, block_size, read_only: false, access }
 }
 
 pub(super) fn namespaces() -> Arc<Namespaces> {
