@@ -6,9 +6,11 @@
 //! impose the time of a far one on each request.
 
 mod check;
+#[path = "../../far.rs"]
 mod far;
+#[path = "../../objects.rs"]
+mod objects;
 
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,12 +21,10 @@ use floe_hybrid::Hybrid;
 use floe_object_store::{CachedStore, FetchSize};
 use futures_util::future::join_all;
 use object_store::aws::AmazonS3Builder;
-use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 
 use far::Far;
+use objects::{POINTS, SCANS, content, path, points, read, scans};
 
 /// Compares fetches of fixed and of learned sizes from S3.
 #[derive(Debug, Parser)]
@@ -66,26 +66,8 @@ const FETCHES: [(&str, Option<FetchSize>); 8] = [
 ];
 const LOADS: [&str; 4] = ["points", "scans", "columns", "all at once"];
 
-/// Objects of random reads, with their length.
-const POINTS: (u64, u64) = (4, 64 * MIB);
-/// Objects that are scanned, with their length.
-const SCANS: (u64, u64) = (4, 32 * MIB);
 /// Files of columns, with their length.
 const COLUMNS: (u64, u64) = (6, 16 * MIB);
-
-fn path(load: &str, number: u64) -> Path {
-    Path::from(format!("floe-rivals/{load}/{number}"))
-}
-
-/// The bytes of an object from an offset on: each 8 bytes are a hash of its name and their offset.
-fn content(path: &Path, range: Range<u64>) -> Vec<u8> {
-    let name =
-        path.as_ref().bytes().fold(7u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(31));
-    let word = |at: u64| ((at ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
-    let words: Vec<u8> = (range.start / 8..range.end.div_ceil(8)).flat_map(word).collect();
-    let skipped = (range.start % 8) as usize;
-    words[skipped..skipped + (range.end - range.start) as usize].to_vec()
-}
 
 async fn prepare(store: &dyn ObjectStore) {
     for (load, (count, len)) in [("points", POINTS), ("scans", SCANS), ("columns", COLUMNS)] {
@@ -96,31 +78,6 @@ async fn prepare(store: &dyn ObjectStore) {
             }
             let bytes = content(&path, 0..len);
             store.put(&path, bytes.into()).await.expect("the bucket takes objects");
-        }
-    }
-}
-
-async fn read(store: &dyn ObjectStore, path: &Path, range: Range<u64>) {
-    let bytes = store.get_range(path, range.clone()).await.expect("the server answers");
-    assert!(bytes == content(path, range.clone()), "{path} {range:?}: other bytes");
-}
-
-/// Reads of 4 KB at random places.
-async fn points(store: &dyn ObjectStore) {
-    let mut random = SmallRng::seed_from_u64(1);
-    for _ in 0..100 {
-        let path = path("points", random.random_range(0..POINTS.0));
-        let at = random.random_range(0..POINTS.1 / 4096) * 4096;
-        read(store, &path, at..at + 4096).await;
-    }
-}
-
-/// Scans by reads of 128 KiB.
-async fn scans(store: &dyn ObjectStore) {
-    for number in 0..SCANS.0 {
-        let path = path("scans", number);
-        for at in (0..SCANS.1).step_by(128 << 10) {
-            read(store, &path, at..at + (128 << 10)).await;
         }
     }
 }

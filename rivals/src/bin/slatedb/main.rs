@@ -8,7 +8,7 @@
 //!
 //! `cargo run --manifest-path rivals/Cargo.toml --features slatedb --bin floe-rivals-slatedb`
 
-#[path = "../s3/far.rs"]
+#[path = "../../far.rs"]
 mod far;
 
 use std::error::Error;

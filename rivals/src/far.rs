@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::stream::BoxStream;
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
@@ -14,6 +15,9 @@ use object_store::{
     ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use tokio::time::{Instant, sleep, sleep_until};
+
+/// Most bytes that arrive together.
+const CHUNK: usize = 64 << 10;
 
 /// A store whose requests for bytes take the time of a far one, and are counted. Clones share it.
 #[derive(Debug, Clone)]
@@ -32,6 +36,15 @@ impl Far {
     }
 }
 
+/// Cuts bytes into chunks.
+fn chunks(mut bytes: Bytes) -> Vec<Bytes> {
+    let mut chunks = Vec::with_capacity(bytes.len().div_ceil(CHUNK));
+    while !bytes.is_empty() {
+        chunks.push(bytes.split_to(bytes.len().min(CHUNK)));
+    }
+    chunks
+}
+
 impl fmt::Display for Far {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Far({})", self.store)
@@ -48,7 +61,8 @@ impl ObjectStore for Far {
         let attributes = result.attributes.clone();
         let (begun, bandwidth, bytes) = (Instant::now(), self.bandwidth, Arc::clone(&self.bytes));
         let mut sent = 0;
-        let body = result.into_stream().and_then(move |chunk| {
+        let chunks = result.into_stream().map_ok(|bytes| stream::iter(chunks(bytes)).map(Ok));
+        let body = chunks.try_flatten().and_then(move |chunk| {
             sent += chunk.len() as u64;
             bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
             let time = Duration::from_secs_f64(sent as f64 / bandwidth as f64);
