@@ -131,8 +131,7 @@ impl Planner {
             FetchSize::Exact => return Advice::of(UNIT, ReadKind::Run),
             FetchSize::Adaptive | FetchSize::FixedAhead(_) => {}
         }
-        let reads: Vec<(ReadKind, Range<u64>)> =
-            read.ranges.iter().map(|range| (self.kind(read, range), range.clone())).collect();
+        let reads = self.kinds(read);
         if self.fetch == FetchSize::Adaptive {
             self.ghosts.read(read.object, read.prefix, read.len, &reads);
         }
@@ -174,25 +173,36 @@ impl Planner {
         Some(start..end)
     }
 
-    /// Returns the relation of a read to earlier ones, and notes it.
-    fn kind(&mut self, read: &Read<'_>, range: &Range<u64>) -> ReadKind {
+    /// Returns the relations of a read's ranges to earlier reads, and notes them. The ranges of one
+    /// read do not go on from each other: columns that lie side by side are not a scan.
+    fn kinds(&mut self, read: &Read<'_>) -> Vec<(ReadKind, Range<u64>)> {
         if self.recent.len() >= RECENT && !self.recent.contains_key(&read.object) {
             self.recent.clear();
         }
         let recent = self.recent.entry(read.object).or_default();
-        let goes_on =
-            |end: &u64| *end > 0 && range.start + UNIT >= *end && range.start <= *end + RUN_GAP;
-        if let Some(end) = recent.ends.iter_mut().find(|end| goes_on(end)) {
-            *end = range.end;
-            return ReadKind::Run;
+        let before = recent.ends;
+        let mut reads = Vec::with_capacity(read.ranges.len());
+        for range in read.ranges {
+            let goes_on =
+                |end: &u64| *end > 0 && range.start + UNIT >= *end && range.start <= *end + RUN_GAP;
+            let kind = match before.iter().position(goes_on) {
+                Some(at) => {
+                    recent.ends[at] = range.end;
+                    ReadKind::Run
+                }
+                None => {
+                    recent.ends[recent.next] = range.end;
+                    recent.next = (recent.next + 1) % ENDS;
+                    match (range.start, range.end) {
+                        (0, _) => ReadKind::Start,
+                        (_, end) if end == read.len => ReadKind::End,
+                        _ => ReadKind::Jump,
+                    }
+                }
+            };
+            reads.push((kind, range.clone()));
         }
-        recent.ends[recent.next] = range.end;
-        recent.next = (recent.next + 1) % ENDS;
-        match (range.start, range.end) {
-            (0, _) => ReadKind::Start,
-            (_, end) if end == read.len => ReadKind::End,
-            _ => ReadKind::Jump,
-        }
+        reads
     }
 
     /// Returns the block that pays for a kind of reads.
@@ -347,6 +357,19 @@ mod tests {
         // Each block is fetched ahead once, not once a read.
         assert!(ahead.len() < 32, "{ahead:?}");
         assert_eq!(ahead.last().map(|last| last.end), Some(64 * M));
+    }
+
+    #[test]
+    fn columns_of_one_read_that_lie_side_by_side_are_no_scan() {
+        let mut planner = Planner::new(FetchSize::Adaptive, 8, true, 1 << 30);
+        let columns = |start: u64| [start..start + 192 * K, start + 300 * K..start + 700 * K];
+        let mut read = |ranges: &[Range<u64>]| {
+            planner.read(&Read { object: 1, prefix: 1, len: 64 * M, ranges, room: u64::MAX })
+        };
+        let first = read(&columns(4 * M));
+        assert!(first.before && first.block < M && first.ahead.is_none(), "{first:?}");
+        let next = read(&columns(4 * M + 700 * K));
+        assert!(!next.before && next.block >= M, "a later read goes on: {next:?}");
     }
 
     #[test]
