@@ -166,7 +166,7 @@ impl BlockCache {
         let may_be_dirty =
             self.config.mode.keeps_writes() || matches!(self.config.memory, Memory::Holds { .. });
         let needless = match request.kind {
-            RequestKind::Prefetch => !self.config.mode.caches_reads(),
+            RequestKind::Prefetch | RequestKind::Warm => !self.config.mode.caches_reads(),
             RequestKind::DirtyMap => !may_be_dirty,
             _ => false,
         };

@@ -191,7 +191,7 @@ impl Join {
         match self.request.kind {
             // the first shows whether the device supports it
             RequestKind::Zero { fast: true, .. } if !self.has_succeeded => 1,
-            RequestKind::Prefetch => PREFETCHED_AT_ONCE,
+            RequestKind::Prefetch | RequestKind::Warm => PREFETCHED_AT_ONCE,
             _ => PIECES_AT_ONCE,
         }
     }
@@ -213,7 +213,8 @@ impl Join {
                 end -= u64::from(!fast && tail(end) > 0);
                 PieceKind::Zero { may_unmap, fast }
             }
-            RequestKind::Prefetch => PieceKind::Prefetch,
+            RequestKind::Prefetch => PieceKind::Prefetch { asks: true },
+            RequestKind::Warm => PieceKind::Prefetch { asks: false },
             RequestKind::DirtyMap => PieceKind::DirtyMap,
             RequestKind::Flush | RequestKind::Drain => unreachable!("a flush has no pieces"),
         };
@@ -300,7 +301,10 @@ pub(crate) enum PieceKind {
     },
     Trim,
     /// A read into the cache only.
-    Prefetch,
+    /// A read into the cache; with `asks`, of what the admission lets in.
+    Prefetch {
+        asks: bool,
+    },
     /// Mark the dirty sectors in the request's buffer.
     DirtyMap,
 }
@@ -357,6 +361,8 @@ pub enum RequestKind {
     /// Bring the range into the cache, as a read miss does. Where nothing is cached, because of the
     /// write mode or a failing cache device, it succeeds without doing anything.
     Prefetch,
+    /// A prefetch of what an operator wants in the cache: the admission is not asked.
+    Warm,
     /// Report the sectors with data that the backing device lacks. The request's buffer, all zero
     /// at first, has a byte for each sector that the range touches. The bytes of the reported
     /// sectors become 1. The range is at most [`MOST_MAPPED_BYTES`] long ([`Fault::OutOfRange`]).
@@ -391,7 +397,8 @@ impl Request {
             | RequestKind::Trim
             | RequestKind::Flush
             | RequestKind::Drain
-            | RequestKind::Prefetch => 0,
+            | RequestKind::Prefetch
+            | RequestKind::Warm => 0,
         }
     }
 }

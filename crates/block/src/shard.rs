@@ -163,7 +163,7 @@ impl Shard {
             Work::WriteBack => Writing::of(parts, id).start_write_back(),
             Work::Fetch => Reading::of(parts, id).start(),
             Work::Piece(piece) => match piece.kind {
-                PieceKind::Read | PieceKind::Prefetch => Reading::of(parts, id).start(),
+                PieceKind::Read | PieceKind::Prefetch { .. } => Reading::of(parts, id).start(),
                 PieceKind::DirtyMap => parts.mark_dirty(id),
                 PieceKind::Write { .. } | PieceKind::ZeroPart { .. } => {
                     Writing::of(parts, id).start();

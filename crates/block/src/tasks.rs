@@ -518,6 +518,8 @@ pub(crate) struct Task {
 
 impl Task {
     pub(crate) fn new(work: Work, volume: VolumeId, range: Sectors) -> Self {
+        let is_wanted =
+            matches!(&work, Work::Piece(Piece { kind: PieceKind::Prefetch { asks: false }, .. }));
         Self {
             work,
             volume,
@@ -532,7 +534,7 @@ impl Task {
             waited: false,
             scratch: None,
             store: Store::new(Vec::new()),
-            offer: Offer::NotMade,
+            offer: if is_wanted { Offer::Admitted } else { Offer::NotMade },
             stream: None,
         }
     }
@@ -576,7 +578,7 @@ impl Task {
     #[inline]
     pub(crate) fn destination(&self) -> Option<Data> {
         let is_prefetch = match &self.work {
-            Work::Piece(piece) => piece.kind == PieceKind::Prefetch,
+            Work::Piece(piece) => matches!(piece.kind, PieceKind::Prefetch { .. }),
             work => matches!(work, Work::Fetch),
         };
         (!is_prefetch).then(|| self.request_data())
@@ -586,7 +588,9 @@ impl Task {
     #[inline]
     pub(crate) fn reads(&self) -> bool {
         match &self.work {
-            Work::Piece(piece) => matches!(piece.kind, PieceKind::Read | PieceKind::Prefetch),
+            Work::Piece(piece) => {
+                matches!(piece.kind, PieceKind::Read | PieceKind::Prefetch { .. })
+            }
             Work::Fetch => true,
             Work::Clean { .. } | Work::WriteBack => false,
         }

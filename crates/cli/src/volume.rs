@@ -11,6 +11,10 @@ use crate::admin::{Answer, Server};
 use crate::error::{CliError, OrFail};
 use crate::output;
 
+use self::warm::Warm;
+
+mod warm;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
     /// List the volumes
@@ -21,6 +25,8 @@ pub(crate) enum VolumeCommand {
     Remove(Remove),
     /// Resize a volume
     Resize(ResizeArguments),
+    /// Bring a volume, or parts of it, into the cache
+    Warm(Warm),
     /// Set the access that NVMe hosts have to a volume on this server
     Ana(Ana),
 }
@@ -176,6 +182,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
             client::remove_volume(&answer.endpoint()?, name, *force)?;
             answer.print(&json!({ "removed": name }), &format!("removed {name}"))
         }
+        VolumeCommand::Warm(warm) => warm.run(),
         VolumeCommand::Ana(Ana { name, state, answer }) => {
             let state = AnaState::from(*state);
             client::set_access(&answer.endpoint()?, name, state)?;

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
-use floe_block::RequestKind;
+use floe_block::{Request, RequestKind};
 use floe_device::{SocketCompletion, SocketOutcome};
 use rustix::net::{Shutdown, shutdown};
 
@@ -24,7 +24,7 @@ use crate::acceptor::admin::{AdminClients, AdminListener, Encryption};
 use crate::acceptor::entrance::{AcceptorToken, Entrance};
 use crate::acceptor::questions::{Purpose, Question, Questions};
 use crate::acceptor::reporting::{Audience, Reporting};
-use crate::admin::{AdminCommand, Reply, Trouble};
+use crate::admin::{AdminCommand, Reply, Trouble, WarmRange};
 use crate::control::board::{Board, Dirty};
 use crate::listener::Listener;
 use crate::messages::{
@@ -312,6 +312,7 @@ impl Acceptor {
             }
             AdminCommand::ListTiers => return self.ask_snapshots(Purpose::Tiers { admin: index }),
             AdminCommand::Flush => self.flush(index),
+            AdminCommand::WarmVolume { name, range } => self.warm(index, &name, range),
             AdminCommand::HandOver if !self.has_standby() => {
                 Err(Reply::trouble(Trouble::Conflict, NO_STANDBY))
             }
@@ -386,9 +387,43 @@ impl Acceptor {
         let number = self.questions.insert(Purpose::Flushed { admin }, workers);
         let ticket = Ticket { asker: Asker::Acceptor, number };
         for (at, offered) in state.volumes.iter().enumerate() {
-            let command = WorkerCommand::Flush(offered.id, RequestKind::Drain);
+            let kind = RequestKind::Drain;
+            let command =
+                WorkerCommand::Run(Request { volume: offered.id, kind, offset: 0, len: 0 });
             self.workers.post(worker(at), Message::Ask { ticket, command });
         }
+        Ok(())
+    }
+
+    /// Has a worker bring a part of a volume into the cache.
+    fn warm(&mut self, admin: u32, name: &str, range: WarmRange) -> Result<(), Reply> {
+        let state = self.board.state();
+        let offered = present(&state.volumes, name)?;
+        let WarmRange { offset, bytes } = range;
+        if bytes > WarmRange::BYTES_MAX {
+            let problem = format!("{bytes} bytes are more than {} at once", WarmRange::BYTES_MAX);
+            return Err(Reply::trouble(Trouble::Input, problem));
+        }
+        if offset.checked_add(bytes).is_none_or(|end| end > offered.bytes) {
+            let problem = format!(
+                "{bytes} bytes from {offset} on are not all within volume {name:?} of {} bytes",
+                offered.bytes
+            );
+            return Err(Reply::trouble(Trouble::Input, problem));
+        }
+        if let Some(tier) = state.tiers.first()
+            && !tier.config.mode.caches_reads()
+        {
+            let mode = tier.config.mode;
+            let problem = format!("the cache keeps nothing that is read (write = \"{mode}\")");
+            return Err(Reply::trouble(Trouble::Conflict, problem));
+        }
+        let worker = (offset / WarmRange::BYTES_MAX) as usize % self.workers.len();
+        let number = self.questions.insert(Purpose::Warmed { admin }, [worker].into_iter());
+        let ticket = Ticket { asker: Asker::Acceptor, number };
+        let request = Request { volume: offered.id, kind: RequestKind::Warm, offset, len: bytes };
+        let command = WorkerCommand::Run(request);
+        self.workers.post(worker, Message::Ask { ticket, command });
         Ok(())
     }
 
@@ -404,6 +439,7 @@ impl Acceptor {
     fn answer_with(&mut self, purpose: Purpose, replies: Vec<Done>) {
         let (admin, reply) = match purpose {
             Purpose::Flushed { admin } => (admin, Reply::Done("flushed")),
+            Purpose::Warmed { admin } => (admin, Reply::Done("warmed")),
             Purpose::Status { admin } => {
                 (admin, Reply::json(&self.report(Audience::Admin, replies).status()))
             }
@@ -432,7 +468,8 @@ impl Acceptor {
             | Purpose::Metrics { admin }
             | Purpose::Volumes { admin }
             | Purpose::Tiers { admin }
-            | Purpose::Flushed { admin } => self.admin.tell(admin, &problem.into_reply()),
+            | Purpose::Flushed { admin }
+            | Purpose::Warmed { admin } => self.admin.tell(admin, &problem.into_reply()),
             Purpose::Sample => self.reporting.feed.give_up(),
             Purpose::LogDirty => {}
         }

@@ -16,6 +16,7 @@
 //! | `DELETE /volumes/NAME` | removes an unused volume after its dirty data is written back |
 //! | `DELETE /volumes/NAME?force` | removes a volume even if clients use it |
 //! | `POST /volumes/NAME/resize` | gives a volume the size in a [`Resize`] as JSON |
+//! | `POST /volumes/NAME/warm` | after the part in a [`WarmRange`] as JSON is in the cache |
 //! | `POST /volumes/NAME/ana` | sets the access of NVMe hosts to that in a [`SetAccess`] as JSON |
 //! | `GET /tiers` | a list of [`TierStatus`](crate::status::TierStatus) as JSON, from the top |
 //! | `POST /tiers` | attaches the tier that a [`NewTier`] as JSON describes |
@@ -37,7 +38,7 @@ mod conversation;
 
 pub use access::{AllowedPaths, PathRefused, Token, TokenError};
 pub use address::{AddressError, AdminAddress, AdminChoice, NoDefaultAddress};
-pub use command::{AnaState, NewTier, NewVolume, PageKey, Resize, SetAccess};
+pub use command::{AnaState, NewTier, NewVolume, PageKey, Resize, SetAccess, WarmRange};
 
 pub(crate) use access::{Access, NetworkRules, name_in};
 pub(crate) use command::{Addition, AdminCommand, REPLACING, Reply, Trouble};

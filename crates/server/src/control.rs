@@ -20,7 +20,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use floe_block::{RequestKind, SECTOR_BYTES, VolumeId};
+use floe_block::{Request, RequestKind, SECTOR_BYTES, VolumeId};
 
 use self::shutdown::Closing;
 use self::tiers::restore;
@@ -277,7 +277,9 @@ impl Control {
         kind: RequestKind,
     ) -> Result<(), Problem> {
         let workers = (0..self.workers.len()).cycle();
-        let commands = volumes.into_iter().map(|volume| WorkerCommand::Flush(volume, kind));
+        let commands = volumes
+            .into_iter()
+            .map(|volume| WorkerCommand::Run(Request { volume, kind, offset: 0, len: 0 }));
         self.ask(wait, workers.zip(commands).collect()).map(drop)
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use floe_block::{Fault, RequestKind, VolumeId, WakeUp};
+use floe_block::{Fault, Request, VolumeId, WakeUp};
 use floe_nbd::export::Exports;
 
 use crate::admin::{Addition, AllowedPaths, AnaState, NewTier, PathRefused, Reply, Trouble};
@@ -78,8 +78,8 @@ pub(crate) enum WorkerCommand {
     /// Report all counters and the sampled block touches, and sample this set of blocks from now
     /// on.
     Sample(Sampling),
-    /// Flush or drain a volume, including the parts of other workers.
-    Flush(VolumeId, RequestKind),
+    /// Carry out a request without data, such as a flush, also in the parts of other workers.
+    Run(Request),
     /// Open the backing device of a volume that will be added.
     OpenVolume { name: String, source: Arc<dyn DeviceSource> },
     /// Close the device of a volume that will not be added after all.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
-use floe_block::{BlockCache, Driver, Fault, Request, Sectors, Tier, VolumeError, VolumeId};
+use floe_block::{BlockCache, Driver, Fault, Sectors, Tier, VolumeError, VolumeId};
 use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
 use floe_nbd::export::Exports;
 
@@ -302,9 +302,8 @@ impl Worker {
     pub(crate) fn begin_command(&mut self, ticket: Ticket, command: WorkerCommand) {
         let until = Some(Instant::now() + self.config.limits.farewell_time);
         let awaited = match command {
-            WorkerCommand::Flush(volume, kind) => {
-                let flush = Request { volume, kind, offset: 0, len: 0 };
-                return self.submit_for(Origin::Command(ticket), flush, None);
+            WorkerCommand::Run(request) => {
+                return self.submit_for(Origin::Command(ticket), request, None);
             }
             WorkerCommand::ResizeVolume(volume, bytes) => Awaited::Grown { volume, bytes },
             WorkerCommand::RetireVolume(volume) => Awaited::Unused { volume, until },

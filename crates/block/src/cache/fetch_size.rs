@@ -106,7 +106,7 @@ impl FetchSize {
             PieceKind::Write { .. } | PieceKind::ZeroPart { .. } if self.mode.caches_writes() => {
                 Touch::Write
             }
-            PieceKind::Prefetch | PieceKind::DirtyMap => return false,
+            PieceKind::Prefetch { .. } | PieceKind::DirtyMap => return false,
             _ => Touch::Drop,
         };
         for (ghost, cost) in self.ghosts.iter_mut().zip(&mut self.costs) {

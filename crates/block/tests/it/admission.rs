@@ -153,6 +153,24 @@ fn a_write_that_stays_out_goes_to_the_backing_device_and_one_of_a_block_there_is
 }
 
 #[test]
+fn what_an_operator_warms_comes_in_unasked_and_what_a_client_prefetches_does_not() {
+    for mode in [WriteMode::Through, WriteMode::Around, WriteMode::Back] {
+        let mut bench = bench("never", mode);
+        let ask = |bench: &mut Bench, kind| {
+            let request = floe_block::Request { kind, ..read(0, 2 * BLOCK * SECTOR) };
+            bench.ask(request, 0).unwrap();
+            let stored = |order: &(DeviceId, bool, u64, u64)| order.0 == DeviceId::Cache && order.1;
+            ordered(bench).iter().filter(|order| stored(order)).map(|order| order.3).sum::<u64>()
+        };
+        assert_eq!(ask(&mut bench, RequestKind::Prefetch), 0, "{mode}");
+        assert_eq!(ask(&mut bench, RequestKind::Warm), 2 * BLOCK, "{mode}");
+        assert_eq!(ask(&mut bench, RequestKind::Warm), 0, "{mode}: it is there");
+        assert_eq!(bench.get(9), Ok(10), "{mode}");
+        assert!(ordered(&mut bench).iter().all(|order| order.0 == DeviceId::Cache), "{mode}");
+    }
+}
+
+#[test]
 fn write_only_caches_what_is_written_and_nothing_that_reads_miss() {
     let mut bench = bench("always", WriteMode::Only);
     bench.get(3).unwrap();

@@ -146,7 +146,8 @@ impl Rig {
                 RequestKind::Read
                 | RequestKind::Flush
                 | RequestKind::Drain
-                | RequestKind::Prefetch => {}
+                | RequestKind::Prefetch
+                | RequestKind::Warm => {}
             }
         }
     }
@@ -172,6 +173,7 @@ impl Rig {
                 3 => RequestKind::Write { durable: true },
                 10 => RequestKind::Prefetch,
                 11 => RequestKind::DirtyMap,
+                12 => RequestKind::Warm,
                 4..10 => RequestKind::Write { durable: false },
                 _ => RequestKind::Read,
             };

@@ -348,6 +348,7 @@ impl World {
             16 => RequestKind::Flush,
             17 => RequestKind::Drain,
             18 => RequestKind::Prefetch,
+            19 => RequestKind::Warm,
             20 => RequestKind::DirtyMap,
             _ => RequestKind::Read,
         };
@@ -376,6 +377,7 @@ impl World {
             | RequestKind::Flush
             | RequestKind::Drain
             | RequestKind::Prefetch
+            | RequestKind::Warm
             | RequestKind::DirtyMap => {}
         }
         let id = self.bench.submit(request, self.last_stamp);
@@ -500,6 +502,7 @@ impl World {
             | RequestKind::Flush
             | RequestKind::Drain
             | RequestKind::Prefetch
+            | RequestKind::Warm
             | RequestKind::DirtyMap => {}
             _ if result == Err(Fault::Unsupported) => self.undo_change(&request, submitted),
             kind => {

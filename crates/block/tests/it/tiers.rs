@@ -169,7 +169,8 @@ impl Rig {
                 RequestKind::Read
                 | RequestKind::Flush
                 | RequestKind::Drain
-                | RequestKind::Prefetch => {}
+                | RequestKind::Prefetch
+                | RequestKind::Warm => {}
             }
         }
     }
@@ -206,7 +207,8 @@ impl Rig {
                 6 | 7 => RequestKind::Write { durable: true },
                 8 => RequestKind::Prefetch,
                 9 => RequestKind::DirtyMap,
-                10..22 => RequestKind::Write { durable: false },
+                10 => RequestKind::Warm,
+                11..22 => RequestKind::Write { durable: false },
                 _ => RequestKind::Read,
             };
             let len =

@@ -536,3 +536,52 @@ fn an_upgrade_goes_on_with_the_new_program_or_says_why_that_has_ended() {
     std::fs::rename(volume.path("away.img"), volume.path("backing.img")).expect("it is there");
     volume.serve().end();
 }
+
+#[test]
+fn a_volume_is_warmed_before_anybody_reads_it() {
+    let volume = Volume::new(&pattern(9, 8 * MIB), "through").with(&["--admit", "never"]);
+    let server = volume.serve();
+    let warm = |more: &[&str]| {
+        floe(&[&["volume", "warm", "floe", "--admin", &server.admin], more].concat())
+    };
+    let cached =
+        || server.status().threads.iter().map(|thread| thread.valid_bytes).sum::<u64>() as usize;
+    let said = warm(&["--range", "0..1MiB", "--range", "3MiB..3200KiB", "--json"]);
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    assert_eq!(json["bytes"], MIB + (128 << 10));
+    assert_eq!(cached(), MIB + (128 << 10));
+
+    // Most often read are the sixth MiB and, less so, the first.
+    let trace = volume.path("trace.csv");
+    let read = |offset: usize| format!("1,host,0,Read,{offset},4096,1\n");
+    let write = "1,host,0,Write,2097152,4096,1\n".repeat(9);
+    let reads = [read(5 * MIB), read(5 * MIB + 4096), read(0)].concat();
+    std::fs::write(&trace, write + &reads).expect("a trace");
+    let said = warm(&["--from-trace", text(&trace), "--up-to", "1MiB"]);
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "warmed 1MiB of floe\n");
+    assert_eq!(cached(), 2 * MIB + (128 << 10));
+    assert!(warm(&["--from-trace", text(&trace)]).status.success());
+    assert!(warm(&[]).status.success(), "more than fits evicts what was there");
+
+    for (wrong, words) in [
+        (&["--range", "7MiB..9MiB"][..], &["floe ends at 8388608 bytes"][..]),
+        (&["--range", "5..5"], &["is empty"]),
+        (&["--up-to", "1MiB"], &["--from-trace"]),
+        (&["--skip-bad"], &["--from-trace"]),
+    ] {
+        let output = warm(wrong);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        words.iter().for_each(|word| assert!(said.contains(word), "{word:?} is not in {said}"));
+    }
+    let other = floe(&["volume", "warm", "other", "--admin", &server.admin]);
+    refused(&other, 2, &["no volume \"other\""]);
+    server.end();
+
+    let writes_only = Volume::new(&pattern(9, MIB), "only");
+    let server = writes_only.serve();
+    let output = floe(&["volume", "warm", "floe", "--admin", &server.admin]);
+    refused(&output, 2, &["keeps nothing that is read"]);
+    server.end();
+}

@@ -1,8 +1,8 @@
 //! Questions of the acceptor to the workers: one round of replies, then a reply to the admin
 //! client.
 //!
-//! Questions ask for counters or flushes. They change neither volumes nor tiers, so they need not
-//! wait for the control thread.
+//! Questions ask for counters, flushes and prefetches. They change neither volumes nor tiers, so
+//! they need not wait for the control thread.
 
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,9 @@ pub(crate) enum Purpose {
         admin: u32,
     },
     Flushed {
+        admin: u32,
+    },
+    Warmed {
         admin: u32,
     },
     /// The replies make a point of the live page's history.

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use floe_nbd::uri;
 use serde::Deserialize;
 
-use super::{AdminAddress, AnaState, NewTier, NewVolume, REPLACING, Resize, SetAccess, Token};
+use super::{
+    AdminAddress, AnaState, NewTier, NewVolume, REPLACING, Resize, SetAccess, Token, WarmRange,
+};
 use crate::pair::StandbyStatus;
 use crate::status::{Status, TierStatus, VolumeStatus};
 
@@ -270,6 +272,16 @@ pub fn resize_volume(
 pub fn set_access(server: &Endpoint, name: &str, state: AnaState) -> Result<(), AdminError> {
     let body = serde_json::to_string(&SetAccess { state }).expect("a state is plain data");
     ask(server, "POST", &format!("{}/ana", path_of(name)), &body).map(drop)
+}
+
+/// Brings a part of a volume into the cache, whatever the admission says.
+///
+/// # Errors
+/// When no server answers, the volume does not exist or is shorter, the cache keeps nothing that is
+/// read, or the volume cannot be read.
+pub fn warm_volume(server: &Endpoint, name: &str, range: WarmRange) -> Result<(), AdminError> {
+    let body = serde_json::to_string(&range).expect("a range is plain data");
+    ask(server, "POST", &format!("{}/warm", path_of(name)), &body).map(drop)
 }
 
 /// Returns the status of the tiers, from the top.

@@ -49,6 +49,11 @@ pub(crate) enum AdminCommand {
         /// New size; `None` adopts the present size of the backing device.
         size_bytes: Option<u64>,
     },
+    /// Bring a part of a volume into the cache.
+    WarmVolume {
+        name: String,
+        range: WarmRange,
+    },
     /// Set the access that NVMe hosts have to a volume.
     SetAccess {
         name: String,
@@ -99,6 +104,21 @@ pub struct Resize {
     /// New size in bytes; `None` adopts the present size of the backing device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
+}
+
+/// The request body with a part of a volume to be brought into the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WarmRange {
+    /// First byte of the part.
+    pub offset: u64,
+    /// Length of the part in bytes, at most [`BYTES_MAX`](Self::BYTES_MAX).
+    pub bytes: u64,
+}
+
+impl WarmRange {
+    /// Maximum length in bytes, so that each answer comes soon.
+    pub const BYTES_MAX: u64 = 64 << 20;
 }
 
 /// The request body with the access that NVMe hosts have to a volume on this server.
@@ -202,6 +222,10 @@ impl AdminCommand {
             ["volumes", name, "resize"] => {
                 ("POST", named(name).and_then(|name| Self::resize(name, body)))
             }
+            ["volumes", name, "warm"] => ("POST", {
+                let range = json(body);
+                named(name).and_then(|name| Ok(Self::WarmVolume { name, range: range? }))
+            }),
             ["volumes", name, "ana"] => ("POST", {
                 let state = json(body).map(|SetAccess { state }| state);
                 named(name).and_then(|name| Ok(Self::SetAccess { name, state: state? }))

@@ -59,7 +59,7 @@ impl Operation {
             RequestKind::Flush | RequestKind::Drain => Self::Flush,
             RequestKind::Trim => Self::Trim,
             RequestKind::Zero { .. } => Self::Zero,
-            RequestKind::Prefetch => Self::Prefetch,
+            RequestKind::Prefetch | RequestKind::Warm => Self::Prefetch,
             RequestKind::DirtyMap => Self::BlockStatus,
         }
     }

@@ -43,6 +43,7 @@ impl World {
             | RequestKind::Flush
             | RequestKind::Drain
             | RequestKind::Prefetch
+            | RequestKind::Warm
             | RequestKind::DirtyMap => self.oracle.tick(),
         };
         let version = self.versions;
@@ -135,6 +136,7 @@ impl World {
             | RequestKind::Flush
             | RequestKind::Drain
             | RequestKind::Prefetch
+            | RequestKind::Warm
             | RequestKind::DirtyMap => {}
         }
         Ok(())
