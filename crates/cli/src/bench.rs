@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use floe_lab::bench::{
     BenchResult, Cache, Competitor, Curve, Decided, Found, Frozen, Identity, Lifetime, Load,
-    Looped, MeasureStep, Measured, PassOrder, Plan, SAMPLED, capacity_for, decided, measure_from,
+    Looped, MeasureStep, Measured, PassOrder, Plan, SAMPLED, capacity_for, decided,
+    disturbance_is_known, measure_from,
 };
 use floe_lab::report::{
     PictureFormat, Report, Section, Timeline, timeline_section, write_pictures,
@@ -29,7 +30,13 @@ mod plan;
 const BLOCK_BYTES: u64 = 4096;
 
 /// The default plan for measurements of caches under load.
-const PLAN: Plan = Plan { repetitions: 5, seconds: 1.0, warm_up_seconds_max: 60.0, in_step: true };
+const PLAN: Plan = Plan {
+    repetitions: 5,
+    seconds: 1.0,
+    warm_up_seconds_max: 60.0,
+    in_step: true,
+    disturbed_max: None,
+};
 
 /// Maximum number of repetitions.
 const REPETITIONS_MAX: usize = 10_000;
@@ -165,6 +172,11 @@ pub(crate) struct Arguments {
     /// The length of each run [default: 1, or 0.05 with --calibrate]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
+    /// Leave out runs of which other work on the machine took more than this share, such as 0.01:
+    /// their threads waited for a processor, or a hypervisor ran another machine. Such a run is
+    /// made again, up to three times; then all caches go without that repetition
+    #[arg(long, value_name = "SHARE")]
+    drop_disturbed: Option<f64>,
     /// Longest time to warm each cache up for
     #[arg(long, value_name = "SECONDS", default_value_t = PLAN.warm_up_seconds_max)]
     warm_up: f64,
@@ -175,7 +187,7 @@ pub(crate) struct Arguments {
     /// Measure service times of policies, for floe model, instead of caches at work
     #[arg(long, conflicts_with_all = [
         "trace", "shuffle", "writes", "admit", "capacity", "hit_ratio", "shards", "frozen",
-        "lifetime", "mpl", "disk_us", "disk_times", "vs", "png", "hash_seeds",
+        "lifetime", "mpl", "disk_us", "disk_times", "vs", "png", "hash_seeds", "drop_disturbed",
     ])]
     calibrate: bool,
     /// The file for them, as JSON
@@ -194,6 +206,14 @@ fn run_memory(arguments: &Arguments) -> Result<(), CliError> {
     }
     let plan = plan(arguments, &PLAN)?;
     let points = plan::points(arguments)?;
+    let most = points.iter().flatten().map(|cache| cache.setup().threads).max();
+    if plan.disturbed_max.is_some() && most > Some(plan::cores()) {
+        return Err(CliError::usage(format!(
+            "--drop-disturbed takes up to {} --threads here, one for each processor: more always \
+             wait for each other",
+            plan::cores()
+        )));
+    }
     let stream = read(arguments, REQUESTS_MIN)?;
     let order = if arguments.shuffle || arguments.trace.is_none() {
         PassOrder::Drawn
@@ -255,7 +275,7 @@ fn run_memory(arguments: &Arguments) -> Result<(), CliError> {
 
 /// Returns the plan of the measurement, with `default` for missing settings.
 fn plan(arguments: &Arguments, default: &Plan) -> Result<Plan, CliError> {
-    let &Arguments { repetitions, seconds, warm_up, writes, .. } = arguments;
+    let &Arguments { repetitions, seconds, warm_up, writes, drop_disturbed, .. } = arguments;
     let (repetitions, seconds) =
         (repetitions.unwrap_or(default.repetitions), seconds.unwrap_or(default.seconds));
     if !(1..=REPETITIONS_MAX).contains(&repetitions) {
@@ -270,10 +290,23 @@ fn plan(arguments: &Arguments, default: &Plan) -> Result<Plan, CliError> {
             )));
         }
     }
+    if let Some(share) = drop_disturbed {
+        if !(0.0..1.0).contains(&share) {
+            return Err(CliError::usage(format!(
+                "--drop-disturbed {share} is not a share from 0 to below 1"
+            )));
+        }
+        if !disturbance_is_known() {
+            return Err(CliError::usage(
+                "--drop-disturbed: this system does not say how long threads wait for a processor",
+            ));
+        }
+    }
     if let Some(writes) = writes.filter(|writes| !(0.0..=1.0).contains(writes)) {
         return Err(CliError::usage(format!("--writes {writes} is not a share from 0 to 1")));
     }
-    Ok(Plan { repetitions, seconds, warm_up_seconds_max: warm_up, ..*default })
+    let disturbed_max = drop_disturbed;
+    Ok(Plan { repetitions, seconds, warm_up_seconds_max: warm_up, disturbed_max, ..*default })
 }
 
 /// Returns the number of hash seeds: as given, or one for each repetition. The default is 1 for
@@ -374,6 +407,13 @@ fn show(bar: &ProgressBar, step: MeasureStep, identities: &[Identity]) {
 fn describe(identities: &[Identity], measured: &[Measured]) -> Result<Vec<BenchResult>, CliError> {
     let mut outcomes = Vec::new();
     for (at, (identity, found)) in identities.iter().zip(measured).enumerate() {
+        if found.repetitions.is_empty() {
+            return Err(CliError::failure(format!(
+                "{}: other work on the machine disturbed every repetition; measure when the \
+                 machine has less to do, or raise --drop-disturbed",
+                identity.policy,
+            )));
+        }
         if found.repetitions.iter().any(|repetition| repetition.ops_per_second == 0.0) {
             let problem =
                 "one of the runs was too short to serve a request; give a larger --seconds";
@@ -528,6 +568,11 @@ fn print(outcomes: &[BenchResult], hash_seeds: usize) {
             100.0 * outcome.confidence,
             outcome.clock_ns,
         );
+        let disturbed: usize = outcomes.iter().map(|outcome| outcome.disturbed_runs).sum();
+        if disturbed > 0 {
+            let runs = output::counted(disturbed, "run");
+            eprintln!("Left out as disturbed by other work on the machine: {runs}.");
+        }
     }
 }
 

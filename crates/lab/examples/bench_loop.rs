@@ -43,7 +43,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("a parked miss, 5 µs, 1000 clients", false, 1000, disk(5)),
         ("a parked miss, 100 µs, 5000 clients", false, 5000, disk(100)),
     ];
-    let plan = Plan { repetitions: 11, seconds: 0.2, warm_up_seconds_max: 2.0, in_step: false };
+    let plan = Plan {
+        repetitions: 11,
+        seconds: 0.2,
+        warm_up_seconds_max: 2.0,
+        in_step: false,
+        disturbed_max: None,
+    };
     for (what, hits, mpl, disk) in rows {
         let setup = Setup { threads: 1, mpl, disk };
         let competitor: Box<dyn Competitor> =

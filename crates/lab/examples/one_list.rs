@@ -252,7 +252,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let lru = "lru".parse()?;
     let capacities =
         HIT_RATIOS.map(|ratio| capacity_for(ratio, &lru, &looped, &mut known).capacity as usize);
-    let plan = Plan { repetitions: REPETITIONS, seconds, warm_up_seconds_max: 2.0, in_step: false };
+    let plan = Plan {
+        repetitions: REPETITIONS,
+        seconds,
+        warm_up_seconds_max: 2.0,
+        in_step: false,
+        disturbed_max: None,
+    };
     let locks = ["mutex", "ticket"].into_iter();
     let chosen = std::env::args().nth(2);
     for lock in locks.filter(|lock| chosen.as_ref().is_none_or(|chosen| chosen == lock)) {

@@ -15,6 +15,7 @@
 mod cache;
 mod calibrate;
 mod competitor;
+mod disturbance;
 mod load;
 mod measure;
 mod outcome;
@@ -33,6 +34,7 @@ pub use calibrate::{
     Calibrate, CalibrateError, Calibration, Figure, POLICIES as CALIBRATED_POLICIES, calibrate,
 };
 pub use competitor::{CacheCompetitor, Competitor, Warmed};
+pub use disturbance::{TRIES, disturbance_is_known};
 pub use load::{Feed, Load, LoadError, Operation, Place};
 pub use measure::{MeasureStep, Measured, Repetition, measure, measure_from};
 pub use outcome::{Admitted, BenchResult, Decided, Freeze, Identity, Park, Ratio, Write, decided};

@@ -253,8 +253,13 @@ fn caches(mut caches: Vec<Configuration>, vs: &[String]) -> Result<Vec<Configura
 
 /// The default plan for measuring single operations: many short runs, because the times of all runs
 /// are compared.
-const PLAN: Plan =
-    Plan { repetitions: 21, seconds: 0.05, warm_up_seconds_max: 60.0, in_step: false };
+const PLAN: Plan = Plan {
+    repetitions: 21,
+    seconds: 0.05,
+    warm_up_seconds_max: 60.0,
+    in_step: false,
+    disturbed_max: None,
+};
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let how = super::plan(arguments, &PLAN)?;

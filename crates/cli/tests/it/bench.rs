@@ -41,6 +41,8 @@ fn a_line_has_the_promised_fields_and_only_those_that_say_something() {
         "threads",
         "mpl",
         "disk_us",
+        "disturbed_runs",
+        "disturbed_share",
         "hit_ratio",
         "ops_per_second",
         "ops_per_second_low",
@@ -338,6 +340,25 @@ fn each_repetition_has_a_hash_seed_of_its_own_unless_told_otherwise() {
     for wrong in ["0", "4"] {
         let (code, text) = said(&["--hash-seeds", wrong]);
         assert!(code == Some(2) && text.contains("--hash-seeds"), "{text}");
+    }
+}
+
+#[test]
+fn disturbed_runs_are_left_out_and_counted() {
+    let brief = ["bench", "memory", "--keys", "1000", "--seconds", "0.02", "--repetitions", "2"];
+    let said = |more: &[&str]| {
+        let output = floe(&[&brief[..], &["--drop-disturbed"], more].concat());
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    // Threads without a rest are disturbed a little by whatever else runs.
+    let (code, text) = said(&["0.99", "--threads", "1"]);
+    assert!(code == Some(0) && text.contains("2 runs on 2 hash seeds"), "{text}");
+    for (wrong, told) in [
+        (&["1"][..], "--drop-disturbed 1 is not a share"),
+        (&["0.01", "--threads", "1024"], "--drop-disturbed takes up to"),
+    ] {
+        let (code, text) = said(wrong);
+        assert!(code == Some(2) && text.contains(told), "{wrong:?}: {text}");
     }
 }
 

@@ -35,6 +35,10 @@ pub struct Plan {
     pub warm_up_seconds_max: f64,
     /// True if all caches begin each repetition at the same position in the load.
     pub in_step: bool,
+    /// Largest share of a run's time that other work on the machine may take. A run that loses more
+    /// is made again, up to [`TRIES`](super::TRIES) times in all; if it never keeps to this, all
+    /// caches go without that repetition. `None` keeps every run.
+    pub disturbed_max: Option<f64>,
 }
 
 /// Length of the ramp as a share of a repetition.

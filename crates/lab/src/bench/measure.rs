@@ -17,6 +17,7 @@ use floe_policy::registry::Choice;
 use serde::Serialize;
 
 use super::competitor::{Competitor, Plan, Warmed};
+use super::disturbance::{Stolen, TRIES};
 use super::load::{Load, PassOrder};
 use super::warm_up::{Sample, Watch};
 use super::worker::{WorkerCounts, reading_ns};
@@ -34,6 +35,9 @@ pub struct Repetition {
     pub ops_per_second: f64,
     /// Processor time of all threads per operation, in nanoseconds.
     pub cpu_ns_per_op: f64,
+    /// Share of the run's time that other work on the machine took: the time that its threads
+    /// waited for a processor, and the time stolen by a hypervisor.
+    pub disturbed_share: f64,
 }
 
 /// Measurements of one cache over all repetitions.
@@ -43,6 +47,8 @@ pub struct Measured {
     pub warmed: Warmed,
     /// Results of each repetition.
     pub repetitions: Vec<Repetition>,
+    /// Number of runs that do not count because other work on the machine took too much of them.
+    pub disturbed_runs: usize,
     /// Counters of all repetitions and threads together.
     pub total: WorkerCounts,
     /// Nanoseconds of reading the clock, which are subtracted from each latency.
@@ -64,6 +70,7 @@ impl Measured {
             settled: self.warmed.settled && settled,
         };
         self.repetitions.extend(later.repetitions);
+        self.disturbed_runs += later.disturbed_runs;
         self.total.add(&later.total);
         self.watch.join(later.watch);
         if let (Some(sum), Some(later)) = (&mut self.admission, later.admission) {
@@ -119,6 +126,7 @@ pub fn measure_from(
         measured.push(Measured {
             warmed,
             repetitions: Vec::new(),
+            disturbed_runs: 0,
             total: WorkerCounts::default(),
             clock_ns,
             watch: Watch::default(),
@@ -135,13 +143,38 @@ pub fn measure_from(
             play_level(load, competitors, Duration::from_secs_f64(longest));
             longest = PLAY_ON * plan.seconds;
         }
+        let mut runs = Vec::new();
         for turn in 0..count {
             let at = if (first + repetition).is_multiple_of(2) { turn } else { count - 1 - turn };
             progress(MeasureStep::Run(done, plan.repetitions * count));
-            let counts = competitors[at].run(load, plan.seconds, clock_ns);
-            measured[at].repetitions.push(Repetition::of(&counts));
-            counts.iter().for_each(|counted| measured[at].total.add(counted));
+            let run = || {
+                let stolen = Stolen::now();
+                let counts = competitors[at].run(load, plan.seconds, clock_ns);
+                (Repetition::of(&counts, stolen.share()), counts)
+            };
+            let calm = |(repetition, _): &(Repetition, _)| {
+                plan.disturbed_max.is_none_or(|most| repetition.disturbed_share <= most)
+            };
+            let mut tries = std::iter::repeat_with(run).take(TRIES);
+            let mut disturbed = 0;
+            let kept = tries.find(|tried| {
+                disturbed += usize::from(!calm(tried));
+                calm(tried)
+            });
+            measured[at].disturbed_runs += disturbed;
+            runs.extend(kept.map(|(repetition, counts)| (at, repetition, counts)));
             done += 1;
+        }
+        // A repetition counts for all caches or for none, since they are compared pair by pair.
+        if runs.len() < count {
+            for (at, ..) in runs {
+                measured[at].disturbed_runs += 1;
+            }
+            continue;
+        }
+        for (at, repetition, counts) in runs {
+            measured[at].repetitions.push(repetition);
+            counts.iter().for_each(|counted| measured[at].total.add(counted));
         }
     }
     for (competitor, measured) in competitors.iter().zip(&mut measured) {
@@ -160,7 +193,7 @@ fn play_level(load: &Load, competitors: &[Box<dyn Competitor>], longest: Duratio
 }
 
 impl Repetition {
-    fn of(counts: &[WorkerCounts]) -> Self {
+    fn of(counts: &[WorkerCounts], stolen_share: f64) -> Self {
         // Each thread has seen its own beginning and end.
         let ops_per_second = counts
             .iter()
@@ -168,7 +201,13 @@ impl Repetition {
             .sum();
         let operations: u64 = counts.iter().map(WorkerCounts::operations).sum();
         let cpu_ns: u64 = counts.iter().map(|counted| counted.cpu_ns).sum();
-        Self { ops_per_second, cpu_ns_per_op: cpu_ns as f64 / operations.max(1) as f64 }
+        let sum = |of: fn(&WorkerCounts) -> u64| counts.iter().map(of).sum::<u64>() as f64;
+        let waited = sum(|counted| counted.waited_ns) / sum(|counted| counted.wall_ns).max(1.0);
+        Self {
+            ops_per_second,
+            cpu_ns_per_op: cpu_ns as f64 / operations.max(1) as f64,
+            disturbed_share: waited + stolen_share,
+        }
     }
 }
 

@@ -115,8 +115,12 @@ pub struct BenchResult {
     pub misses: u64,
     /// Number of writes.
     pub writes: u64,
-    /// Number of measured runs.
+    /// Number of runs that count.
     pub repetitions: usize,
+    /// Number of runs that do not count because other work on the machine took too much of them.
+    pub disturbed_runs: usize,
+    /// Median share of a run's time that other work on the machine took.
+    pub disturbed_share: f64,
     /// Total duration of all runs in seconds.
     pub seconds: f64,
     /// Duration of the warm-up in seconds.
@@ -368,6 +372,8 @@ impl BenchResult {
             misses: total.misses,
             writes: total.writes,
             repetitions: measured.repetitions.len(),
+            disturbed_runs: measured.disturbed_runs,
+            disturbed_share: Estimate::of(each(measured, |run| run.disturbed_share)).median,
             seconds: total.wall_ns as f64 / threads as f64 / 1e9,
             warm_up_seconds: measured.warmed.seconds,
             settled: measured.warmed.settled,

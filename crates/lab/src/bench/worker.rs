@@ -17,6 +17,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::disturbance::waited_ns;
 use super::load::{CHUNK, Feed, Load, Operation};
 use super::subject::Subject;
 
@@ -144,6 +145,7 @@ impl<S: Subject> Job<'_, S> {
             phase: RAMP,
             began_ns: self.clock.now(),
             cpu_began_ns: thread_cpu_ns(),
+            waited_before_ns: waited_ns().unwrap_or_default(),
             job: self,
         };
         if worker.job.disk.mean_ns == 0 {
@@ -153,6 +155,8 @@ impl<S: Subject> Job<'_, S> {
         }
         worker.counts.wall_ns = worker.job.clock.now() - worker.began_ns;
         worker.counts.cpu_ns = thread_cpu_ns() - worker.cpu_began_ns;
+        let waited_ns = waited_ns().unwrap_or_default();
+        worker.counts.waited_ns = waited_ns.saturating_sub(worker.waited_before_ns);
         std::mem::take(&mut worker.counts)
     }
 }
@@ -171,6 +175,7 @@ struct Worker<'a, S> {
     phase: u8,
     began_ns: u64,
     cpu_began_ns: u64,
+    waited_before_ns: u64,
 }
 
 /// A lookup that missed.
@@ -205,6 +210,7 @@ impl<S: Subject> Worker<'_, S> {
             let WorkerCounts { hits, misses, writes, .. } = self.counts;
             self.done = [self.done[0] + hits, self.done[1] + misses, self.done[2] + writes];
             self.counts.clear();
+            self.waited_before_ns = waited_ns().unwrap_or_default();
             self.cpu_began_ns = thread_cpu_ns();
             self.began_ns = self.job.clock.now();
         }
@@ -567,6 +573,9 @@ pub struct WorkerCounts {
     pub wall_ns: u64,
     /// Processor time of the thread in nanoseconds, including busy waiting.
     pub cpu_ns: u64,
+    /// Nanoseconds for which the thread could have run and waited for a processor; 0 where the
+    /// system does not say.
+    pub waited_ns: u64,
 }
 
 impl Default for WorkerCounts {
@@ -585,6 +594,7 @@ impl Default for WorkerCounts {
             idle_ns: 0,
             wall_ns: 0,
             cpu_ns: 0,
+            waited_ns: 0,
         }
     }
 }
@@ -609,6 +619,7 @@ impl WorkerCounts {
         self.idle_ns += other.idle_ns;
         self.wall_ns += other.wall_ns;
         self.cpu_ns += other.cpu_ns;
+        self.waited_ns += other.waited_ns;
         for (sum, more) in [
             (&mut self.hit_ns, &other.hit_ns),
             (&mut self.miss_ns, &other.miss_ns),
@@ -626,7 +637,7 @@ impl WorkerCounts {
             histogram.reset();
         }
         (self.taken, self.hits, self.misses, self.writes) = (0, 0, 0, 0);
-        (self.idle_ns, self.wall_ns, self.cpu_ns) = (0, 0, 0);
+        (self.idle_ns, self.wall_ns, self.cpu_ns, self.waited_ns) = (0, 0, 0, 0);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use floe_lab::bench::{
     CacheCompetitor, Competitor, Disk, Load, Looped, MeasureStep, Measured, PassOrder, Plan, Setup,
-    Subject, measure,
+    Subject, TRIES, disturbance_is_known, measure,
 };
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_policy::owner::SlotOwner;
@@ -63,8 +63,13 @@ impl Subject for Shards {
 }
 
 /// Warming up ends when the cache is warm, on any machine.
-const PLAN: Plan =
-    Plan { repetitions: 3, seconds: 0.05, warm_up_seconds_max: 600.0, in_step: true };
+const PLAN: Plan = Plan {
+    repetitions: 3,
+    seconds: 0.05,
+    warm_up_seconds_max: 600.0,
+    in_step: true,
+    disturbed_max: None,
+};
 
 fn stream(spec: &str) -> Stream {
     let mut trace = Trace::generate(&spec.parse::<GeneratorSpec>().unwrap()).unwrap();
@@ -202,6 +207,47 @@ fn caches_take_turns_and_each_keeps_its_own() {
     assert!(measured[0].total.hit_ratio() < 0.7, "{}", measured[0].total.hit_ratio());
     assert_eq!(measured[1].total.misses, 0, "all keys fit");
     assert!(measured.iter().all(|measured| measured.repetitions.len() == 3));
+}
+
+#[test]
+fn runs_that_lose_more_time_than_allowed_are_made_again_and_left_out() {
+    let stream = stream("loop:keys=1000,requests=1000");
+    let load = Load::new(&stream, None, PassOrder::AsIs).unwrap();
+    let competitor = || -> Box<dyn Competitor> {
+        let setup = Setup { threads: 1, mpl: 1, disk: disk(0) };
+        Box::new(CacheCompetitor::new(Shards::new(1, 1000), 1000, setup))
+    };
+    let competitors = [competitor(), competitor()];
+    let measured = |disturbed_max| {
+        let plan = Plan { seconds: 0.02, warm_up_seconds_max: 1.0, disturbed_max, ..PLAN };
+        measure(&load, &competitors, &plan, |_| {})
+    };
+    for found in measured(Some(-1.0)) {
+        assert_eq!((found.repetitions.len(), found.total.taken), (0, 0));
+        assert_eq!(found.disturbed_runs, TRIES * PLAN.repetitions);
+    }
+    for found in measured(Some(f64::INFINITY)) {
+        assert_eq!((found.repetitions.len(), found.disturbed_runs), (PLAN.repetitions, 0));
+    }
+}
+
+#[test]
+fn threads_that_wait_for_a_processor_are_disturbed() {
+    if !disturbance_is_known() {
+        return;
+    }
+    let stream = stream("loop:keys=1000,requests=1000");
+    let load = Load::new(&stream, None, PassOrder::AsIs).unwrap();
+    // Of four threads on each processor, each runs for a quarter of the time.
+    let threads = 4 * std::thread::available_parallelism().map_or(1, usize::from);
+    let setup = Setup { threads, mpl: threads, disk: disk(0) };
+    let cache = CacheCompetitor::new(Shards::new(1, 1000), 1000, setup);
+    let competitors: [Box<dyn Competitor>; 1] = [Box::new(cache)];
+    let plan = Plan { seconds: 0.3, warm_up_seconds_max: 1.0, ..PLAN };
+    let measured = measure(&load, &competitors, &plan, |_| {});
+    let shares: Vec<f64> =
+        measured[0].repetitions.iter().map(|repetition| repetition.disturbed_share).collect();
+    assert!(shares.iter().all(|&share| share > 0.1), "{shares:?}");
 }
 
 #[test]
