@@ -21,12 +21,14 @@ mod fabrics;
 pub mod io;
 mod message;
 pub mod request;
+pub mod reservation;
 pub mod subsystem;
 
 pub use self::authentication::Calculation;
 pub use message::{Digest, digest};
 
 use fabrics::QUEUE_MAX;
+use reservation::ReservationChange;
 
 /// Version of the base specification that controllers follow: 1.4.
 const VERSION: u32 = 0x0001_0400;
@@ -45,3 +47,39 @@ const NAMESPACE_ID_MAX: u32 = 2 * VOLUMES_MAX;
 pub const NAMESPACES_MAX: usize = 1024;
 /// Maximum number of outstanding event requests of a controller.
 const ASYNC_EVENTS_MAX: usize = 4;
+
+/// Work that may take long, which a connection leaves to its caller. Clones share the result.
+#[derive(Debug, Clone)]
+pub enum Deferred {
+    /// A calculation of an authentication.
+    Calculation(Calculation),
+    /// A change of a reservation, which waits for its store.
+    Reservation(ReservationChange),
+}
+
+impl Deferred {
+    /// Does the work on the calling thread.
+    pub fn run(&self) {
+        match self {
+            Self::Calculation(calculation) => calculation.run(),
+            Self::Reservation(change) => change.run(),
+        }
+    }
+
+    /// Returns whether the connection can go on.
+    pub fn is_done(&self) -> bool {
+        match self {
+            Self::Calculation(calculation) => calculation.is_done(),
+            Self::Reservation(change) => change.is_done(),
+        }
+    }
+
+    /// Returns whether both are clones of one piece of work.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Calculation(one), Self::Calculation(other)) => one.is_same(other),
+            (Self::Reservation(one), Self::Reservation(other)) => one.is_same(other),
+            _ => false,
+        }
+    }
+}

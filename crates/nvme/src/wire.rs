@@ -249,6 +249,8 @@ statuses! {
     SGL_TYPE_INVALID = 0, 0x11;
     /// The offset of the data descriptor is outside of the capsule.
     SGL_OFFSET_INVALID = 0, 0x16;
+    /// The size of the host identifier does not fit the controller.
+    HOST_ID_FORMAT = 0, 0x18;
     /// The namespace is write protected.
     WRITE_PROTECTED = 0, 0x20;
     /// Data was damaged on its way. The command may be repeated.
@@ -257,6 +259,8 @@ statuses! {
     LBA_OUT_OF_RANGE = 0, 0x80;
     /// No space is left for the data.
     CAPACITY_EXCEEDED = 0, 0x81;
+    /// A reservation of another host does not allow the command.
+    RESERVATION_CONFLICT = 0, 0x83;
     /// The queue does not exist.
     INVALID_QUEUE = 1, 0x01;
     /// The host has more event requests outstanding than the controller supports.
@@ -371,6 +375,17 @@ pub mod io {
     pub const DATASET_MANAGEMENT: u8 = 0x09;
     /// Opcode of Verify.
     pub const VERIFY: u8 = 0x0c;
+    /// Opcode of Reservation Register.
+    pub const RESERVATION_REGISTER: u8 = 0x0d;
+    /// Opcode of Reservation Report.
+    pub const RESERVATION_REPORT: u8 = 0x0e;
+    /// Opcode of Reservation Acquire.
+    pub const RESERVATION_ACQUIRE: u8 = 0x11;
+    /// Opcode of Reservation Release.
+    pub const RESERVATION_RELEASE: u8 = 0x15;
+    /// Opcodes of all commands on reservations.
+    pub const RESERVATIONS: [u8; 4] =
+        [RESERVATION_REGISTER, RESERVATION_REPORT, RESERVATION_ACQUIRE, RESERVATION_RELEASE];
 }
 
 /// Types of data structures that an Identify command returns.
@@ -415,6 +430,12 @@ pub mod feature {
     pub const ASYNC_EVENTS: u8 = 0x0b;
     /// Identifier of the feature Keep Alive Timer.
     pub const KEEP_ALIVE: u8 = 0x0f;
+    /// Identifier of the feature Host Identifier.
+    pub const HOST_ID: u8 = 0x81;
+    /// Identifier of the feature Reservation Notification Mask.
+    pub const RESERVATION_MASK: u8 = 0x82;
+    /// Identifier of the feature Reservation Persistence.
+    pub const RESERVATION_PERSISTENCE: u8 = 0x83;
     /// Event bit for notices that namespaces were added, removed or changed. Also a bit of OAES in
     /// Identify Controller.
     pub const NAMESPACE_NOTICES: u32 = 1 << 8;
@@ -442,4 +463,6 @@ pub mod log {
     pub const ANA: u8 = 0x0c;
     /// The discovery log: the subsystems and ports that a host may connect to.
     pub const DISCOVERY: u8 = 0x70;
+    /// The log of reservation notifications.
+    pub const RESERVATIONS: u8 = 0x80;
 }

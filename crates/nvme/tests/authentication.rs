@@ -42,7 +42,7 @@ impl Transport for Wire {
         // Every second one leaves its calculations to this test.
         static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
         if CONNECTIONS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
-            target.calculate_elsewhere();
+            target.defer_work();
         }
         let (input, to_host) = (Vec::new(), VecDeque::new());
         Ok(Self { target, input, to_host, ended: false, most })
@@ -60,7 +60,7 @@ impl Transport for Wire {
                 Ok((used, event)) => {
                     self.input.drain(..used);
                     match event {
-                        Event::NeedMore => match self.target.calculation() {
+                        Event::NeedMore => match self.target.deferred() {
                             Some(calculation) => calculation.run(),
                             None => break,
                         },

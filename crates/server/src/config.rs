@@ -127,7 +127,7 @@ settings! {
     /// Settings of threads, background work and failover.
     ServingConfig {
         /// The directory in which Floe records the state of persistent caches, to refuse old copies
-        /// of them
+        /// of them, and reservations of NVMe hosts
         state_dir: Option<PathBuf> {
             value: "DIR", default: "$STATE_DIRECTORY, /var/lib/floe, or ~/.local/state/floe",
             guide: "durability.md#old-copies"

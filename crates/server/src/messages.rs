@@ -46,6 +46,8 @@ pub(crate) enum Message {
     },
     /// Bypass a tier altogether: nothing in it is valid any more.
     Retire { tier: TierKey },
+    /// Look at the reservations of NVMe hosts, which have changed.
+    Reservations,
     /// Look at the session with this number, which may have something to do.
     Touch(u32),
     /// Take no more requests of clients, because the server ends.

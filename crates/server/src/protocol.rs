@@ -33,7 +33,7 @@ use std::time::Duration;
 use floe_block::{Fault, MOST_MAPPED_BYTES, Request as CacheRequest, RequestKind, VolumeId};
 use floe_device::{Extent, Pool, Slice};
 use floe_nbd::export::Exports;
-use floe_nvme::target::Calculation;
+use floe_nvme::target::Deferred;
 
 use crate::limits::{PIECE_BYTES, SEND_HEADER_BYTES};
 use crate::tls::TlsConfig;
@@ -160,6 +160,18 @@ pub(crate) trait Protocol: Debug + Send {
         false
     }
 
+    /// Returns whether a request may be carried out, now that its payload is complete. If not, it
+    /// must be answered as failed.
+    fn may_start(&mut self, request: &Request) -> bool {
+        let _ = request;
+        true
+    }
+
+    /// Tells the protocol that reservations of NVMe hosts have changed.
+    fn reservations_changed(&mut self, out: &mut Outbox) {
+        let _ = out;
+    }
+
     /// Tells the protocol that the client has closed its side of the connection.
     ///
     /// # Errors
@@ -168,6 +180,12 @@ pub(crate) trait Protocol: Debug + Send {
 
     /// Writes the reply to a request that [`Event::Request`] delivered.
     fn reply(&mut self, request: &Request, result: Result<Answer<'_>, Fault>, out: Reply<'_>);
+
+    /// Tells the protocol that a request that [`Event::Request`] delivered has ended, and that no
+    /// reply can be sent any more.
+    fn unanswered(&mut self, request: &Request) {
+        let _ = request;
+    }
 
     /// Tells the protocol that the server's list of volumes has changed, of which it may notify the
     /// client. Returns whether the session can go on.
@@ -201,9 +219,9 @@ pub(crate) trait Protocol: Debug + Send {
         None
     }
 
-    /// Returns a long calculation for the caller to run, if the protocol needs one. Parsing pauses
-    /// until it is done, and goes on with the next [`Protocol::advance`].
-    fn calculation(&self) -> Option<&Calculation> {
+    /// Returns long work for the caller to do, if the protocol needs some. Parsing pauses until it
+    /// is done, and goes on with the next [`Protocol::advance`].
+    fn deferred(&self) -> Option<&Deferred> {
         None
     }
 

@@ -31,6 +31,7 @@ use floe_block::{Exchange, WakeUp};
 use floe_device::{Pool, RbdName, Ring};
 use floe_nbd::uri::Uri;
 use floe_nvme::target::access::Port;
+use floe_nvme::target::reservation::Reservations;
 use floe_nvme::target::subsystem::Subsystem;
 use floe_ublk::UblkError;
 
@@ -48,12 +49,13 @@ use crate::offer::{Offer, Offered};
 use crate::pair::{OwnNote, Turn, Waited, stand_by};
 use crate::persistent::{guarded, random_stack};
 use crate::protocol::subsystem_name;
+use crate::reservations::{self, ReservationsError};
 use crate::setup::{ServeError, ServerSetup};
 use crate::standby::{Desk, Sockets};
 use crate::status::TierKey;
 use crate::tier::{CachePart, Tier, link};
 use crate::ublk::{Ending, LocalDevice, LocalDevices, LocalVolume, QueueOrder};
-use crate::volume::Volume;
+use crate::volume::{Reach, Volume};
 use crate::worker::handle::{Team, WorkerHandle, WorkerOutbox, Workers};
 use crate::worker::shedding::ShedController;
 use crate::worker::{Beginning, RING_ENTRIES};
@@ -268,7 +270,7 @@ impl Bound {
     ///
     /// # Errors
     /// When an address cannot be bound, or is not allowed because other machines could reach it.
-    pub fn bind(config: ServerSetup) -> Result<Self, ServeError> {
+    pub fn bind(mut config: ServerSetup) -> Result<Self, ServeError> {
         let nqn = config.nvme.nqn.clone().unwrap_or_else(|| {
             let addresses =
                 config.listen.iter().filter(|it| matches!(it, ListenAddress::NvmeTcp(_)));
@@ -280,6 +282,11 @@ impl Bound {
             None => subsystem,
         };
         let subsystem = subsystem.with_access(Arc::clone(config.nvme.access.rules()));
+        config.nvme.reservations = reservations_of(&config, &nqn)?;
+        let subsystem = match &config.nvme.reservations {
+            Some(reservations) => subsystem.with_reservations(Arc::clone(reservations)),
+            None => subsystem,
+        };
         let subsystem = Arc::new(subsystem.with_paths(Arc::clone(&config.nvme.paths)));
         let listeners = config.listen.iter().map(|address| {
             Listener::bind(address, config.tls.as_ref(), config.insecure, &subsystem)
@@ -402,6 +409,12 @@ impl Bound {
             connections: Arc::new(AtomicUsize::new(0)),
         };
         let workers = Workers(wake_ups.iter().map(handle).collect());
+        if let Some(reservations) = &config.nvme.reservations {
+            let shared = volumes.iter().filter(|volume| volume.reach == Reach::Both);
+            reservations.exclude(shared.map(|volume| volume.name.clone()));
+            let workers = workers.clone();
+            reservations.wake_by(move || workers.tell_all(|| Message::Reservations));
+        }
         let shed_controller = config
             .shed_most
             .map(|most| Arc::new(ShedController::new(most, threads, Instant::now())));
@@ -476,6 +489,26 @@ impl Bound {
         };
         Ok(Server { acceptor, control, team, nqn })
     }
+}
+
+/// Opens the reservations of NVMe hosts; `None` if hosts cannot have any, because others share the
+/// volumes.
+fn reservations_of(
+    config: &ServerSetup,
+    nqn: &str,
+) -> Result<Option<Arc<Reservations>>, ReservationsError> {
+    let is_nvme = |address: &ListenAddress| matches!(address, ListenAddress::NvmeTcp(_));
+    if !config.listen.iter().any(is_nvme) {
+        return Ok(None);
+    }
+    let state = config.state.as_ref();
+    let why = match (&config.turn, config.listen.iter().all(is_nvme)) {
+        (Some(_), _) => "the server is one of a pair",
+        (None, false) => "the server has NBD clients too",
+        (None, true) => return reservations::open(state, nqn).map(Some),
+    };
+    reservations::warn_of_kept(state, nqn, why)?;
+    Ok(None)
 }
 
 /// Interval at which the server looks for the order to end while a local device is started.

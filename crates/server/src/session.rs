@@ -29,7 +29,7 @@ use std::time::Instant;
 use floe_block::{Fault, MOST_MAPPED_BYTES, RequestKind, SECTOR_BYTES, VolumeId};
 use floe_device::{Buffer, Pool, Slice};
 use floe_nbd::export::Exports;
-use floe_nvme::target::Calculation;
+use floe_nvme::target::Deferred;
 
 use crate::limits::{
     Limits, MOST_ANSWER_BYTES, MOST_REQUESTS, PIECE_BYTES, RECEIVE_IDLE_BYTES, SEND_TLS_BYTES,
@@ -55,7 +55,7 @@ pub(crate) enum Want {
     /// Receive into the slice: at least one byte, or all of it if `whole` and possible. Then call
     /// [`Session::received`].
     Receive { into: Slice, whole: bool },
-    /// Receive nothing until replies are sent, the budget grants memory, or a calculation is done.
+    /// Receive nothing until replies are sent, the budget grants memory, or deferred work is done.
     Pause,
     /// End the session: the client sends nothing more.
     End,
@@ -146,8 +146,8 @@ pub(crate) struct Session {
     /// Requests that the protocol refused since the last [`Session::take_refused`].
     refused: u64,
     begun: Instant,
-    /// The calculation that [`Session::take_calculation`] returned last.
-    calculating: Option<Calculation>,
+    /// The work that [`Session::take_deferred`] returned last.
+    deferred: Option<Deferred>,
     end: End,
 }
 
@@ -198,7 +198,7 @@ impl Session {
             serving: 0,
             refused: 0,
             begun: now,
-            calculating: None,
+            deferred: None,
             end: End::default(),
         }
     }
@@ -210,6 +210,10 @@ impl Session {
     pub(crate) fn next(&mut self, now: Instant) -> Result<Option<Want>, SessionError> {
         loop {
             if let Some(write) = self.payloads.filled.take() {
+                if !self.protocol.may_start(&write.request) {
+                    self.reply(&write.request, Err(Fault::Io));
+                    continue;
+                }
                 return Ok(Some(Want::ServeWrite(write.request, write.buffer)));
             }
             if self.input.receiving {
@@ -239,7 +243,7 @@ impl Session {
                 None if self.is_crowded() => return Ok(Some(Want::Pause)),
                 None => {}
             }
-            if self.protocol.calculation().is_some_and(|it| !it.is_done()) {
+            if self.protocol.deferred().is_some_and(|it| !it.is_done()) {
                 return Ok(Some(Want::Pause));
             }
             let advanced = self
@@ -310,15 +314,12 @@ impl Session {
         self.serving -= 1;
         let bytes = bytes_of(request);
         if self.end.broken {
-            self.give_back(bytes);
+            self.protocol.unanswered(request);
+            self.common.budget.give_back(self.key, bytes);
         } else {
             let out = Reply::new(&mut self.output.outbox, &self.common.pool, bytes);
             self.protocol.reply(request, result, out);
         }
-    }
-
-    fn give_back(&mut self, bytes: usize) {
-        self.common.budget.give_back(self.key, bytes);
     }
 
     /// Adopts the server's new list of exports. A session whose export is gone ends; one whose
@@ -329,14 +330,19 @@ impl Session {
         }
     }
 
-    /// Returns the calculation that the session waits for, only once.
-    pub(crate) fn take_calculation(&mut self) -> Option<Calculation> {
-        let wanted = self.protocol.calculation().filter(|it| !it.is_done())?;
-        if self.calculating.as_ref().is_some_and(|taken| taken.is_same(wanted)) {
+    /// Lets the protocol look at the reservations of NVMe hosts, which have changed.
+    pub(crate) fn reservations_changed(&mut self) {
+        self.protocol.reservations_changed(&mut self.output.outbox);
+    }
+
+    /// Returns the work that the session waits for, only once.
+    pub(crate) fn take_deferred(&mut self) -> Option<Deferred> {
+        let wanted = self.protocol.deferred().filter(|it| !it.is_done())?;
+        if self.deferred.as_ref().is_some_and(|taken| taken.is_same(wanted)) {
             return None;
         }
-        self.calculating = Some(wanted.clone());
-        self.calculating.clone()
+        self.deferred = Some(wanted.clone());
+        self.deferred.clone()
     }
 
     /// Returns the number of requests refused in the session since the last call, and resets it.
@@ -351,12 +357,12 @@ impl Session {
         self.payloads.filling = None;
         while let Some(incoming) = self.payloads.incoming.pop() {
             self.serving -= 1;
-            self.give_back(bytes_of(&incoming.request));
+            self.common.budget.give_back(self.key, bytes_of(&incoming.request));
         }
         self.line.behind.clear();
         match self.line.turn.take() {
             Some(Turn::Waiting(_)) => self.common.budget.leave(self.key),
-            Some(Turn::Come(request)) => self.give_back(bytes_of(&request)),
+            Some(Turn::Come(request)) => self.common.budget.give_back(self.key, bytes_of(&request)),
             Some(Turn::SetAside(_)) | None => {}
         }
     }
@@ -372,7 +378,7 @@ impl Session {
         self.end();
         self.end.broken = true;
         let bytes = self.output.outbox.clear();
-        self.give_back(bytes);
+        self.common.budget.give_back(self.key, bytes);
     }
 
     /// Returns the reason why the client is late, if it is. The caller then calls
@@ -531,7 +537,7 @@ impl Session {
         self.output.sending = false;
         self.output.since = now; // the next send may begin at once
         let bytes = self.output.outbox.left();
-        self.give_back(bytes);
+        self.common.budget.give_back(self.key, bytes);
         if let Some(Turn::SetAside(request)) = self.line.turn {
             self.line.turn = Some(self.line_up(request)); // it was slow, and has moved
         }

@@ -9,6 +9,7 @@ use floe_device::{OpenError, RingError, Spec};
 use floe_model::Service;
 use floe_nbd::export::ExportsError;
 use floe_nvme::target::access::Paths;
+use floe_nvme::target::reservation::Reservations;
 use floe_nvme::target::subsystem::NqnError;
 
 use crate::admin::{AdminAddress, AdminChoice, AllowedPaths, PageKey, Token};
@@ -18,6 +19,7 @@ use crate::listener::{ListenAddress, ListenError};
 use crate::nvme_access::NvmeAccess;
 use crate::pair::{StandbyError, Turn};
 use crate::persistent::{StartError, StateDir};
+use crate::reservations::ReservationsError;
 use crate::session::HandOff;
 use crate::socket_file::SocketError;
 use crate::tier::open::CacheDevices;
@@ -76,6 +78,9 @@ pub struct NvmeSetup {
     pub hand_off: HandOff,
     /// The server hands its connections off when it ends.
     pub hands_off: bool,
+    /// Reservations that hosts hold; `None` where they cannot. The server sets this when it binds
+    /// its addresses.
+    pub reservations: Option<Arc<Reservations>>,
 }
 
 /// Configuration of the admin interface, with the token loaded.
@@ -183,6 +188,9 @@ pub enum ServeError {
     /// The name of the NVMe subsystem is invalid.
     #[error(transparent)]
     Nqn(#[from] NqnError),
+    /// The kept reservations of NVMe hosts cannot be used.
+    #[error(transparent)]
+    Reservations(#[from] ReservationsError),
     /// The server cannot listen on an admin address.
     #[error("cannot listen on admin address {address}: {source}; give another with --admin")]
     Admin {

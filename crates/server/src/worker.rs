@@ -236,6 +236,7 @@ impl Worker {
                 self.sessions.adopt(passed, &self.common);
                 self.counters.clients.connections_taken += 1;
             }
+            Message::Reservations => self.sessions.reservations_changed(),
             Message::Touch(index) => self.sessions.touch(index),
             Message::End => self.sessions.end(self.config.nvme.hands_off, &mut self.sockets),
             Message::Probe => {}

@@ -5,14 +5,15 @@ use std::net::SocketAddr;
 use super::access::{CHANGE_MOST_SECONDS, Port};
 use super::fabrics::Registers;
 use super::io::{BlockSize, Namespace, Namespaces};
+use super::reservation::{Action, ReservationChange, ReservationLog, ReservationOrder};
 use super::subsystem::{Controller, ControllerLease, QUEUES_MAX, Subsystem};
 use super::{
     ASYNC_EVENTS_MAX, IN_CAPSULE_MAX_BYTES, NAMESPACE_ID_MAX, NAMESPACES_MAX, QUEUE_MAX,
     TRANSFER_MAX_BYTES, VERSION,
 };
 use crate::wire::{
-    ANY_CONTROLLER, COMMAND_BYTES, COMPLETION_BYTES, DISCOVERY_NQN, IDENTIFY_BYTES, NvmeCommand,
-    Status, admin, fabrics, feature, identifier, identify, io, log, log as page,
+    ALL_NAMESPACES, ANY_CONTROLLER, COMMAND_BYTES, COMPLETION_BYTES, DISCOVERY_NQN, IDENTIFY_BYTES,
+    NvmeCommand, Status, admin, fabrics, feature, identifier, identify, io, log, log as page,
 };
 
 /// The state of an admin queue.
@@ -24,6 +25,7 @@ pub(super) struct Admin {
     registers: Registers,
     features: Features,
     notices: Notices,
+    reservation_log: ReservationLog,
     /// Number of the subsystem's port changes that this queue has already processed.
     port_changes: u64,
 }
@@ -39,6 +41,8 @@ pub(super) enum AdminOutcome {
     Held,
     /// The command completes once all namespaces are flushed.
     Flush,
+    /// The command completes once a reservation is changed.
+    Change(ReservationChange),
 }
 
 impl Admin {
@@ -48,7 +52,9 @@ impl Admin {
         keep_alive_ms: u32,
     ) -> Self {
         let port_changes = lease.subsystem().paths().port_changes();
+        let reservations = lease.subsystem().reservations();
         Self {
+            reservation_log: ReservationLog::new(reservations.map(|it| &**it)),
             lease,
             address,
             registers: Registers::default(),
@@ -80,6 +86,8 @@ impl Admin {
     fn reset(&mut self) {
         self.features = Features::new(self.features.keep_alive_ms);
         self.notices = Notices::default();
+        let reservations = self.lease.subsystem().reservations();
+        self.reservation_log = ReservationLog::new(reservations.map(|it| &**it));
     }
 
     pub(super) fn command(
@@ -113,6 +121,11 @@ impl Admin {
                 identify(command, subsystem, controller, namespaces).map(AdminOutcome::Data)
             }
             admin::GET_LOG_PAGE => self.log(command, subsystem, namespaces).map(AdminOutcome::Data),
+            admin::SET_FEATURES | admin::GET_FEATURES
+                if !controller.discovery && is_of_reservations(command) =>
+            {
+                self.reservation_feature(command, subsystem, namespaces)
+            }
             admin::SET_FEATURES => self.features.set(command, controller).map(AdminOutcome::Done),
             admin::GET_FEATURES => self.features.get(command, controller).map(AdminOutcome::Done),
             admin::KEEP_ALIVE => Ok(AdminOutcome::Done(0)),
@@ -145,14 +158,76 @@ impl Admin {
                 bytes.resize(4 * CHANGES_MAX, 0);
                 bytes
             }
-            _ => log_page(number, command, &self.lease.controller, namespaces)?,
+            page::RESERVATIONS if !is_discovery && subsystem.reservations().is_some() => {
+                self.reservation_log.page()
+            }
+            _ => log_page(number, command, subsystem, &self.lease.controller, namespaces)?,
         };
         let bytes = part.cut(page)?;
         let keeps_event = command.u8(41) & 1 << 7 != 0;
         if let Some(log) = Log::of(number).filter(|_| !keeps_event) {
             self.notices.log_read(log);
+            if log == Log::Reservations && self.reservation_log.read() {
+                self.notices.log_changed(log);
+            }
         }
         Ok(bytes)
+    }
+
+    /// Gets or sets a feature of reservations.
+    fn reservation_feature(
+        &mut self,
+        command: &NvmeCommand,
+        subsystem: &Subsystem,
+        namespaces: &Namespaces,
+    ) -> Result<AdminOutcome, Status> {
+        let host = self.lease.controller.host.id;
+        let sets = command.opcode() == admin::SET_FEATURES;
+        let (value, id) = (command.word(11), command.namespace());
+        let invalid = Status::INVALID_FIELD.final_();
+        if command.u8(40) == feature::HOST_ID {
+            return match (sets, value & 1) {
+                (true, _) => Err(Status::SEQUENCE_ERROR.final_()), // it comes with Connect
+                (false, 0) => Err(Status::HOST_ID_FORMAT.final_()),
+                (false, _) => takes(command, host.len()).map(|()| AdminOutcome::Data(host.into())),
+            };
+        }
+        let reservations = subsystem.reservations().ok_or(invalid)?;
+        let is_mask = command.u8(40) == feature::RESERVATION_MASK;
+        if is_mask && sets && id == ALL_NAMESPACES {
+            for namespace in namespaces.iter() {
+                self.reservation_log.set_mask(namespace.id(), value & ReservationLog::MASK);
+            }
+            return Ok(AdminOutcome::Done(0));
+        }
+        let namespace = namespaces.find(id).ok_or(Status::INVALID_NAMESPACE.final_())?;
+        if !reservations.has(&namespace.name) {
+            return Err(invalid);
+        }
+        if is_mask {
+            if sets {
+                self.reservation_log.set_mask(id, value & ReservationLog::MASK);
+            }
+            return Ok(AdminOutcome::Done(self.reservation_log.mask(id).into()));
+        }
+        if sets {
+            let order =
+                ReservationOrder { action: Action::Persist, persists: Some(value & 1 != 0) };
+            let change = ReservationChange::new(reservations, &namespace.name, host, order);
+            return Ok(AdminOutcome::Change(change));
+        }
+        Ok(AdminOutcome::Done(reservations.of(&namespace.name).persists().into()))
+    }
+
+    /// Adds what has happened to the host's reservations to its log.
+    pub(super) fn reservations_changed(&mut self, namespaces: &Namespaces) {
+        let Controller { host, discovery, .. } = &*self.lease.controller;
+        let Some(reservations) = self.lease.subsystem().reservations() else { return };
+        let id_of =
+            |volume: &str| namespaces.iter().find(|it| it.name == volume).map(Namespace::id);
+        if !discovery && self.reservation_log.look(reservations, &host.id, id_of) {
+            self.notices.log_changed(Log::Reservations);
+        }
     }
 
     /// Records the differences between two lists of namespaces, and changes of the subsystem's
@@ -177,6 +252,12 @@ impl Admin {
     pub(super) fn event(&mut self) -> Option<(u16, u64)> {
         self.notices.next(self.features.events)
     }
+}
+
+/// Returns whether a command is about a feature of reservations.
+fn is_of_reservations(command: &NvmeCommand) -> bool {
+    let (first, last) = (feature::HOST_ID, feature::RESERVATION_PERSISTENCE);
+    (first..=last).contains(&command.u8(40))
 }
 
 /// Checks that the host's buffer has exactly the size of the data that a command returns.
@@ -345,6 +426,7 @@ fn controller_page(subsystem: &Subsystem, controller: &Controller) -> Vec<u8> {
         page.put(92, &feature::DISCOVERY_NOTICES.to_le_bytes());
         return page.done();
     }
+    let can_reserve = u16::from(subsystem.reservations().is_some());
     let capsule = (COMMAND_BYTES + IN_CAPSULE_MAX_BYTES) / 16;
     page.put(76, &[1 << 1 | 1 << 3]) // several controllers, asymmetric access
         .put(92, &(feature::NAMESPACE_NOTICES | feature::ANA_NOTICES).to_le_bytes())
@@ -354,8 +436,8 @@ fn controller_page(subsystem: &Subsystem, controller: &Controller) -> Vec<u8> {
         .put(348, &(NAMESPACES_MAX as u32).to_le_bytes()) // number of groups
         .put(512, &[0x66, 0x44]) // entries of 64 and of 16 bytes
         .put(516, &NAMESPACE_ID_MAX.to_le_bytes())
-        // Compare, Dataset Management, Write Zeroes, Verify
-        .put(520, &(1_u16 << 0 | 1 << 2 | 1 << 3 | 1 << 7).to_le_bytes())
+        // Compare, Dataset Management, Write Zeroes, Verify, reservations
+        .put(520, &(1_u16 << 0 | 1 << 2 | 1 << 3 | 1 << 7 | can_reserve << 5).to_le_bytes())
         .put(525, &[1 | 3 << 1]) // a volatile cache; Flush may name all namespaces
         .put(540, &(NAMESPACES_MAX as u32).to_le_bytes())
         .put(1792, &(capsule as u32).to_le_bytes())
@@ -368,12 +450,13 @@ fn namespace_page(subsystem: &Subsystem, namespace: &Namespace) -> Vec<u8> {
     let blocks = namespace.blocks().to_le_bytes();
     let preferred = (PREFERRED_BYTES / namespace.block_size.bytes()) as u16 - 1;
     let preferred = preferred.to_le_bytes();
+    let reservations = subsystem.reservations().map_or(0, |it| it.capabilities(&namespace.name));
     let mut page = Page::new(IDENTIFY_BYTES);
     page.put(0, &blocks)
         .put(8, &blocks)
         .put(16, &blocks)
         .put(24, &[1 << 4]) // preferred sizes are reported
-        .put(30, &[1]) // several controllers share it
+        .put(30, &[1, reservations]) // several controllers share it
         .put(33, &[1 << 3]) // Write Zeroes may deallocate
         .put(48, &u128::from(namespace.bytes).to_le_bytes())
         .put(92, &namespace.access_group().to_le_bytes())
@@ -456,6 +539,7 @@ impl Part {
 fn log_page(
     number: u8,
     command: &NvmeCommand,
+    subsystem: &Subsystem,
     controller: &Controller,
     namespaces: &Namespaces,
 ) -> Result<Vec<u8>, Status> {
@@ -473,14 +557,14 @@ fn log_page(
             page.put(0, &[1]); // the first slot is active
             Ok(page.done())
         }
-        log::COMMANDS => Ok(commands()),
+        log::COMMANDS => Ok(commands(subsystem.reservations().is_some())),
         log::ANA => Ok(access(command, namespaces)),
         _ => Err(unknown),
     }
 }
 
 /// Returns the log page of supported commands and their effects.
-fn commands() -> Vec<u8> {
+fn commands(can_reserve: bool) -> Vec<u8> {
     const SUPPORTED: u32 = 1 << 0;
     const CHANGES_CONTENT: u32 = 1 << 1;
     let mut page = Page::new(4096);
@@ -504,6 +588,9 @@ fn commands() -> Vec<u8> {
     );
     set(1024, &[io::FLUSH, io::READ, io::COMPARE, io::VERIFY], SUPPORTED);
     set(1024, &[io::WRITE, io::WRITE_ZEROES, io::DATASET_MANAGEMENT], SUPPORTED | CHANGES_CONTENT);
+    if can_reserve {
+        set(1024, &io::RESERVATIONS, SUPPORTED);
+    }
     page.done()
 }
 
@@ -566,10 +653,12 @@ pub(super) enum Log {
     Access,
     /// The discovery log.
     Discovery,
+    /// The log of reservation notifications.
+    Reservations,
 }
 
 impl Log {
-    const ALL: [Self; 3] = [Self::Namespaces, Self::Access, Self::Discovery];
+    const ALL: [Self; 4] = [Self::Namespaces, Self::Access, Self::Discovery, Self::Reservations];
 
     /// Returns the log with this page number.
     pub(super) fn of(page: u8) -> Option<Self> {
@@ -581,25 +670,29 @@ impl Log {
             Self::Namespaces => log::CHANGED_NAMESPACES,
             Self::Access => log::ANA,
             Self::Discovery => log::DISCOVERY,
+            Self::Reservations => log::RESERVATIONS,
         }
     }
 
-    /// Returns the bit by which a host subscribes to notices of this log.
+    /// Returns the bits by any of which a host subscribes to notices of this log. Those of
+    /// reservations have masks of their own.
     fn wanted(self) -> u32 {
         match self {
             Self::Namespaces => feature::NAMESPACE_NOTICES,
             Self::Access => feature::ANA_NOTICES,
             Self::Discovery => feature::DISCOVERY_NOTICES,
+            Self::Reservations => u32::MAX,
         }
     }
 
-    /// Returns the result of an event request: the event type "notice", the kind of notice and the
-    /// log page to read.
+    /// Returns the result of an event request: the event type, mostly "notice", the kind of notice
+    /// and the log page to read.
     fn event(self) -> u64 {
         let which = match self {
             Self::Namespaces => 0x00,
             Self::Access => 0x03,
             Self::Discovery => 0xf0,
+            Self::Reservations => return 0x06 | u64::from(self.page()) << 16, // of a command set
         };
         0x02 | which << 8 | u64::from(self.page()) << 16
     }
@@ -676,7 +769,8 @@ impl Notices {
     pub(super) fn next(&mut self, wanted: u32) -> Option<(u16, u64)> {
         let is_next = |log: &Log| {
             let notice = self.of_logs[*log as usize];
-            wanted & log.wanted() != 0 && notice.is_due && !notice.is_told
+            let is_wanted = *log == Log::Reservations || wanted & log.wanted() != 0;
+            is_wanted && notice.is_due && !notice.is_told
         };
         let log = Log::ALL.into_iter().find(is_next).filter(|_| !self.waiting.is_empty())?;
         self.of_logs[log as usize].is_told = true;

@@ -19,12 +19,13 @@ use std::sync::Arc;
 
 use self::commands::List;
 use super::admin::{Admin, AdminOutcome};
-use super::authentication::{Authentication, Calculation, Failed};
+use super::authentication::{Authentication, Failed};
 use super::io::{Namespaces, Pieces, Range};
 use super::message::{Incoming, Parameters, Sink, digest};
 use super::request::{CommandState, Commands, Payload, Request};
+use super::reservation::QueueGuard;
 use super::subsystem::{QueueLease, Subsystem};
-use super::{IN_CAPSULE_MAX_BYTES, MESSAGE_MAX_BYTES};
+use super::{Deferred, IN_CAPSULE_MAX_BYTES, MESSAGE_MAX_BYTES};
 use crate::wire::pdu::{
     self, COMMAND_CAPSULE_BYTES, DATA_BYTES, DIGEST_BYTES, Data, HEADER_BYTES, Header,
     INITIALIZE_BYTES, Initialize, TERMINATE_BYTES, TERMINATE_MAX_BYTES, fatal, flag, kind,
@@ -165,13 +166,15 @@ pub struct Connection {
     host: Option<String>,
     /// The authentication that the host must pass or has passed.
     authentication: Option<Box<Authentication>>,
-    calculates_elsewhere: bool,
-    /// The command that waits for a calculation, with the calculation.
-    calculating: Option<(NvmeCommand, Calculation)>,
+    defers: bool,
+    /// The command that waits for deferred work, with the work.
+    deferred: Option<(NvmeCommand, Deferred)>,
     queue: Queue,
     flights: Commands,
     /// Commands whose lists of ranges are fetched from the host, one at a time.
     lists: VecDeque<List>,
+    /// The reservations as an I/O queue knows them; `None` without reservations.
+    guard: Option<Box<QueueGuard>>,
 }
 
 impl Connection {
@@ -191,11 +194,12 @@ impl Connection {
             role: Role::None,
             host: None,
             authentication: None,
-            calculates_elsewhere: false,
-            calculating: None,
+            defers: false,
+            deferred: None,
             queue: Queue { size: 0, head: 0, flow_control: true },
             flights: Commands::default(),
             lists: VecDeque::new(),
+            guard: None,
         }
     }
 
@@ -224,8 +228,8 @@ impl Connection {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Option<Event>), Violation> {
-        if self.calculating.is_some() {
-            return match self.go_on_calculated(out) {
+        if self.deferred.is_some() {
+            return match self.go_on(out) {
                 Ok(event) => Ok((0, Some(event.unwrap_or(Event::NeedMore)))),
                 Err(violation) => Err(self.fail(violation, out)),
             };
@@ -361,12 +365,42 @@ impl Connection {
             admin.namespaces_changed(&self.namespaces, namespaces);
         }
         self.namespaces = Arc::clone(namespaces);
+        if let Some(guard) = &mut self.guard {
+            guard.forget();
+        }
+        self.reservations_changed(out);
+    }
+
+    /// Reports that reservations may have changed. Call it on each connection whenever the
+    /// [`Reservations`](super::reservation::Reservations) ask for that. On an admin queue this may
+    /// add notices to `out`.
+    pub fn reservations_changed(&mut self, out: &mut Vec<u8>) {
+        if let Some(guard) = &mut self.guard {
+            guard.update(&self.namespaces, &mut self.flights);
+        }
+        if let Role::Admin(admin) = &mut self.role {
+            admin.reservations_changed(&self.namespaces);
+        }
         self.tell_events(out);
+    }
+
+    /// Reports that all payload of a request has arrived and matches its digests. Returns whether
+    /// the request may be carried out. If not, reply that it failed, for whatever reason: the host
+    /// is told of the reservation that forbids it.
+    pub fn may_start(&mut self, tag: u16) -> bool {
+        let Some(guard) = &mut self.guard else { return true };
+        guard.update(&self.namespaces, &mut self.flights);
+        let Some(flight) = self.flights.get(tag) else { return true };
+        flight.started = guard.allows(flight.namespace, flight.writes);
+        if !flight.started {
+            flight.status = Status::RESERVATION_CONFLICT.final_();
+        }
+        flight.started
     }
 
     /// Returns whether the connection is a queue that the host may use.
     pub fn is_connected(&self) -> bool {
-        !matches!(self.role, Role::None) && !self.owes_proof()
+        !matches!(self.role, Role::None) && !owes_proof(self.authentication.as_deref())
     }
 
     /// Returns the name of the host, once it is known.
@@ -397,11 +431,6 @@ impl Connection {
             Role::Admin(admin) if admin.has_io_queues() => Some(&self.namespaces),
             _ => None,
         }
-    }
-
-    /// Returns the number of commands in flight.
-    pub fn in_flight(&self) -> usize {
-        self.flights.len()
     }
 
     /// Processes a message whose header is complete.
@@ -475,11 +504,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns whether the host must still authenticate.
-    fn owes_proof(&self) -> bool {
-        self.authentication.as_ref().is_some_and(|it| !it.is_authenticated())
-    }
-
     /// Executes an authentication command whose capsule carries `data` bytes.
     fn authenticate(
         &mut self,
@@ -512,7 +536,7 @@ impl Connection {
 
     /// Claims the queue's number for an I/O queue as soon as its host has authenticated.
     fn proved(&mut self) -> Result<(), Violation> {
-        let is_proved = !self.owes_proof();
+        let is_proved = !owes_proof(self.authentication.as_deref());
         match &mut self.role {
             Role::Io(lease) if is_proved && !lease.holds() => {
                 lease.claim().map_err(|_| Violation::QueueTaken)
@@ -537,28 +561,54 @@ impl Connection {
                 return Err(Violation::NotAuthenticated);
             }
         };
-        let Some(calculation) = calculation else {
-            return self.authentication_taken(*command, out);
-        };
-        if !self.calculates_elsewhere {
-            calculation.run();
-        }
-        self.calculating = Some((*command, calculation));
-        match self.go_on_calculated(out)? {
-            Some(event) => Ok(event),
-            None => Ok(Event::Nothing),
+        match calculation {
+            None => self.authentication_taken(*command, out),
+            Some(calculation) => self.defer(command, Ok(Deferred::Calculation(calculation)), out),
         }
     }
 
-    /// Completes the command that waits for a calculation, if the result is there.
-    fn go_on_calculated(&mut self, out: &mut Vec<u8>) -> Result<Option<Event>, Violation> {
-        let Some((command, calculation)) = &self.calculating else { return Ok(None) };
-        let Some(result) = calculation.result() else { return Ok(None) };
-        let authentication = self.authentication.as_mut().expect("it was asked for");
-        authentication.calculated(result.as_deref());
+    /// Lets a command wait for work, which is done at once unless the caller does it. Refuses a
+    /// command with this status.
+    fn defer(
+        &mut self,
+        command: &NvmeCommand,
+        work: Result<Deferred, Status>,
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Violation> {
+        let work = match work {
+            Ok(work) => work,
+            Err(status) => return Ok(self.refuse(command.id(), 0, status, out)),
+        };
+        if !self.defers {
+            work.run();
+        }
+        self.deferred = Some((*command, work));
+        Ok(self.go_on(out)?.unwrap_or(Event::Nothing))
+    }
+
+    /// Completes the command that waits for deferred work, if that is done.
+    fn go_on(&mut self, out: &mut Vec<u8>) -> Result<Option<Event>, Violation> {
+        let Some((command, work)) = &self.deferred else { return Ok(None) };
         let command = *command;
-        self.calculating = None;
-        self.authentication_taken(command, out).map(Some)
+        match work {
+            Deferred::Calculation(calculation) => {
+                let Some(result) = calculation.result() else { return Ok(None) };
+                let authentication = self.authentication.as_mut().expect("it was asked for");
+                authentication.calculated(result.as_deref());
+                self.deferred = None;
+                self.authentication_taken(command, out).map(Some)
+            }
+            Deferred::Reservation(change) => {
+                let Some(result) = change.result() else { return Ok(None) };
+                self.deferred = None;
+                if let Err(status) = result {
+                    return Ok(Some(self.refuse(command.id(), 0, status, out)));
+                }
+                self.complete(command.id(), 0, Status::SUCCESS, out);
+                self.tell_events(out);
+                Ok(Some(Event::Nothing))
+            }
+        }
     }
 
     fn authentication_taken(
@@ -571,16 +621,16 @@ impl Connection {
         Ok(Event::Nothing)
     }
 
-    /// Leaves calculations to the caller, who fetches each by [`Connection::calculation`]. By
-    /// default [`Connection::advance`] runs them.
-    pub fn calculate_elsewhere(&mut self) {
-        self.calculates_elsewhere = true;
+    /// Leaves long work to the caller, who fetches each piece by [`Connection::deferred`]. By
+    /// default [`Connection::advance`] does it.
+    pub fn defer_work(&mut self) {
+        self.defers = true;
     }
 
-    /// Returns the calculation that blocks the connection. Run it, then call
-    /// [`Connection::advance`] again.
-    pub fn calculation(&self) -> Option<&Calculation> {
-        self.calculating.as_ref().map(|(_, calculation)| calculation)
+    /// Returns the work that blocks the connection. Do it, then call [`Connection::advance`] once
+    /// it is done.
+    pub fn deferred(&self) -> Option<&Deferred> {
+        self.deferred.as_ref().map(|(_, work)| work)
     }
 }
 
@@ -646,6 +696,11 @@ fn reason(violation: Violation) -> Option<(u16, u32)> {
 /// Security protocol of NVMe authentication: two protocol-specific bytes, then the protocol's
 /// number.
 const PROTOCOL: [u8; 3] = [1, 1, 0xe9];
+
+/// Returns whether the host must still authenticate.
+fn owes_proof(authentication: Option<&Authentication>) -> bool {
+    authentication.is_some_and(|it| !it.is_authenticated())
+}
 
 /// Returns whether a command carries a message of an authentication.
 fn is_authentication(command: &NvmeCommand) -> bool {

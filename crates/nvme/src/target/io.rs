@@ -28,6 +28,21 @@ pub(super) enum Plan {
     Flush(Pieces),
     /// The command needs a list of ranges from the host, `list_bytes` long.
     Deallocate { list_bytes: usize },
+    /// The command changes the namespace's reservation and needs `bytes` of data from the host.
+    Reserve { bytes: usize },
+    /// The command returns the namespace's reservation.
+    Report,
+}
+
+impl Plan {
+    /// Returns whether a reservation of another host must allow writing for the command.
+    pub(super) fn writes(&self) -> bool {
+        match self {
+            Self::One { kind, .. } => !kind.only_reads(),
+            Self::Flush(_) | Self::Deallocate { .. } => true,
+            Self::Reserve { .. } | Self::Report => false,
+        }
+    }
 }
 
 /// Validates a command and plans its requests. The command's data is not examined yet.
@@ -40,6 +55,12 @@ pub(super) fn plan(command: &NvmeCommand, namespaces: &Namespaces) -> Result<Pla
         }
         meant.iter().try_for_each(accessible)?;
         return Ok(Plan::Flush(Pieces::flush(meant)));
+    }
+    if let Some(bytes) = reservation_data_bytes(opcode) {
+        return namespace(command, namespaces).map(|_| Plan::Reserve { bytes });
+    }
+    if opcode == io::RESERVATION_REPORT {
+        return namespace(command, namespaces).map(|_| Plan::Report);
     }
     let durable = command.word(12) & 1 << 30 != 0;
     let deallocate = command.word(12) & 1 << 25 != 0;
@@ -69,7 +90,11 @@ pub(super) fn plan(command: &NvmeCommand, namespaces: &Namespaces) -> Result<Pla
     Ok(Plan::One { kind, range })
 }
 
-fn namespace<'a>(command: &NvmeCommand, all: &'a Namespaces) -> Result<&'a Namespace, Status> {
+/// Returns the namespace that a command addresses.
+pub(super) fn namespace<'a>(
+    command: &NvmeCommand,
+    all: &'a Namespaces,
+) -> Result<&'a Namespace, Status> {
     let found = all.find(command.namespace()).ok_or(Status::INVALID_NAMESPACE.final_())?;
     accessible(found).map(|()| found)
 }
@@ -80,6 +105,16 @@ fn accessible(namespace: &Namespace) -> Result<(), Status> {
         AccessState::Optimized => Ok(()),
         AccessState::Inaccessible => Err(Status::ANA_INACCESSIBLE),
         AccessState::Change => Err(Status::ANA_TRANSITION),
+    }
+}
+
+/// Returns the bytes of data that a host sends with a command that changes a reservation; `None`
+/// for other commands.
+pub(super) fn reservation_data_bytes(opcode: u8) -> Option<usize> {
+    match opcode {
+        io::RESERVATION_REGISTER | io::RESERVATION_ACQUIRE => Some(16),
+        io::RESERVATION_RELEASE => Some(8),
+        _ => None,
     }
 }
 

@@ -111,6 +111,14 @@ pub(super) struct CommandState {
     pub(super) payload: Payload,
     /// A part of the payload was damaged in transit.
     pub(super) damaged: bool,
+    /// Identifier of the namespace that the command addresses.
+    pub(super) namespace: u32,
+    /// The command needs the right to write.
+    pub(super) writes: bool,
+    /// The caller has the command's requests with their payload, so that it may be carried out.
+    pub(super) started: bool,
+    /// A reservation has forbidden the command since it was started.
+    pub(super) is_straggler: bool,
     /// Number of requests that are not yet answered or not yet issued.
     pub(super) pending: u32,
     /// Status of the command: that of its first request that failed.
@@ -118,9 +126,14 @@ pub(super) struct CommandState {
 }
 
 impl CommandState {
-    pub(super) fn new(id: u16, length: u32) -> Self {
+    /// Creates the state of a command that writes and has started.
+    pub(super) fn new(id: u16, namespace: u32, length: u32) -> Self {
         Self {
             id,
+            namespace,
+            writes: true,
+            started: true,
+            is_straggler: false,
             reads: false,
             fault: Status::WRITE_FAULT,
             length,
@@ -203,15 +216,16 @@ impl Commands {
         self.places.get_mut(usize::from(tag))?.as_mut()
     }
 
+    /// Iterates over all commands.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut CommandState> {
+        self.places.iter_mut().flatten()
+    }
+
     /// Removes a command from the table.
     pub(super) fn end(&mut self, tag: u16) -> Option<CommandState> {
         let flight = self.places.get_mut(usize::from(tag))?.take()?;
         self.ids[usize::from(tag)] = NONE;
         self.free.push(tag);
         Some(flight)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
     }
 }

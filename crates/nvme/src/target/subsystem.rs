@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use super::access::{AccessRules, NotAllowed, Paths, Proof};
+use super::reservation::{HostId, Reservations};
 use crate::wire::{NQN_MAX_BYTES, Status};
 
 /// Maximum number of I/O queues of a controller: the bits of [`Queues::connected`].
@@ -29,6 +30,8 @@ pub struct Subsystem {
     controllers: Mutex<Controllers>,
     rules: Arc<RwLock<AccessRules>>,
     paths: Arc<Paths>,
+    /// `None` where namespaces cannot be reserved.
+    reservations: Option<Arc<Reservations>>,
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +46,7 @@ pub struct Host {
     /// NVMe qualified name of the host.
     pub nqn: String,
     /// Identifier of the host.
-    pub id: [u8; 16],
+    pub id: HostId,
 }
 
 /// A host's controller, shared by its queues.
@@ -75,8 +78,8 @@ impl Subsystem {
         check_nqn(nqn)?;
         let controllers = Mutex::default();
         let (nqn, number, firmware) = (nqn.to_owned(), number_of(&[nqn]), firmware.to_owned());
-        let (rules, paths) = (Arc::default(), Arc::default());
-        Ok(Self { nqn, number, firmware, controllers, rules, paths })
+        let (rules, paths, reservations) = (Arc::default(), Arc::default(), None);
+        Ok(Self { nqn, number, firmware, controllers, rules, paths, reservations })
     }
 
     /// Makes controller identifiers start after `last`. Servers of one subsystem should start at
@@ -96,6 +99,17 @@ impl Subsystem {
     /// Returns the paths to the subsystem.
     pub fn paths(&self) -> &Arc<Paths> {
         &self.paths
+    }
+
+    /// Allows hosts to reserve namespaces.
+    #[must_use]
+    pub fn with_reservations(self, reservations: Arc<Reservations>) -> Self {
+        Self { reservations: Some(reservations), ..self }
+    }
+
+    /// Returns the reservations of the namespaces; `None` where they cannot be reserved.
+    pub fn reservations(&self) -> Option<&Arc<Reservations>> {
+        self.reservations.as_ref()
     }
 
     /// Sets the access rules. Later changes of the rules affect only queues that connect

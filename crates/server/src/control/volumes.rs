@@ -156,6 +156,11 @@ pub(crate) fn remove_volume(
     let removed = control.offer.change(|volumes| volumes.retain(|offered| offered.id != id));
     removed.expect("a part of what can be offered can be");
     tracing::info!(volume = %name, "volume removed");
+    if let Some(reservations) = &control.config.nvme.reservations
+        && let Err(error) = reservations.forget(name)
+    {
+        tracing::warn!(volume = %name, %error, "the reservation of the volume is still kept");
+    }
     match control.write_down(&ids, SuperblockWriter::remove) {
         Ok(()) => Ok(Reply::Done("removed")),
         Err(problem) => {

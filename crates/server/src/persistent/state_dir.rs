@@ -177,7 +177,8 @@ impl StateDir {
     /// Replaces the note in a file durably. Returns whether that succeeded, and logs a warning if
     /// not.
     pub(super) fn write(&self, file: &Path, noted: &Noted) -> bool {
-        let written = self.put(file, noted);
+        let text = serde_json::to_vec(noted).map_err(io::Error::from);
+        let written = text.and_then(|text| self.put(file, text));
         if let Err(error) = &written {
             self.warn(error);
         }
@@ -203,9 +204,13 @@ impl StateDir {
         let _ = std::fs::remove_file(file);
     }
 
-    fn put(&self, file: &Path, noted: &Noted) -> io::Result<()> {
+    /// Replaces the content of a file in the directory, atomically and durably. The text is padded
+    /// with spaces.
+    ///
+    /// # Errors
+    /// When the file cannot be written. It has its earlier content then, or the new one.
+    pub(crate) fn put(&self, file: &Path, mut text: Vec<u8>) -> io::Result<()> {
         create_private_folder(&self.dir)?;
-        let mut text = serde_json::to_vec(noted)?;
         text.resize(text.len().next_multiple_of(ROOM_BYTES), b' ');
         let spare = file.with_extension("new");
         let write = || -> io::Result<File> {

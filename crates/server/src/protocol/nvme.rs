@@ -15,7 +15,7 @@ use floe_nvme::target::connection::{Connection, Event as NvmeEvent, Violation};
 use floe_nvme::target::io::{BlockSize, Namespace, Namespaces};
 use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind as NvmeKind};
 use floe_nvme::target::subsystem::{Subsystem, number_of};
-use floe_nvme::target::{Calculation, Digest};
+use floe_nvme::target::{Deferred, Digest};
 
 use super::{
     Answer, Broken, Event, NotWelcome, Outbox, Protocol, ProtocolFactory, ProtocolName, Reply,
@@ -79,7 +79,7 @@ impl ProtocolFactory for NvmeTcp {
     ) -> Box<dyn Protocol> {
         let namespaces = namespaces_of(&self.known, exports, self.subsystem.paths());
         let mut connection = Connection::new(Arc::clone(&self.subsystem), namespaces, address);
-        connection.calculate_elsewhere();
+        connection.defer_work();
         let (known, paths) = (Arc::clone(&self.known), Arc::clone(self.subsystem.paths()));
         Box::new(NvmeClient { connection, known, paths, answers: Vec::new(), has_failed: false })
     }
@@ -139,12 +139,29 @@ impl Protocol for NvmeClient {
         self.connection.has_data_digest()
     }
 
+    fn unanswered(&mut self, request: &Request) {
+        self.connection.reply(request.tag as u16, Ok(()), || 0);
+    }
+
+    fn may_start(&mut self, request: &Request) -> bool {
+        self.connection.may_start(request.tag as u16)
+    }
+
+    fn reservations_changed(&mut self, out: &mut Outbox) {
+        self.connection.reservations_changed(&mut self.answers);
+        if self.has_failed {
+            self.answers.clear(); // nothing may follow the request to terminate
+        }
+        self.send(out);
+    }
+
     fn end_of_input(&self) -> Result<(), Broken> {
         Ok(self.connection.end_of_input()?)
     }
 
     fn reply(&mut self, request: &Request, result: Result<Answer<'_>, Fault>, out: Reply<'_>) {
         if self.has_failed {
+            self.unanswered(request);
             return out.send_nothing(); // nothing may follow the request to terminate
         }
         // A discard is a hint, and may be beyond a device.
@@ -208,8 +225,8 @@ impl Protocol for NvmeClient {
         self.connection.has_controller()
     }
 
-    fn calculation(&self) -> Option<&Calculation> {
-        self.connection.calculation()
+    fn deferred(&self) -> Option<&Deferred> {
+        self.connection.deferred()
     }
 
     fn has_last_words(&self) -> bool {

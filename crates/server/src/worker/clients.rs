@@ -20,7 +20,7 @@ use crate::status::Operation;
 use crate::ublk::{LocalQueue, LocalRequest, QueueOrder};
 use crate::warnings::Complaint;
 use crate::worker::Worker;
-use crate::worker::calculators::calculate;
+use crate::worker::calculators::do_deferred;
 use crate::worker::sessions::ClientToken;
 
 /// Time of silence on a TCP connection before the system probes the other side.
@@ -143,8 +143,8 @@ impl Worker {
                 }
             }
         }
-        if let Some(calculation) = self.sessions[index].take_calculation() {
-            calculate(calculation, &self.post.mailbox, index);
+        if let Some(work) = self.sessions[index].take_deferred() {
+            do_deferred(work, &self.post.mailbox, index);
         }
         self.counters.clients.requests_refused += self.sessions[index].take_refused();
         if self.common.budget.is_waited_for() {

@@ -108,6 +108,14 @@ impl Sessions {
         self.exports = exports;
     }
 
+    /// Lets all sessions look at the reservations of NVMe hosts.
+    pub(crate) fn reservations_changed(&mut self) {
+        for index in self.list.indices() {
+            self.list[index].reservations_changed();
+            self.touch(index);
+        }
+    }
+
     /// Ends all sessions, and refuses new ones. With `hands_off`, connections that the next server
     /// can adopt are handed off instead.
     pub(crate) fn end(&mut self, hands_off: bool, sockets: &mut Sockets) {

@@ -31,7 +31,7 @@ pub(super) fn run(is_admin: bool, sent: &[u8], seed: u64) {
             answers(&NvmeTcp::new(Arc::new(subsystem.with_access(rules()))), &all, cut, delays);
             continue;
         }
-        let subsystem = Arc::new(subsystem);
+        let subsystem = Arc::new(subsystem.with_reservations(Arc::default()));
         let mut admin = Connection::new(Arc::clone(&subsystem), Arc::default(), None);
         let (set_up, mut rest) = (admin_queue(0), 0);
         while rest < set_up.len() {

@@ -71,8 +71,8 @@ pub(super) fn answers(
                 break;
             }
         }
-        if let Some(calculation) = host.session.take_calculation() {
-            calculation.run();
+        if let Some(work) = host.session.take_deferred() {
+            work.run();
         }
         if host.budget.next_in_turn().is_some() {
             host.session.turn_has_come();

@@ -6,5 +6,6 @@ mod nbd_clients;
 mod nbd_servers;
 mod nbd_tls;
 mod nvme_hosts;
+mod nvme_reservations;
 mod rig;
 mod server;

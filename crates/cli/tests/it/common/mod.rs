@@ -188,7 +188,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Runs `floe serve` with this command line, which makes it listen on a Unix socket first and
-    /// then on TCP.
+    /// then on TCP, or for NVMe hosts only.
     pub(crate) fn run(line: &[&str], log: PathBuf) -> Self {
         Self::attempt(line, log).unwrap_or_else(|log| panic!("no URI from floe serve: {log}"))
     }
@@ -205,9 +205,12 @@ impl Server {
 
     fn begin(command: &mut Command, log: PathBuf) -> Result<Self, String> {
         let state = log.parent().expect("it is in a folder").join("state");
-        let has_nvme = command
-            .get_args()
-            .any(|word| word.to_str().is_some_and(|word| word.starts_with("nvme-tcp:")));
+        let has = |scheme: &str| {
+            let mut words = command.get_args().filter_map(std::ffi::OsStr::to_str);
+            words.any(|word| word.starts_with(scheme))
+        };
+        let has_nvme = has("nvme-tcp:");
+        let has_nbd = !has_nvme || has("nbd");
         let mut child = command
             .env_remove("FLOE_LOG")
             .env("STATE_DIRECTORY", state)
@@ -220,13 +223,17 @@ impl Server {
         let [unix, tcp, nvme, admin] = [const { String::new() }; 4];
         let mut server = Self { child, unix, tcp, nvme, admin, log };
         let mut next = || ready.next().map(|line| line.expect("output is UTF-8")).ok_or(());
-        let (Ok(unix), Ok(tcp)) = (next(), next()) else {
-            wait_for(&mut server.child);
-            return Err(server.log());
-        };
-        (server.unix, server.tcp) = (unix, tcp);
-        if has_nvme {
-            server.nvme = next().expect("the address of the subsystem");
+        let mut addresses = Vec::new();
+        for _ in 0..2 * usize::from(has_nbd) + usize::from(has_nvme) {
+            let Ok(address) = next() else {
+                wait_for(&mut server.child);
+                return Err(server.log());
+            };
+            addresses.push(address);
+        }
+        server.nvme = if has_nvme { addresses.pop().expect("it was read") } else { String::new() };
+        if let [unix, tcp] = &addresses[..] {
+            (server.unix, server.tcp) = (unix.clone(), tcp.clone());
         }
         wait_until("the admin address in the log", || {
             let log = server.log();

@@ -260,3 +260,41 @@ fn linux_proves_its_name_and_asks_the_server_for_its_own() {
     guest.ends_well();
     server.end();
 }
+
+/// Served to NVMe hosts only, because others would not be bound by a reservation. The kernel is the
+/// newer one, in which native multipath can be turned off: then two hosts of one kernel have a disk
+/// each.
+#[test]
+fn linux_reserves_a_disk_for_one_of_two_hosts() {
+    if !guests_run() {
+        return;
+    }
+    let volume = Volume::new(&vec![0; VOLUME_MIB << 20], "through");
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    let address = format!("nvme-tcp://127.0.0.1:{}", free.expect("a free port").port());
+    let [backing, cache, admin] = ["backing.img", "cache.img", "admin.sock"].map(|name| {
+        let path = volume.path(name);
+        text(&path).to_owned()
+    });
+    let (backing, cache) = (format!("file:{backing}"), format!("file:{cache}"));
+    let admin = format!("unix:{admin}");
+    let line = ["serve", "--backing", &backing, "--cache", &cache, "--cache-size", "4MiB"];
+    let rest = ["--listen", &address, "--nqn", NAME, "--admin", &admin, "--threads", "2"];
+    let line = [&line[..], &rest].concat();
+    let serve = || Server::run(&line, volume.path("floe.log"));
+    let (server, folder) = (serve(), tempfile::tempdir().expect("a folder"));
+    let machine = ["--newer"];
+    let mut guest = Guest::start_with("nvme_reserve.sh", &server, folder.path(), &machine, "");
+    guest.says("reserved");
+    drop(server); // killed
+    guest.says("lost");
+    let server = serve();
+    guest.says("all is as it was written");
+    guest.ends_well();
+    let kept = std::fs::read_dir(volume.path("state")).expect("a folder");
+    let is_kept = |name: &str| name.starts_with("reservations-");
+    let names: Vec<String> =
+        kept.map(|file| file.expect("a file").file_name().to_string_lossy().into_owned()).collect();
+    assert!(names.iter().any(|name| is_kept(name)), "{names:?}");
+    server.end();
+}

@@ -1,14 +1,16 @@
 //! Execution of commands: turns a command capsule into requests or an immediate answer.
 
-use super::{Connection, Event, Role, State, Violation, is_authentication};
+use super::{Connection, Event, Role, State, Violation, is_authentication, owes_proof};
+use crate::target::Deferred;
 use crate::target::admin::{Admin, AdminOutcome};
 use crate::target::authentication::Authentication;
 use crate::target::fabrics::{self, Connected, ConnectedQueue, Refused};
-use crate::target::io::{self, Pieces, Plan, Range};
+use crate::target::io::{self, Namespaces, Pieces, Plan, Range};
 use crate::target::message::{Bytes, Incoming, Sink};
 use crate::target::request::{
     Answer, CommandState, Commands, Failure, NoPlace, Payload, Request, RequestKind,
 };
+use crate::target::reservation::{QueueGuard, Refusal, ReservationChange, ReservationOrder};
 use crate::target::{IN_CAPSULE_MAX_BYTES, QUEUE_MAX};
 use crate::wire::{
     ALL_NAMESPACES, CONNECT_DATA_BYTES, FLAG_SGL, NvmeCommand, Status, admin, connect, descriptor,
@@ -35,7 +37,7 @@ impl Connection {
         let is_connect =
             command.opcode() == admin::FABRICS && command.fabrics_type() == fabrics_code::CONNECT;
         let proves = self.authentication.is_some() && is_authentication(command);
-        let owes_proof = self.owes_proof();
+        let owes_proof = owes_proof(self.authentication.as_deref());
         let is_admin = matches!(self.role, Role::Admin(_)) || command.opcode() == admin::FABRICS;
         let waits = matches!(&self.role, Role::Admin(admin) if admin.holds(command.id()));
         let is_conflict = is_admin && (waits || self.flights.has(command.id()));
@@ -50,7 +52,11 @@ impl Connection {
                 let outcome = admin.command(command, &self.subsystem, &self.namespaces);
                 if outcome == Ok(AdminOutcome::Flush) {
                     let pieces = Pieces::flush(self.namespaces.meant_by(ALL_NAMESPACES));
-                    return self.flush(command.id(), pieces, data, out);
+                    return self.flush(command, pieces, data, out);
+                }
+                if let Ok(AdminOutcome::Change(change)) = outcome {
+                    let change = Ok(Deferred::Reservation(change));
+                    return self.defer(command, change, out).map(Some);
                 }
                 self.admin_answer(command, outcome, out);
                 return Ok(Some(Event::Nothing));
@@ -58,10 +64,13 @@ impl Connection {
             Role::Io(_) if command.opcode() == admin::FABRICS => {
                 Err(Status::INVALID_OPCODE.final_())
             }
-            Role::Io(_) => match io::plan(command, &self.namespaces) {
-                Ok(plan) => return self.begin(command, plan, data, out),
-                Err(status) => Err(status),
-            },
+            Role::Io(_) => {
+                match check(command, &self.namespaces, self.guard.as_deref_mut(), &mut self.flights)
+                {
+                    Ok(plan) => return self.begin(command, plan, data, out),
+                    Err(status) => Err(status),
+                }
+            }
         };
         Ok(match begun {
             Ok(()) => None,
@@ -81,7 +90,9 @@ impl Connection {
         match plan {
             Plan::One { kind, range } => {
                 let (reads, length) = (kind == RequestKind::Read, range.bytes as u32);
-                let mut flight = CommandState { reads, ..CommandState::new(id, length) };
+                let state = CommandState::new(id, command.namespace(), length);
+                let (writes, started) = (!kind.only_reads(), !kind.has_payload());
+                let mut flight = CommandState { reads, writes, started, ..state };
                 if kind.only_reads() {
                     flight.fault = Status::UNRECOVERED_READ;
                 }
@@ -101,7 +112,7 @@ impl Connection {
                 }
                 let tag = match self.flights.begin(flight) {
                     Ok(tag) => tag,
-                    Err(why) => return self.no_place(id, why, out).map(Some),
+                    Err(why) => return Ok(Some(self.refuse(id, 0, no_place(why)?, out))),
                 };
                 if let Some(before) = in_capsule {
                     self.state.give(before, length as usize, Sink::Payload(tag));
@@ -110,10 +121,25 @@ impl Connection {
                 let request = Request { tag, volume, kind, offset, length, in_capsule };
                 Ok(Some(Event::Request(request)))
             }
-            Plan::Flush(pieces) => self.flush(id, pieces, data, out),
-            Plan::Deallocate { list_bytes } => {
-                // Hosts may send more than the ranges that they name.
-                let sent = (command.descriptor().length as usize).max(list_bytes);
+            Plan::Flush(pieces) => self.flush(command, pieces, data, out),
+            Plan::Report => {
+                let report = reservable(command, &self.namespaces, self.guard.as_deref()).and_then(
+                    |(guard, volume)| guard.reservations().of(volume).report_for(command),
+                );
+                self.admin_answer(command, report.map(AdminOutcome::Data), out);
+                Ok(Some(Event::Nothing))
+            }
+            Plan::Deallocate { list_bytes: bytes } | Plan::Reserve { bytes } => {
+                if matches!(plan, Plan::Reserve { .. }) {
+                    let reservable = reservable(command, &self.namespaces, self.guard.as_deref());
+                    if let Err(status) = reservable.map(drop) {
+                        return Ok(Some(self.refuse(id, 0, status, out)));
+                    }
+                }
+                // Hosts may send more than the ranges that they name, and Linux sends 16 bytes with
+                // each change of a reservation.
+                let described = command.descriptor().length as usize;
+                let sent = described.max(bytes);
                 if let Ok(Place::Transport) = place(command, sent, data, true) {
                     return self.ask_for_list(command, sent, out);
                 }
@@ -128,35 +154,20 @@ impl Connection {
     /// Starts a command that flushes volumes.
     fn flush(
         &mut self,
-        id: u16,
+        command: &NvmeCommand,
         pieces: Pieces,
         data: usize,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Violation> {
+        let id = command.id();
         if data > 0 {
             return Ok(Some(self.refuse(id, 0, Status::INVALID_FIELD.final_(), out)));
         }
-        match self.flights.begin(CommandState::new(id, 0)) {
+        match self.flights.begin(CommandState::new(id, command.namespace(), 0)) {
             Ok(tag) => self.state = State::Issue(tag, pieces),
-            Err(why) => return self.no_place(id, why, out).map(Some),
+            Err(why) => return Ok(Some(self.refuse(id, 0, no_place(why)?, out))),
         }
         Ok(None)
-    }
-
-    /// Handles a command that got no place in the table of commands in flight.
-    ///
-    /// # Errors
-    /// When the host has overrun the queue. A duplicate identifier only fails the command.
-    pub(super) fn no_place(
-        &mut self,
-        id: u16,
-        why: NoPlace,
-        out: &mut Vec<u8>,
-    ) -> Result<Event, Violation> {
-        match why {
-            NoPlace::Full => Err(Violation::QueueOverrun),
-            NoPlace::SameId => Ok(self.refuse(id, 0, Status::ID_CONFLICT.final_(), out)),
-        }
     }
 
     /// Starts to collect a command's data from the capsule. The command runs once the data is
@@ -211,13 +222,19 @@ impl Connection {
         if command.opcode() == admin::FABRICS {
             return self.authentication_sent(&command, &data, out).map(Some);
         }
-        let pieces = match io::ranges(&command, &data, &self.namespaces) {
+        if io::reservation_data_bytes(command.opcode()).is_some() {
+            let change = change_of(&command, &data, &self.namespaces, self.guard.as_deref());
+            return self.defer(&command, change, out).map(Some);
+        }
+        let guard = self.guard.as_deref_mut();
+        let ranges = ranges(&command, &data, &self.namespaces, guard, &mut self.flights);
+        let pieces = match ranges {
             Ok(pieces) => pieces,
             Err(status) => return Ok(Some(self.refuse(command.id(), 0, status, out))),
         };
-        match self.flights.begin(CommandState::new(command.id(), 0)) {
+        match self.flights.begin(CommandState::new(command.id(), command.namespace(), 0)) {
             Ok(tag) => self.state = State::Issue(tag, pieces),
-            Err(why) => return self.no_place(command.id(), why, out).map(Some),
+            Err(why) => return Ok(Some(self.refuse(command.id(), 0, no_place(why)?, out))),
         }
         Ok(None)
     }
@@ -250,7 +267,12 @@ impl Connection {
             ConnectedQueue::Admin { lease, keep_alive_ms } => {
                 Role::Admin(Box::new(Admin::new(lease, self.address, keep_alive_ms)))
             }
-            ConnectedQueue::Io(lease) => Role::Io(lease),
+            ConnectedQueue::Io(lease) => {
+                let reservations = self.subsystem.reservations();
+                let guard = |all| Box::new(QueueGuard::new(all, controller.host.id));
+                self.guard = reservations.map(guard);
+                Role::Io(lease)
+            }
         };
         let host = controller.host.nqn.clone();
         let asks = if proof.is_some() { connect::AUTHENTICATION_REQUIRED } else { 0 };
@@ -269,7 +291,9 @@ impl Connection {
         out: &mut Vec<u8>,
     ) {
         let (result, data, status) = match outcome {
-            Ok(AdminOutcome::Held | AdminOutcome::Flush) => return self.tell_events(out),
+            Ok(AdminOutcome::Held | AdminOutcome::Flush | AdminOutcome::Change(_)) => {
+                return self.tell_events(out);
+            }
             Ok(AdminOutcome::Done(result)) => (result, None, Status::SUCCESS),
             Ok(AdminOutcome::Data(data)) => (0, Some(data), Status::SUCCESS),
             Err(status) => (0, None, status),
@@ -338,6 +362,11 @@ impl Connection {
             return None;
         }
         let mut flight = self.flights.end(tag).expect("it was there");
+        if flight.is_straggler
+            && let Some(guard) = &mut self.guard
+        {
+            guard.straggler_ended();
+        }
         if flight.damaged {
             flight.status = Status::TRANSIENT_TRANSPORT_ERROR; // the host may send it again
         }
@@ -368,11 +397,11 @@ impl Connection {
         if bytes > IN_CAPSULE_MAX_BYTES {
             return Ok(Some(self.refuse(id, 0, Status::SGL_LENGTH_INVALID.final_(), out)));
         }
-        let flight =
-            CommandState { payload: Payload::Unasked, ..CommandState::new(id, bytes as u32) };
+        let state = CommandState::new(id, command.namespace(), bytes as u32);
+        let flight = CommandState { payload: Payload::Unasked, started: false, ..state };
         let tag = match self.flights.begin(flight) {
             Ok(tag) => tag,
-            Err(why) => return self.no_place(id, why, out).map(Some),
+            Err(why) => return Ok(Some(self.refuse(id, 0, no_place(why)?, out))),
         };
         self.lists.push_back(List { tag, command: *command, data: Vec::new() });
         if self.lists.len() == 1 {
@@ -400,12 +429,21 @@ impl Connection {
         if let Some(next) = self.lists.front() {
             self.ready(next.tag, out);
         }
+        if io::reservation_data_bytes(command.opcode()).is_some() && !is_damaged {
+            self.flights.end(tag);
+            let change = change_of(&command, &data, &self.namespaces, self.guard.as_deref());
+            return self.defer(&command, change, out).map(Some);
+        }
         let pieces = match is_damaged {
             true => Err(Status::TRANSIENT_TRANSPORT_ERROR), // the host may send it again
-            false => io::ranges(&command, &data, &self.namespaces),
+            false => {
+                let guard = self.guard.as_deref_mut();
+                ranges(&command, &data, &self.namespaces, guard, &mut self.flights)
+            }
         };
         match pieces {
             Ok(pieces) => {
+                self.flights.get(tag).expect("it is in flight").started = true;
                 self.state = State::Issue(tag, pieces);
                 Ok(None)
             }
@@ -455,5 +493,71 @@ pub(super) fn place(
             }
         }
         _ => Err(Status::SGL_TYPE_INVALID.final_()),
+    }
+}
+
+/// Validates a command of an I/O queue against the namespaces and their reservations.
+fn check(
+    command: &NvmeCommand,
+    namespaces: &Namespaces,
+    guard: Option<&mut QueueGuard>,
+    flights: &mut Commands,
+) -> Result<Plan, Status> {
+    let plan = io::plan(command, namespaces)?;
+    if let Some(guard) = guard {
+        guard.update(namespaces, flights);
+        let needs_access = !matches!(plan, Plan::Reserve { .. } | Plan::Report);
+        if needs_access && !guard.allows(command.namespace(), plan.writes()) {
+            return Err(Status::RESERVATION_CONFLICT.final_());
+        }
+    }
+    Ok(plan)
+}
+
+/// Parses the list of ranges of a Dataset Management command, which must still be allowed.
+fn ranges(
+    command: &NvmeCommand,
+    list: &[u8],
+    namespaces: &Namespaces,
+    guard: Option<&mut QueueGuard>,
+    flights: &mut Commands,
+) -> Result<Pieces, Status> {
+    check(command, namespaces, guard, flights)?;
+    io::ranges(command, list, namespaces)
+}
+
+/// Returns the guard of the queue and the name of the namespace's volume, if the namespace can be
+/// reserved.
+fn reservable<'a>(
+    command: &NvmeCommand,
+    namespaces: &'a Namespaces,
+    guard: Option<&'a QueueGuard>,
+) -> Result<(&'a QueueGuard, &'a str), Status> {
+    let namespace = io::namespace(command, namespaces)?;
+    let guard = guard.filter(|it| it.reservations().has(&namespace.name));
+    guard.map(|it| (it, &namespace.name[..])).ok_or(Status::INVALID_OPCODE.final_())
+}
+
+/// Parses a command that changes a reservation and whose data is complete.
+fn change_of(
+    command: &NvmeCommand,
+    data: &[u8],
+    namespaces: &Namespaces,
+    guard: Option<&QueueGuard>,
+) -> Result<Deferred, Status> {
+    let (guard, volume) = reservable(command, namespaces, guard)?;
+    let order = ReservationOrder::parse(command, data).map_err(Refusal::status)?;
+    let change = ReservationChange::new(guard.reservations(), volume, guard.host(), order);
+    Ok(Deferred::Reservation(change))
+}
+
+/// Returns the status of a command that got no place in the table of commands in flight.
+///
+/// # Errors
+/// When the host has overrun the queue. A duplicate identifier only fails the command.
+fn no_place(why: NoPlace) -> Result<Status, Violation> {
+    match why {
+        NoPlace::Full => Err(Violation::QueueOverrun),
+        NoPlace::SameId => Ok(Status::ID_CONFLICT.final_()),
     }
 }

@@ -4,4 +4,5 @@ mod digests;
 mod garbage;
 mod hosts;
 mod notices;
+mod reservations;
 mod sessions;

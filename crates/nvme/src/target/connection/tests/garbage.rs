@@ -29,7 +29,7 @@ proptest! {
         ),
         io in any::<bool>(),
     ) {
-        let subsystem = subsystem();
+        let subsystem = reserving();
         let mut admin = admin_queue(&subsystem);
         let mut bytes = Vec::new();
         for (number, (opcode, namespace, rest, data)) in commands.iter().enumerate() {

@@ -26,6 +26,12 @@ pub(super) fn subsystem() -> Arc<Subsystem> {
     Arc::new(Subsystem::new(NQN, "1").unwrap())
 }
 
+/// Returns a subsystem whose namespaces can be reserved, until it ends.
+pub(super) fn reserving() -> Arc<Subsystem> {
+    let subsystem = Subsystem::new(NQN, "1").unwrap();
+    Arc::new(subsystem.with_reservations(Arc::default()))
+}
+
 pub(super) fn namespace(volume: u16) -> Namespace {
     let (name, bytes, access) = (format!("disk{volume}"), BLOCKS * 512, AccessState::Optimized);
     let block_size = BlockSize::Bytes512;
@@ -81,6 +87,13 @@ pub(super) fn connect(queue: u16, controller: u16, subsystem: &str) -> Vec<u8> {
         .with(44, &31_u16.to_le_bytes())
         .with_descriptor(in_capsule(1024));
     capsule(&command, &data)
+}
+
+/// Makes a message of [`connect`] that of another host, with this byte in its identifier.
+pub(super) fn of_host(mut message: Vec<u8>, host: u8) -> Vec<u8> {
+    let data = message.len() - 1024;
+    message[data..][connect::HOST_ID].fill(host);
+    message
 }
 
 pub(super) fn enable(on: bool) -> Vec<u8> {
@@ -222,6 +235,9 @@ impl Caller {
     /// Executes a write or a comparison whose payload is complete.
     fn write(&mut self, tag: u16) {
         let (request, data) = self.writes.remove(&tag).unwrap();
+        if !self.connection.may_start(tag) {
+            return self.reply(&request, Err(Failure::Device));
+        }
         let place = &mut self.volume[range_of(&request)];
         if request.kind == RequestKind::Compare {
             let is_same = *place == *data;
