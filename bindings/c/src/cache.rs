@@ -49,8 +49,8 @@ pub(crate) unsafe fn cache<'a>(cache: *const floe_cache) -> Result<&'a Inner, Fa
 }
 
 /// Returns the default weight of an entry: the length of key and value.
-pub(crate) fn charge_of(key: &[u8], len: usize) -> u32 {
-    u32::try_from(key.len().saturating_add(len)).unwrap_or(u32::MAX)
+pub(crate) fn charge_of(key: &[u8], len: usize) -> u64 {
+    key.len().saturating_add(len) as u64
 }
 
 /// Returns the options of an entry that expires after `ms` milliseconds. 0 means the cache's own
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn floe_insert_for(
         let (cache, key, data) = unsafe {
             (self::cache(cache)?, bytes(key, key_len, "key")?, bytes(data, len, "data")?)
         };
-        let charge = if charge == 0 { charge_of(key, len) } else { charge };
+        let charge = if charge == 0 { charge_of(key, len) } else { charge.into() };
         cache.insert_with(Key(key.into()), Value::copied(data, charge), lifetime(live_ms));
         Ok(floe_status::Ok)
     })
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn floe_insert_given(
         // SAFETY: the program's cache and key.
         let (cache, key) = unsafe { (self::cache(cache)?, bytes(key, key_len, "key")?) };
         region(data, len, "data")?;
-        let charge = if charge == 0 { charge_of(key, len) } else { charge };
+        let charge = if charge == 0 { charge_of(key, len) } else { charge.into() };
         // SAFETY: the program gives the memory away, as this function says.
         let value = unsafe { Value::given(data, len, charge, free_data, context) };
         cache.insert_with(Key(key.into()), value, lifetime(live_ms));
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn floe_get_or_load(
             }
             let floe_loaded { data, len, charge, free_data, context } = loaded;
             region(data, len, "the loader's data").map_err(Unloaded::Wrong)?;
-            let charge = if charge == 0 { charge_of(key, len) } else { charge };
+            let charge = if charge == 0 { charge_of(key, len) } else { charge.into() };
             // SAFETY: the program gives the memory away by returning 0.
             Ok(unsafe { Value::given(data, len, charge, free_data, context) })
         });

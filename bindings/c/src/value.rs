@@ -57,7 +57,7 @@ pub type floe_free_fn =
 pub(crate) struct Value {
     data: *mut c_void,
     len: usize,
-    pub(crate) charge: u32,
+    pub(crate) charge: u64,
     how: How,
 }
 
@@ -77,7 +77,7 @@ unsafe impl Send for Value {}
 unsafe impl Sync for Value {}
 
 impl Value {
-    pub(crate) fn copied(bytes: &[u8], charge: u32) -> Self {
+    pub(crate) fn copied(bytes: &[u8], charge: u64) -> Self {
         let copy: *mut [u8] = Box::into_raw(bytes.into());
         Self { data: copy.cast(), len: bytes.len(), charge, how: How::Copied }
     }
@@ -87,7 +87,7 @@ impl Value {
     pub(crate) unsafe fn given(
         data: *mut c_void,
         len: usize,
-        charge: u32,
+        charge: u64,
         free: floe_free_fn,
         context: *mut c_void,
     ) -> Self {

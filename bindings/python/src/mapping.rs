@@ -21,11 +21,11 @@ use crate::slot::Slot;
 #[derive(Debug)]
 pub(crate) struct Value {
     object: Slot,
-    weight: u32,
+    weight: u64,
 }
 
 impl Value {
-    pub(crate) fn new(object: Bound<'_, PyAny>, weight: u32) -> Self {
+    pub(crate) fn new(object: Bound<'_, PyAny>, weight: u64) -> Self {
         Self { object: Slot::new(object.unbind()), weight }
     }
 
@@ -35,7 +35,7 @@ impl Value {
         self.object.get(py)
     }
 
-    pub(crate) fn weight(&self) -> u32 {
+    pub(crate) fn weight(&self) -> u64 {
         self.weight
     }
 
@@ -228,7 +228,7 @@ impl Mapping {
         &self,
         key: Key,
         value: &Bound<'_, PyAny>,
-        weight: u32,
+        weight: u64,
         options: InsertOptions,
     ) {
         self.store.insert_with(key, Value::new(value.clone(), weight), options);
@@ -246,14 +246,14 @@ impl Mapping {
         removed.and(value)
     }
 
-    /// Returns the weight of a value; `None` if the weight exceeds the capacity, or is 2³² or more.
+    /// Returns the weight of a value; `None` if the weight exceeds the capacity.
     ///
     /// # Errors
     /// When `getsizeof` raises an exception.
-    pub(crate) fn weigh(&self, value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    pub(crate) fn weigh(&self, value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
         let Some(getsizeof) = &self.settings.getsizeof else { return Ok(Some(1)) };
         let weight: u64 = getsizeof.bind(value.py()).call1((value,))?.extract()?;
-        Ok(u32::try_from(weight).ok().filter(|_| weight <= self.maxsize()))
+        Ok(Some(weight).filter(|&weight| weight <= self.maxsize()))
     }
 
     /// Calls a function with each entry that the program inserted directly. Results of cached

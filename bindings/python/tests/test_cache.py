@@ -202,6 +202,15 @@ def test_weights() -> None:
     assert len(cache) == 0 and cache.maxsize == 10
 
 
+def test_a_value_may_weigh_more_than_four_gibibytes() -> None:
+    gib = 2**30
+    cache: floe_cache.Cache[str, int] = floe_cache.Cache(16 * gib, getsizeof=lambda weight: weight)
+    cache["a"], cache["b"] = 5 * gib, 6 * gib + 1
+    assert cache.currsize == 11 * gib + 1
+    with pytest.raises(ValueError, match="value too large"):
+        cache["c"] = 17 * gib
+
+
 def test_limits() -> None:
     cache: floe_cache.Cache[int, int] = floe_cache.Cache(3)
     for key in range(100):

@@ -28,6 +28,10 @@ use crate::slab::{Arena, Slab};
 
 use std::sync::Arc; // not that of the models: a sum
 
+/// Weight of the heaviest entry that there can be. Sums of entries stay within [`UNLIMITED`], and
+/// what threads are about to insert at the same time fits beside that.
+pub(crate) const WEIGHT_MAX: u64 = 1 << 48;
+
 /// A number of entries and their weight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
@@ -38,8 +42,9 @@ pub(crate) struct Amount {
 impl Amount {
     /// Returns the amount for one entry of this weight.
     #[inline(always)]
-    pub(crate) fn of(weight: u32) -> Self {
-        Self { entries: 1, weight: i64::from(weight) }
+    pub(crate) fn of(weight: u64) -> Self {
+        debug_assert!(weight <= WEIGHT_MAX);
+        Self { entries: 1, weight: weight as i64 }
     }
 
     /// Returns the amount by which this one falls short of `need`.
@@ -476,15 +481,16 @@ impl Room {
 
     /// Records an entry that was inserted.
     #[inline(always)]
-    pub(super) fn entered(&mut self, weight: u32) {
-        self.held += Amount::of(weight);
-        self.spare -= Amount::of(weight);
-        self.share.came(weight.into());
+    pub(super) fn entered(&mut self, weight: u64) {
+        let size = Amount::of(weight);
+        self.held += size;
+        self.spare -= size;
+        self.share.came(size.weight);
     }
 
     /// Records an entry that has left, and returns its size, which is spare now.
     #[inline(always)]
-    pub(super) fn left(&mut self, weight: u32) -> Amount {
+    pub(super) fn left(&mut self, weight: u64) -> Amount {
         let room = Amount::of(weight);
         self.held -= room;
         self.spare += room;
@@ -498,9 +504,12 @@ impl Room {
         &mut self,
         budget: &Budget,
         shape: &Shape,
-        weights: impl Iterator<Item = u32>,
+        weights: impl Iterator<Item = u64>,
     ) {
-        self.share.reshape(budget.share_of(shape.shards), weights.map(i64::from));
+        self.share.reshape(
+            budget.share_of(shape.shards),
+            weights.map(|weight| Amount::of(weight).weight),
+        );
         let kept = shape.unlimited.min(self.spare);
         let mut given = self.spare;
         given -= kept;
@@ -619,7 +628,7 @@ mod room_tests {
     }
 
     /// Records the insertion of an entry, with room from the budget.
-    fn enter(room: &mut Room, budget: &Budget, weight: u32) {
+    fn enter(room: &mut Room, budget: &Budget, weight: u64) {
         assert!(room.take(budget, Amount::of(weight)).is_some());
         room.entered(weight);
     }

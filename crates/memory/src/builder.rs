@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use floe_policy::admission::{AdmissionFactory, Admissions};
 use floe_policy::registry::ChoiceError;
-use floe_policy::{AnyPolicy, QdClock, Replacement};
+use floe_policy::{AnyPolicy, PriorityPools, QdClock, Replacement};
 
 use crate::admission::{ShardAdmission, Template};
 use crate::budget::Budget;
@@ -40,7 +40,7 @@ use floe_freeze::Freezing;
 ///
 /// let cache: Cache<String, Vec<u8>> = Cache::builder()
 ///     .weight_capacity(64 << 20)
-///     .weigher(|key: &String, value: &Vec<u8>| (key.len() + value.len()) as u32)
+///     .weigher(|key: &String, value: &Vec<u8>| (key.len() + value.len()) as u64)
 ///     .capacity(1_000_000)
 ///     .time_to_live(Duration::from_secs(600))
 ///     .build();
@@ -120,7 +120,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     ///
     /// ```
     /// # use floe_memory as floe;
-    /// let text = |_: &u64, text: &String| text.len() as u32;
+    /// let text = |_: &u64, text: &String| text.len() as u64;
     /// let cache = floe::Cache::builder().weight_capacity(10).weigher(text).build();
     /// cache.insert(1, "four".to_string());
     /// cache.insert(2, "more than ten".to_string()); // does not come in
@@ -131,19 +131,28 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     }
 
     /// Sets the function that weighs an entry, in a unit of your choice: bytes, mostly. It is
-    /// called once for each insertion, outside of locks. A weight of 0 counts as 1.
+    /// called once for each insertion, outside of locks. It returns a `u32` or a `u64`. A weight of
+    /// 0 counts as 1, and one of more than 2⁴⁸ as 2⁴⁸.
+    ///
+    /// The limit of weight is kept exactly; without one, it is 2⁶². Policies and admissions see
+    /// 2³² − 1 in place of larger weights. Choose a unit in which few entries are that heavy:
+    /// otherwise the queues of a policy have other shares than it says.
     ///
     /// ```
     /// # use floe_memory as floe;
     /// let cache = floe::Cache::builder()
     ///     .weight_capacity(1 << 20)
-    ///     .weigher(|key: &String, value: &Vec<u8>| (key.len() + value.len()) as u32)
+    ///     .weigher(|key: &String, value: &Vec<u8>| (key.len() + value.len()) as u64)
     ///     .build();
     /// cache.insert("key".to_string(), vec![0; 97]);
     /// assert_eq!(cache.stats().weight, 100);
     /// ```
-    pub fn weigher(self, weigh: impl Fn(&K, &V) -> u32 + Send + Sync + 'static) -> Self {
-        Self { weigher: Some(Box::new(weigh)), ..self }
+    pub fn weigher<W: Into<u64>>(
+        self,
+        weigh: impl Fn(&K, &V) -> W + Send + Sync + 'static,
+    ) -> Self {
+        let weigher = move |key: &K, value: &V| weigh(key, value).into();
+        Self { weigher: Some(Box::new(weigher)), ..self }
     }
 
     /// Sets the listener, which is called with key, value and [`Cause`] for each entry that leaves,
@@ -355,8 +364,37 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         self.policy_over(|_| policy)
     }
 
+    /// Reserves shares of the capacity, from 0 to 1, for entries of high and of low
+    /// [priority](crate::InsertOptions::priority), in front of the policy that was set before: see
+    /// [`PriorityPools`]. Entries leave their pool, oldest first, when it is full. Only then may
+    /// the policy evict them.
+    ///
+    /// Entries have low priority unless they are inserted with another one. So with a share of 0
+    /// for low priority, all but those of high priority go to the policy at once. A policy that is
+    /// set later replaces the pools.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{Cache, InsertOptions, policy::Priority};
+    ///
+    /// let cache = Cache::builder().capacity(1000).priority_pools(0.2, 0.0).build();
+    /// let high = InsertOptions::new().priority(Priority::High);
+    /// (0..100).for_each(|key| cache.insert_with(key, "index", high));
+    /// (1000..50_000).for_each(|key| cache.insert(key, "data"));
+    /// assert!((0..100).all(|key| cache.contains_key(&key)));
+    /// ```
+    ///
+    /// # Panics
+    /// When a share is negative, or both are more than 1 together.
+    pub fn priority_pools(self, high: f64, low: f64) -> Builder<K, V, PriorityPools<P>, S>
+    where
+        P: Replacement,
+    {
+        self.policy_over(|policy| PriorityPools::new(policy, high, low))
+    }
+
     /// Replaces the policy by one that `make` builds from it.
-    pub(crate) fn policy_over<P2>(self, make: impl FnOnce(P) -> P2) -> Builder<K, V, P2, S> {
+    fn policy_over<P2>(self, make: impl FnOnce(P) -> P2) -> Builder<K, V, P2, S> {
         self.with(|policy, hasher| (make(policy), hasher))
     }
 
@@ -564,7 +602,7 @@ where
             wanted.next_power_of_two().min(1 << most.min(16)).min(SHARDS_MAX)
         });
         let shape = shape::<K, V>(&budget, weighed, shards);
-        let policy_info = self.policy.info();
+        let (policy_info, tells_low) = (self.policy.info(), self.policy.tells_low_from_bottom());
         let threads = Threads::new(Records::new(self.freezing.is_some()));
         // A loop, and no chain of iterators: their frames are deep in a debug build, and loom's
         // threads have a small stack.
@@ -591,7 +629,8 @@ where
             threads: Arc::clone(&threads),
             frozen: FrozenState::new(self.freezing),
             budget,
-            inserts_usually: !(is_told || is_asked || lives),
+            inserts_usually: !(is_told || is_asked || lives || tells_low),
+            tells_low,
             weigher: self.weigher,
             listener: self.listener,
             lifetimes: Lifetimes::new(self.clock, self.live, unused),

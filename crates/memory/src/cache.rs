@@ -4,14 +4,13 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::mem::ManuallyDrop;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::ptr::NonNull;
 
 use equivalent::Equivalent;
 use floe_policy::{QdClock, Replacement};
 
 use crate::change;
 use crate::frozen::freezer::Frozen;
-use crate::guard::{Held, Item, Keep, Ref};
+use crate::guard::{Item, Keep, Ref};
 use crate::index::{DefaultHasher, KeyHash};
 use crate::inner::{BATCH, Inner};
 use crate::options::InsertOptions;
@@ -271,7 +270,8 @@ where
     }
 
     /// Removes a key and returns a guard for its value; `None` if the key is absent. A load of the
-    /// key that is under way will not enter the cache.
+    /// key that is under way will not enter the cache. [`Ref::try_into_inner`] moves the value out
+    /// of the guard.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -361,26 +361,6 @@ where
         self.inner.stats()
     }
 
-    /// Looks a key up and returns a guard that may travel between threads and outlive the cache.
-    /// Takes a lock, unlike [`get`](Self::get). [`Ref::hold`] turns an ordinary guard into such a
-    /// one.
-    ///
-    /// ```
-    /// # use floe_memory as floe;
-    /// let cache = floe::Cache::new(10);
-    /// cache.insert(1, "one".to_string());
-    /// let value = cache.hold(&1).unwrap();
-    /// assert_eq!(std::thread::spawn(move || value.len()).join().unwrap(), 3);
-    /// ```
-    pub fn hold<Q>(&self, key: &Q) -> Option<Held<V>>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        let inner = &*self.inner;
-        let found = inner.look_up(inner.record(), inner.hash(key), key)?;
-        Some(hold_kept(inner, &found.entry.value, &Keep::new(found.cell)))
-    }
-
     /// Removes all entries, including pinned ones. Entries that other threads insert meanwhile may
     /// stay. The results of loads under way will not enter the cache.
     ///
@@ -406,8 +386,13 @@ where
     /// than the old one, or the first one of a cache that had only a limit of weight.
     ///
     /// Entries beyond a lower limit are evicted before this returns; pinned entries stay, however
-    /// many they are. The policy keeps what it has learned. Memory reserved for entries is not
-    /// given back. With a limit of 0 the cache is off: it holds nothing.
+    /// many they are. The policy keeps what it has learned. With a limit of 0 the cache is off: it
+    /// holds nothing.
+    ///
+    /// If most of the memory for entries is free after that, pages without an entry go back to the
+    /// system, and the index becomes smaller. The bookkeeping of slots and of the policy stays: a
+    /// few bytes for each entry that there once was. Memory that values own on the heap goes to the
+    /// allocator, which may keep it.
     ///
     /// # Panics
     /// When the capacity is 2³¹ or more.
@@ -440,7 +425,7 @@ where
     ///
     /// let cache = Cache::builder()
     ///     .weight_capacity(100)
-    ///     .weigher(|_, value: &String| value.len() as u32)
+    ///     .weigher(|_, value: &String| value.len() as u64)
     ///     .build();
     /// (0..10).for_each(|key| cache.insert(key, "ten bytes.".to_string()));
     /// cache.resize_weight(55);
@@ -460,6 +445,7 @@ where
         let mut panic = FirstPanic::none();
         panic.catch(|| inner.shrink());
         inner.reclaim(&mut panic);
+        panic.catch(|| change::release_memory(inner));
         panic.raise();
     }
 
@@ -518,8 +504,8 @@ where
         set_pinned(&self.inner, key, true)
     }
 
-    /// Unpins an entry, so that it can be evicted again. The policy treats it as a new entry.
-    /// Returns false if the key is absent.
+    /// Unpins an entry, so that it can be evicted again. The policy treats it as a new entry of low
+    /// priority. Returns false if the key is absent.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -589,38 +575,6 @@ impl<K, V, P: Replacement, S> fmt::Debug for Cache<K, V, P, S> {
     }
 }
 
-impl<V> Ref<'_, V> {
-    /// Turns the guard into one that may travel between threads and outlive the cache. It needs no
-    /// lookup, so it also works for a value that has left the cache. Takes a lock.
-    ///
-    /// # Panics
-    /// When the guard is not of this cache.
-    ///
-    /// ```
-    /// # use floe_memory as floe;
-    /// let cache = floe::Cache::new(10);
-    /// cache.insert(1, "one".to_string());
-    /// let value = cache.get(&1).unwrap();
-    /// cache.remove(&1);
-    /// let held = value.hold(&cache);
-    /// assert_eq!(std::thread::spawn(move || held.len()).join().unwrap(), 3);
-    /// ```
-    pub fn hold<K, P, S>(self, cache: &Cache<K, V, P, S>) -> Held<V>
-    where
-        K: Send + Sync + 'static,
-        V: Send + Sync + 'static,
-        P: Replacement,
-    {
-        let inner = &*cache.inner;
-        let (value, keep) = self.into_parts();
-        assert!(
-            inner.threads.records.has(inner.record(), keep.cell()),
-            "the guard is of another cache"
-        );
-        hold_kept(inner, value, &keep)
-    }
-}
-
 /// Pins or unpins the entry of a key. Returns false if the key is not in the cache.
 fn set_pinned<K, V, P, S, Q>(inner: &Inner<K, V, P, S>, key: &Q, pinned: bool) -> bool
 where
@@ -630,26 +584,18 @@ where
 {
     let hash = inner.hash(key);
     let shard = inner.shards.of(hash);
+    let priority = InsertOptions::new().told_priority(inner.tells_low);
     let found = inner.with_owner(shard, shard.owner(), |owner, _| {
         let found = owner.find(shard.table(), hash.in_shard(), key);
         let slot = found
             .filter(|entry| !entry.head.is_over(inner.lifetimes.clock()))
             .map(|entry| entry.slot());
-        slot.map(|slot| owner.set_pinned(shard.table(), slot, hash, pinned)).is_some()
+        slot.map(|slot| owner.set_pinned(shard.table(), slot, hash, pinned, priority)).is_some()
     });
     if !pinned && inner.budget.is_exceeded() {
         inner.shrink(); // it was made smaller than what is pinned
     }
     found
-}
-
-/// Makes a [`Held`] of a value whose entry `keep` protects during the call.
-fn hold_kept<K, V, P: Replacement, S>(
-    inner: &Inner<K, V, P, S>,
-    value: &V,
-    keep: &Keep<'_>,
-) -> Held<V> {
-    Held::new(NonNull::from(value), inner.threads.records.hold(keep.address()))
 }
 
 /// An iterator over the entries of a cache: see [`Cache::iter`](crate::Cache::iter).

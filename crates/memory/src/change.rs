@@ -16,7 +16,7 @@ use crate::index::KeyHash;
 use crate::inner::Inner;
 use crate::maintenance;
 use crate::options::InsertOptions;
-use crate::owner::{Gone, Owner};
+use crate::owner::{Gone, Owner, move_more, shrink_index};
 use crate::records::Estate;
 use crate::retired::{Batch, Retired, Round, Waiting};
 use crate::shard::{SLOTS_PER_LOCK, Shard, rest};
@@ -71,6 +71,16 @@ struct Freed<'a, K, V, P: Replacement> {
     held: Vec<Waiting>,
     /// Number of entries, from the first, that have been dropped.
     dropped: usize,
+}
+
+impl<K, V, P: Replacement> Freed<'_, K, V, P> {
+    /// Returns entries that have to wait to limbo.
+    fn return_held(&mut self) {
+        if !self.held.is_empty() {
+            let _quiet = crate::maintenance::quiet();
+            self.shard.owner().limbo.keep(self.held.drain(..));
+        }
+    }
 }
 
 impl<K, V, P: Replacement> Drop for Freed<'_, K, V, P> {
@@ -336,12 +346,12 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     fn borrow<'a>(
         &'a self,
         borrower: &'a Shard<K, V, P>,
-        weight: u32,
+        weight: u64,
         lacking: Amount,
         beyond: bool,
         then: &mut impl FnMut(After<'a, K, V, P>),
     ) -> bool {
-        let _coming = self.budget.makes_room_for(weight.into(), self.shards.len());
+        let _coming = self.budget.makes_room_for(Amount::of(weight).weight, self.shards.len());
         let mut lent = Lent::none(&self.budget);
         let first = self.budget.lender();
         let mut came = true;
@@ -542,6 +552,7 @@ impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
     /// Drops the entries of a batch that no thread reads; the others go back to limbo.
     fn free(&self, batch: Batch, panic: &mut FirstPanic) {
         let mut freed = self.sift(batch);
+        freed.return_held(); // before the user's code runs: a guard may ask for them
         if !std::mem::needs_drop::<Entry<K, V>>() {
             freed.dropped = freed.entries.len();
         }
@@ -657,6 +668,23 @@ impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
     }
 }
 
+/// Gives memory back to the system that a smaller cache does not need: pages without entries, and
+/// the larger part of indexes.
+pub(crate) fn release_memory<K, V, P: Replacement, S>(inner: &Inner<K, V, P, S>) {
+    for shard in inner.shards.iter() {
+        let quiet = crate::maintenance::quiet();
+        let mut owner = shard.owner();
+        owner.slab.release_pages();
+        let mut moves = shrink_index(&mut owner, shard);
+        drop((owner, quiet));
+        while moves {
+            rest();
+            let _quiet = crate::maintenance::quiet();
+            moves = move_more(&mut shard.owner(), shard);
+        }
+    }
+}
+
 /// Number of lock acquisitions between two pauses of a walk over all entries.
 const HOLDS_PER_REST: u32 = 16;
 
@@ -755,6 +783,7 @@ where
         (candidate.expiry, candidate.due) = (expiry, due);
     }
     candidate.weight = inner.weigh(candidate.unplaced.key(), candidate.unplaced.value());
-    candidate.pinned = options.pinned;
+    (candidate.priority, candidate.pinned) =
+        (options.told_priority(inner.tells_low), options.pinned);
     candidate
 }

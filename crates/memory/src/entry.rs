@@ -3,6 +3,8 @@
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
 
+use floe_policy::Priority;
+
 use crate::clock::{Clock, Moment, Ticks};
 use crate::hazard::Cell;
 use crate::index::KeyHash;
@@ -228,12 +230,14 @@ impl<K, V> Drop for Unplaced<'_, K, V> {
 #[derive(Debug)]
 pub(crate) struct Candidate<'a, K, V> {
     pub(crate) unplaced: Unplaced<'a, K, V>,
-    pub(crate) weight: u32,
+    pub(crate) weight: u64,
     pub(crate) expiry: Expiry,
     /// Earliest time at which the entry can expire, in microseconds of the system's clock. `None`
     /// if no sweep is needed.
     pub(crate) due: Option<NonZeroU64>,
     pub(crate) pinned: bool,
+    /// Priority to tell the policy; `None` if it need not be told.
+    pub(crate) priority: Option<Priority>,
     /// True if no admission is to be asked: one has admitted the entry already, or it replaces
     /// another.
     pub(crate) is_admitted: bool,
@@ -256,6 +260,7 @@ impl<'a, K, V> Candidate<'a, K, V> {
             expiry: Expiry::NEVER,
             due: None,
             pinned: false,
+            priority: None,
             is_admitted: false,
             yields: false,
             refreshes: false,

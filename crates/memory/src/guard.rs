@@ -69,10 +69,9 @@ pub(crate) struct Found<'a, K, V> {
 /// belongs to the thread that made it. [`hold`](Self::hold) turns it into a [`Held`], which may go
 /// to other threads and outlive the cache.
 ///
-/// A guard gives the value by reference only, also when its entry has left the cache. Guards are
-/// not counted, so a guard cannot tell whether it is the last one. That would take a barrier for
-/// all threads and a scan of the guards of each. For an owned value, clone it, or keep values in an
-/// [`Arc`](std::sync::Arc).
+/// The last guard of an entry that has left the cache can be turned into the value itself, by
+/// [`try_into_inner`](Self::try_into_inner). As guards are not counted, that takes a barrier for
+/// all threads and a scan of the guards of each.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -95,22 +94,29 @@ pub(crate) struct Found<'a, K, V> {
 /// std::thread::scope(|scope| scope.spawn(move || value.len()).join().unwrap());
 /// ```
 pub struct Ref<'a, V> {
-    value: &'a V,
+    /// Not a reference: one that is passed to a function promises that its target stays the same
+    /// until the function returns, and a value may be moved or freed as soon as `keep` is dropped.
+    value: NonNull<V>,
     keep: Keep<'a>,
     /// Makes the guard `!Send`, as the cell belongs to a thread.
-    not_send: PhantomData<*const ()>,
+    not_send: PhantomData<(*const (), &'a V)>,
 }
 
 impl<'a, V> Ref<'a, V> {
     #[inline(always)]
     pub(crate) fn new<K>(entry: &'a Entry<K, V>, keep: Keep<'a>) -> Self {
-        Self { value: &entry.value, keep, not_send: PhantomData }
+        Self { value: NonNull::from(&entry.value), keep, not_send: PhantomData }
     }
 }
 
 impl<'a, V> Ref<'a, V> {
+    /// Creates a guard from the parts of another.
+    pub(crate) fn of_parts(value: NonNull<V>, keep: Keep<'a>) -> Self {
+        Self { value, keep, not_send: PhantomData }
+    }
+
     /// Returns the value, and the cell that keeps its entry.
-    pub(crate) fn into_parts(self) -> (&'a V, Keep<'a>) {
+    pub(crate) fn into_parts(self) -> (NonNull<V>, Keep<'a>) {
         (self.value, self.keep)
     }
 }
@@ -127,19 +133,20 @@ impl<V> Deref for Ref<'_, V> {
 
     #[inline(always)]
     fn deref(&self) -> &V {
-        self.value
+        // SAFETY: `keep` keeps the entry.
+        unsafe { self.value.as_ref() }
     }
 }
 
 impl<V: fmt::Debug> fmt::Debug for Ref<'_, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.value.fmt(f)
+        (**self).fmt(f)
     }
 }
 
 impl<V: fmt::Display> fmt::Display for Ref<'_, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.value.fmt(f)
+        (**self).fmt(f)
     }
 }
 
@@ -211,7 +218,7 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Item<'_, K, V> {
 /// ```
 pub struct Held<V> {
     value: NonNull<V>,
-    _hold: Hold,
+    hold: Hold,
 }
 
 // SAFETY: gives out `&V` only, and drops the entry where it is the last to have it, key and value
@@ -227,7 +234,12 @@ impl<V: RefUnwindSafe> RefUnwindSafe for Held<V> {}
 impl<V> Held<V> {
     /// Creates a guard for the value of an entry that `hold` keeps.
     pub(crate) fn new(value: NonNull<V>, hold: Hold) -> Self {
-        Self { value, _hold: hold }
+        Self { value, hold }
+    }
+
+    /// Returns the value, and the hold that keeps its entry.
+    pub(crate) fn into_parts(self) -> (NonNull<V>, Hold) {
+        (self.value, self.hold)
     }
 }
 

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 /// Size of memory, in bytes, from which asking for large pages is worthwhile.
-const WORTHWHILE_BYTES: usize = 2 << 20;
+pub(crate) const WORTHWHILE_BYTES: usize = 2 << 20;
 
 /// Asks for large pages where the system leaves that choice to programs. This is only a hint and
 /// changes no contents.
@@ -31,22 +31,45 @@ pub(crate) unsafe fn give_back(memory: Range<usize>, kept: &[Range<usize>]) -> u
         if let Some(bytes) = kept_begin.checked_sub(begin).filter(|bytes| *bytes > 0) {
             let at = std::ptr::with_exposed_provenance_mut(begin);
             // SAFETY: the caller says so.
-            given += unsafe { system::give_back(at, bytes) };
+            given += unsafe { system::give_back(at, bytes) }.len();
         }
         begin = kept_end;
     }
     given
 }
 
+/// Gives the whole pages within a memory range back to the system, and returns their addresses.
+///
+/// # Safety
+/// The caller must own the memory and need none of its contents.
+pub(crate) unsafe fn give_back_all(memory: Range<usize>) -> Range<usize> {
+    let at = std::ptr::with_exposed_provenance_mut(memory.start);
+    // SAFETY: the caller says so.
+    unsafe { system::give_back(at, memory.len()) }
+}
+
+/// Asks for large pages again, or for none any more: where pages have been given back, the system
+/// would otherwise join those in use with them to large ones.
+pub(crate) fn prefer_large(memory: Range<usize>, is_large: bool) {
+    let at = std::ptr::with_exposed_provenance_mut(memory.start);
+    if is_large {
+        system::prefer(at, memory.len());
+    } else {
+        system::keep_small(at, memory.len());
+    }
+}
+
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
+    use std::ops::Range;
+
     use rustix::mm::{Advice, madvise};
 
-    /// Gives whole pages back to the system, and returns the number of bytes.
+    /// Gives whole pages back to the system, and returns their addresses.
     ///
     /// # Safety
     /// The contents of the memory must not be needed any more.
-    pub(super) unsafe fn give_back(memory: *mut u8, bytes: usize) -> usize {
+    pub(super) unsafe fn give_back(memory: *mut u8, bytes: usize) -> Range<usize> {
         // SAFETY: the caller says so.
         unsafe { advise(memory, bytes, Advice::LinuxDontNeed) }
     }
@@ -56,20 +79,26 @@ mod system {
         unsafe { advise(memory, bytes, Advice::LinuxHugepage) };
     }
 
-    /// Calls `madvise` for a memory range, and returns the number of bytes for which it succeeded.
+    pub(super) fn keep_small(memory: *mut u8, bytes: usize) {
+        // SAFETY: as above.
+        unsafe { advise(memory, bytes, Advice::LinuxNoHugepage) };
+    }
+
+    /// Calls `madvise` for the whole pages of a memory range, and returns the addresses for which
+    /// it succeeded.
     ///
     /// # Safety
     /// The caller must own the memory and allow what the advice does to its contents.
-    unsafe fn advise(memory: *mut u8, bytes: usize, advice: Advice) -> usize {
+    unsafe fn advise(memory: *mut u8, bytes: usize, advice: Advice) -> Range<usize> {
         // Not from the auxiliary vector: valgrind hides a part of that from its programs.
         // SAFETY: reads a constant of the system's.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let begin = memory.addr().next_multiple_of(page);
         let end = (memory.addr() + bytes) / page * page;
-        let Some(length) = end.checked_sub(begin).filter(|length| *length > 0) else { return 0 };
+        let Some(length) = end.checked_sub(begin).filter(|length| *length > 0) else { return 0..0 };
         // SAFETY: whole pages within memory of the caller's.
         let advised = unsafe { madvise(memory.with_addr(begin).cast(), length, advice) };
-        if advised.is_ok() { length } else { 0 } // may be refused
+        if advised.is_ok() { begin..end } else { 0..0 } // may be refused
     }
 }
 
@@ -77,8 +106,10 @@ mod system {
 mod system {
     pub(super) fn prefer(_: *mut u8, _: usize) {}
 
-    pub(super) unsafe fn give_back(_: *mut u8, _: usize) -> usize {
-        0
+    pub(super) fn keep_small(_: *mut u8, _: usize) {}
+
+    pub(super) unsafe fn give_back(_: *mut u8, _: usize) -> std::ops::Range<usize> {
+        0..0
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Instant;
 use equivalent::Equivalent;
 use floe_policy::{Eviction, HitKind, Marks, PolicyInfo, Replacement, Touch};
 
-use crate::budget::Budget;
+use crate::budget::{Budget, WEIGHT_MAX};
 use crate::clock::{Clock, Sweep, TICK_US, Ticks};
 use crate::entry::Entry;
 use crate::fork;
@@ -38,7 +38,7 @@ use crate::user_code::FirstPanic;
 use floe_freeze::FreezeStats;
 
 /// Function that returns the weight of an entry.
-pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u32 + Send + Sync>;
+pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
 /// Function called for each entry that leaves, with the cause.
 pub(crate) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
 /// Check of a removed entry before it is freed. The flag is true if a cell or a hold names the
@@ -54,9 +54,11 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) threads: Arc<Threads>,
     pub(crate) frozen: FrozenState<K, V>,
     pub(crate) budget: Budget,
-    /// True if insertions may take the fast path: there is no listener, weigher, admission or
-    /// lifetime.
+    /// True if insertions may take the fast path: there is no listener, weigher, admission,
+    /// lifetime or pool for low priority.
     pub(crate) inserts_usually: bool,
+    /// True if the policy is to be told of low priority.
+    pub(crate) tells_low: bool,
     pub(crate) weigher: Option<Weigher<K, V>>,
     pub(crate) listener: Option<Listener<K, V>>,
     pub(crate) lifetimes: Lifetimes,
@@ -76,8 +78,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         local::record_by(self.serial, &self.threads)
     }
 
-    pub(crate) fn weigh(&self, key: &K, value: &V) -> u32 {
-        self.weigher.as_ref().map_or(1, |weigh| weigh(key, value).max(1))
+    pub(crate) fn weigh(&self, key: &K, value: &V) -> u64 {
+        self.weigher.as_ref().map_or(1, |weigh| weigh(key, value).clamp(1, WEIGHT_MAX))
     }
 
     /// Returns the parts of the cache that freezing works on.

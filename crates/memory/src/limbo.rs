@@ -59,13 +59,42 @@ impl Limbo {
 
     #[inline(always)]
     pub(crate) fn push(&mut self, retired: Retired) {
-        self.fresh_weight += u64::from(retired.weight);
+        self.fresh_weight += self.counted(&retired);
         self.fresh.push(retired);
+    }
+
+    /// Returns the weight that an entry counts here. One that is too heavy to tell makes a batch
+    /// due.
+    #[inline(always)]
+    fn counted(&self, retired: &Retired) -> u64 {
+        match retired.weight {
+            u32::MAX => self.batch_weight,
+            weight => weight.into(),
+        }
     }
 
     /// Adds entries that guards were found to keep. They wait for the next batch.
     pub(crate) fn keep(&mut self, held: impl Iterator<Item = Waiting>) {
         self.older.held.extend(held);
+    }
+
+    /// Takes a waiting entry, which the caller then has to free or to [keep](Self::keep). Examines
+    /// all waiting entries, those that left last first.
+    pub(crate) fn take(&mut self, is_it: impl Fn(&Retired) -> bool) -> Option<Retired> {
+        if let Some(at) = self.fresh.iter().rposition(&is_it) {
+            let retired = self.fresh.swap_remove(at);
+            // The weight of a batch may have changed since.
+            self.fresh_weight = self.fresh_weight.saturating_sub(self.counted(&retired));
+            return Some(retired);
+        }
+        let older = &mut *self.older;
+        if let Some(at) = older.aged.iter().rposition(&is_it) {
+            let retired = older.aged.swap_remove(at);
+            self.set_due();
+            return Some(retired);
+        }
+        let at = older.held.iter().rposition(|waiting| is_it(&waiting.retired))?;
+        older.held.swap_remove_back(at).map(|waiting| waiting.retired)
     }
 
     /// Takes over memory for a later batch.

@@ -279,6 +279,7 @@ where
         key = ManuallyDrop::new(unsafe { pending_load.take_key() });
         let mut candidate = Candidate::new(Unplaced::new(hash, &mut key, &mut value));
         (candidate.weight, candidate.pinned) = (weight, options.pinned);
+        candidate.priority = options.told_priority(inner.tells_low);
         if let Some((expiry, due)) = expiry {
             (candidate.expiry, candidate.due) = (expiry, due);
         }

@@ -1,11 +1,14 @@
-//! [`InsertOptions`]: expiry, refresh and pin of a single entry.
+//! [`InsertOptions`]: expiry, refresh, priority and pin of a single entry.
 
 use std::time::Duration;
+
+use floe_policy::Priority;
 
 use crate::renewal::Unused;
 
 /// Options of one entry, for [`Cache::insert_with`](crate::Cache::insert_with): the times at which
-/// it expires and is refreshed, and a pin. The cache's settings apply where an option is not given.
+/// it expires and is refreshed, a priority, and a pin. The cache's settings apply where an option
+/// is not given.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -21,13 +24,14 @@ use crate::renewal::Unused;
 pub struct InsertOptions {
     pub(crate) live: Option<Duration>,
     pub(crate) unused: Option<Unused<Duration>>,
+    pub(crate) priority: Priority,
     pub(crate) pinned: bool,
 }
 
 impl InsertOptions {
     /// Creates options that change nothing: the cache's settings apply to the entry.
     pub const fn new() -> Self {
-        Self { live: None, unused: None, pinned: false }
+        Self { live: None, unused: None, priority: Priority::Low, pinned: false }
     }
 
     /// Sets the time after the insertion at which the entry expires, whether it is used or not.
@@ -80,6 +84,27 @@ impl InsertOptions {
     pub const fn stale_while_revalidate(self, fresh: Duration, stale: Duration) -> Self {
         let live = fresh.saturating_add(stale);
         self.time_to_live(live).refresh_ahead(live.saturating_sub(fresh))
+    }
+
+    /// Sets the priority of the entry; [low](Priority::Low) by default.
+    ///
+    /// In a cache with [`priority_pools`](crate::Builder::priority_pools) it chooses the pool that
+    /// the entry enters. In others, an entry of [high](Priority::High) priority counts as used once
+    /// when it is inserted, and the other two are the same. A value that replaces another one can
+    /// raise the priority of its key, unless that is frozen, and never lowers it. A pinned entry
+    /// has no priority, and low priority once it is unpinned.
+    pub const fn priority(self, priority: Priority) -> Self {
+        Self { priority, ..self }
+    }
+
+    /// Returns the priority to tell the policy; `None` if it treats the entry as any other.
+    /// `tells_low` is true if it distinguishes low priority from bottom priority.
+    pub(crate) fn told_priority(&self, tells_low: bool) -> Option<Priority> {
+        match self.priority {
+            Priority::Low if !tells_low => None,
+            Priority::Bottom => None,
+            priority => Some(priority),
+        }
     }
 
     /// Pins the entry, so that it is not evicted. It counts towards the capacity, expires, and can

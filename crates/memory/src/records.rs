@@ -398,11 +398,23 @@ impl Records {
         read(named)
     }
 
-    /// Returns how many cells and holds name the entry at an address. The caller must keep the
-    /// entry.
+    /// Returns how many cells and holds name the entry at an address; several holds count as one.
+    /// The caller must keep the entry.
     pub(crate) fn named(&self, address: usize) -> usize {
-        let mut list = lock(&self.list);
-        let named = self.looked_at(&mut list, std::iter::once(address));
+        self.named_in(&mut lock(&self.list), address)
+    }
+
+    /// Works as [`named`](Self::named) for an entry that was removed before `round` was asked, and
+    /// counts threads that are about to find the entry by a lookup, too. If the result is 1, only
+    /// the caller can reach the entry, now and later. `own` is the caller's record.
+    pub(crate) fn named_since(&self, own: &Record, round: Round, address: usize) -> usize {
+        crate::sync::fence(Ordering::SeqCst); // as in `protected`
+        let mut list = self.pass(lock(&self.list), own, round);
+        self.named_in(&mut list, address)
+    }
+
+    fn named_in(&self, list: &mut List, address: usize) -> usize {
+        let named = self.looked_at(list, std::iter::once(address));
         named.into_iter().filter(|&named| named == address).count()
     }
 
@@ -575,6 +587,18 @@ impl Holds {
         table.estate = (!held.is_empty()).then(|| Arc::clone(estate));
         held.sort_unstable();
         held
+    }
+}
+
+impl Hold {
+    /// Returns the address of the held entry.
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
+    /// Returns true if the entry is, or was, one of the cache with this table.
+    pub(crate) fn is_of(&self, holds: &Arc<Holds>) -> bool {
+        Arc::ptr_eq(&self.holds, holds)
     }
 }
 

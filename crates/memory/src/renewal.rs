@@ -75,7 +75,7 @@ impl Renewal {
         }
     }
 
-    /// Returns the renewal as [`Renewals`](crate::renewals::Renewals) store it; 0 is none.
+    /// Returns the renewal as [`Renewals`](crate::index::Renewals) store it; 0 is none.
     pub(crate) fn bits(self) -> u64 {
         u64::from(self.last.0) << 32 | u64::from(self.idle)
     }

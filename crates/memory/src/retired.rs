@@ -21,6 +21,7 @@ use crate::sync::{AtomicU64, Ordering};
 pub(crate) struct Retired {
     /// Number of the entry's place in memory.
     pub(crate) place: u32,
+    /// Weight of the entry, or 2³² − 1 where it is heavier.
     pub(crate) weight: u32,
 }
 

@@ -112,6 +112,9 @@ impl<E> Chunk<E> {
 pub(crate) struct Slab<E> {
     /// Places of entries that were given back.
     free: Vec<u32>,
+    /// Runs of free places whose pages the system has, highest first. They are used when no other
+    /// place is free.
+    absent: Vec<Range<u32>>,
     /// The addresses of the chunks, shared with readers.
     places: Arc<Places>,
     chunks: Vec<Chunk<E>>,
@@ -127,7 +130,7 @@ impl<E> Slab<E> {
     /// Creates a slab for about `expected` entries; `None` if the number is unknown.
     pub(crate) fn new(expected: Option<usize>) -> Self {
         let (chunks, free, places) = (Vec::new(), Vec::new(), Arc::new(Places::new()));
-        Self { free, places, chunks, begun: 0, expected, arena: None }
+        Self { free, absent: Vec::new(), places, chunks, begun: 0, expected, arena: None }
     }
 
     /// Creates a slab that has most of its entries in its part of an arena, given by number.
@@ -140,7 +143,9 @@ impl<E> Slab<E> {
     /// Returns true if there is memory for another entry.
     #[inline(always)]
     pub(crate) fn has_room(&self) -> bool {
-        self.has_free() || self.chunks.last().is_some_and(|chunk| chunk.len() > self.begun)
+        self.has_free()
+            || self.chunks.last().is_some_and(|chunk| chunk.len() > self.begun)
+            || !self.absent.is_empty()
     }
 
     /// Returns true if memory that was given back is free.
@@ -184,12 +189,73 @@ impl<E> Slab<E> {
 
     #[inline(never)]
     fn begin(&mut self) -> (u32, *mut E) {
+        if let Some(place) = self.take_absent() {
+            return (place, self.entry(place));
+        }
         let chunk = self.chunks.last().expect("there is room");
         assert!(self.begun < chunk.len(), "there is room");
         let entry = chunk.memory.cast::<E>().wrapping_add(self.begun);
         let place = Places::number(self.chunks.len() - 1, self.begun);
         self.begun += 1;
         (place, entry)
+    }
+
+    /// Returns a place without memory, which comes with the first write to it.
+    fn take_absent(&mut self) -> Option<u32> {
+        let place = self.absent.last_mut()?.next();
+        if self.absent.last().is_some_and(Range::is_empty) {
+            self.absent.pop();
+        }
+        if self.absent.is_empty() {
+            self.absent = Vec::new();
+            self.prefer_large(true);
+        }
+        place
+    }
+
+    /// Changes the advice on large pages for the memory that had asked for them.
+    fn prefer_large(&self, is_large: bool) {
+        for chunk in &self.chunks {
+            let addresses = chunk.addresses();
+            if chunk.is_in_arena || addresses.len() >= crate::hints::WORTHWHILE_BYTES {
+                crate::hints::prefer_large(addresses, is_large);
+            }
+        }
+    }
+
+    /// Gives pages without entries back to the system if most of the memory is free. Places that
+    /// are still in memory are used first from then on, the lowest ones before others.
+    pub(crate) fn release_pages(&mut self) {
+        let absent = self.absent.iter().map(Range::len).sum::<usize>();
+        if 2 * self.free.len() <= self.len() - absent {
+            return;
+        }
+        let mut free = std::mem::take(&mut self.free);
+        free.extend(std::mem::take(&mut self.absent).into_iter().flatten());
+        free.sort_unstable();
+        for run in free.chunk_by(|&one, &next| one + 1 == next) {
+            let address = |place: u32| self.places.address::<E>(place);
+            let (first, last) = (run[0], run[run.len() - 1]);
+            // SAFETY: places of one chunk side by side, without entries.
+            let given = unsafe {
+                crate::hints::give_back_all(address(first)..address(last) + size_of::<E>())
+            };
+            let is_given = |place: u32| {
+                given.start <= address(place) && address(place) + size_of::<E>() <= given.end
+            };
+            let from = run.partition_point(|&place| address(place) < given.start);
+            let till = from + run[from..].partition_point(|&place| is_given(place));
+            if from < till {
+                self.absent.push(run[from]..run[till - 1] + 1);
+            }
+            self.free.extend(run[..from].iter().chain(&run[till..]));
+        }
+        self.absent.reverse();
+        self.free.reverse();
+        self.free.shrink_to_fit();
+        if !self.absent.is_empty() {
+            self.prefer_large(false);
+        }
     }
 
     /// Returns the arena from which the next chunk comes, and the slab's number there.
@@ -285,8 +351,10 @@ impl<E> Slab<E> {
     pub(crate) fn memory_bytes(&self) -> usize {
         let full = self.chunks.split_last().map_or(&[][..], |(_, full)| full);
         let entries = full.iter().map(Chunk::len).sum::<usize>() + self.begun;
-        let accounts = self.free.capacity() * size_of::<u32>() + size_of::<Places>();
-        entries * size_of::<E>() + accounts
+        let absent = self.absent.iter().map(Range::len).sum::<usize>();
+        let lists = self.free.capacity() * size_of::<u32>()
+            + self.absent.capacity() * size_of::<Range<u32>>();
+        (entries - absent) * size_of::<E>() + lists + size_of::<Places>()
     }
 }
 

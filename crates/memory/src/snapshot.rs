@@ -30,9 +30,9 @@ type Stored<K, V> = (K, V, Option<u64>, Option<u64>, Option<u64>);
 /// start. Needs the feature `serde`.
 ///
 /// Entries keep their remaining time to live; the time between writing and reading counts, by the
-/// system's date. The policy's state, pins and the frozen marks are not written. While a snapshot
-/// is written, all entries stay in memory, and the cache remains usable. The snapshot has all
-/// entries that were in the cache throughout, and perhaps others.
+/// system's date. The policy's state, priorities, pins and the frozen marks are not written. While
+/// a snapshot is written, all entries stay in memory, and the cache remains usable. The snapshot
+/// has all entries that were in the cache throughout, and perhaps others.
 ///
 /// ```
 /// # use floe_memory as floe;

@@ -18,7 +18,7 @@ fn operations_on_a_key_have_an_order_where_hits_fence() {
         frozen_round(&Cache::builder().capacity(100).build(), seed, Room::Enough, 0);
         frozen_round(&Cache::builder().capacity(4).shards(1).build(), seed, Room::Scarce, 2);
         let cache =
-            Cache::builder().weight_capacity(1 << 40).weigher(|_: &u64, _: &u64| 1).shards(1);
+            Cache::builder().weight_capacity(1 << 40).weigher(|_: &u64, _: &u64| 1u32).shards(1);
         round(&cache.build(), seed, Room::Enough, 20);
     }
 }

@@ -57,14 +57,14 @@ mod local;
 mod options;
 #[path = "../src/owner/mod.rs"]
 mod owner;
+#[path = "../src/ownership.rs"]
+mod ownership;
 #[path = "../src/pending.rs"]
 mod pending;
 #[path = "../src/records.rs"]
 mod records;
 #[path = "../src/renewal.rs"]
 mod renewal;
-#[path = "../src/renewals.rs"]
-mod renewals;
 #[path = "../src/retired.rs"]
 mod retired;
 #[path = "../src/shard.rs"]

@@ -11,8 +11,6 @@ mod barrier;
 mod hints;
 #[path = "../src/index.rs"]
 mod index;
-#[path = "../src/renewals.rs"]
-mod renewals;
 #[path = "loom/sync.rs"]
 mod sync;
 

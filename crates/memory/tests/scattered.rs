@@ -82,7 +82,7 @@ fn a_cache_is_frozen_in_whole_wherever_its_memory_lies() {
         let builder = || Cache::builder().shards(shards);
         // Of a known number of entries, of an unknown number, and of more than were expected.
         let known = builder().capacity(2 * entries as usize).build();
-        let unknown = builder().weight_capacity(2 * entries).weigher(|_, _| 1).build();
+        let unknown = builder().weight_capacity(2 * entries).weigher(|_, _| 1u32).build();
         let grown = builder().capacity(100).build();
         grown.resize(2 * entries as usize);
         for cache in [known, unknown, grown] {

@@ -78,7 +78,7 @@ impl Catalog {
         use std::hash::BuildHasher;
         let memory = Cache::builder()
             .weight_capacity(memory_bytes)
-            .weigher(|_: &Path, known: &Arc<Known>| known.bytes() as u32)
+            .weigher(|_: &Path, known: &Arc<Known>| known.bytes() as u64)
             .build();
         let salt = RandomState::default().hash_one(0);
         Self { namespace, hybrid, memory, changes: Mutex::default(), is_kept, salt }

@@ -397,6 +397,12 @@ pub trait Policy: Eviction + Clone + Default + Send + Sync + 'static {
 pub trait Replacement: Eviction + Clone + Send + Sync + 'static {
     /// Returns the policy's name, description, parameters and needed inputs.
     fn info(&self) -> &'static PolicyInfo;
+
+    /// Returns true if the policy treats entries of low priority better than those of bottom
+    /// priority. The owner then tells it also of [low](Priority::Low) ones, which most entries are.
+    fn tells_low_from_bottom(&self) -> bool {
+        false
+    }
 }
 
 impl<P: Policy> Replacement for P {

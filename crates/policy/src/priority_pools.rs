@@ -124,6 +124,10 @@ impl<P: Replacement> Replacement for PriorityPools<P> {
     fn info(&self) -> &'static PolicyInfo {
         self.order.info()
     }
+
+    fn tells_low_from_bottom(&self) -> bool {
+        self.shares[LOW] > 0.0
+    }
 }
 
 impl<P: Eviction> Eviction for PriorityPools<P> {
@@ -195,6 +199,10 @@ impl<P: Eviction> Eviction for PriorityPools<P> {
     fn prioritize(&mut self, slot: Slot, priority: Priority) {
         match self.pool_for(priority) {
             None => self.order.prioritize(slot, priority),
+            Some(HIGH) if self.pool_of(slot) == Some(LOW) => {
+                self.pools.move_to_head(HIGH, slot);
+                self.spill();
+            }
             Some(pool) => {
                 if self.pool_of(slot).is_none() && !self.pools.is_frozen(slot) {
                     let before = self.order.len();
@@ -356,6 +364,21 @@ mod tests {
             leave(order, &[High, High, Bottom, Low, Low, Low, Bottom, Low, Low, Low]),
             [2, 0, 3, 6, 4, 5, 7, 8, 9, 1]
         );
+    }
+
+    #[test]
+    fn an_entry_rises_from_the_low_pool_to_the_high_one_and_does_not_come_down() {
+        let mut order = PriorityPools::new(Lru::default(), 0.25, 0.5);
+        order.reserve(8);
+        for slot in 0..5 {
+            order.insert(Slot(slot), &Access { weight: 1, ..Access::new(slot.into()) });
+            order.prioritize(Slot(slot), Low);
+        }
+        [3, 2, 4].into_iter().for_each(|slot| order.prioritize(Slot(slot), High));
+        order.prioritize(Slot(4), Low);
+        assert_eq!((order.pools.size(HIGH), order.pools.size(LOW), order.len()), (2, 2, 5));
+        let left: Vec<_> = std::iter::from_fn(|| order.evict(None)).map(|slot| slot.0).collect();
+        assert_eq!(left, [0, 1, 3, 2, 4], "3 has come down for 4");
     }
 
     #[test]

@@ -258,8 +258,8 @@ impl<V> Node<V> {
     }
 
     /// Returns the weight of the entry in the cache.
-    pub(super) fn weight(&self) -> u32 {
-        u32::try_from(self.charge).unwrap_or(u32::MAX)
+    pub(super) fn weight(&self) -> u64 {
+        self.charge as u64
     }
 
     /// Adds a counted owner. The caller must be an owner, or have a cell that names the entry.

@@ -120,8 +120,6 @@ pub struct HostCache<K, V, P: Replacement = QdClock, S = DefaultHasher> {
     /// The underlying cache. It is dropped first, as its values refer to the limits.
     pub(crate) cache: Cache<K, Node<V>, P, S>,
     limits: Arc<Limits>,
-    /// True if there is a pool for low priority, so that the policy needs to know the priority.
-    tells_low: bool,
 }
 
 impl<K, V> HostCache<K, V>
@@ -166,7 +164,7 @@ where
 
     /// Inserts a value with its charge and returns a handle to it. The handle is returned even
     /// where the cache does not take the value: the policy or the admission may reject it, or its
-    /// charge be 4 GiB or more.
+    /// charge exceed the capacity.
     ///
     /// # Errors
     /// Returns key and value if the cache is strict and cannot make room for the charge.
@@ -182,14 +180,7 @@ where
         }
         // SAFETY: the limits live as long as the cache and its handles.
         let node = unsafe { Node::new(value, charge, &self.limits.sums) };
-        if u32::try_from(charge).is_err() {
-            if options.if_present == IfPresent::Replace {
-                self.erase(&key);
-            }
-            return Ok(alone(key, node));
-        }
-        let inner = &*self.cache.inner;
-        let (hash, record) = (inner.hash(&key), inner.record());
+        let (hash, record) = (self.cache.inner.hash(&key), self.cache.inner.record());
         let cell = record.another_cell();
         // comparing keys is the user's code and may need cells, too
         cell.store(RESERVED, Ordering::Relaxed);
@@ -197,19 +188,9 @@ where
         let replaces = |there: Option<&EntryOf<K, V>>| {
             there.is_none() || options.if_present == IfPresent::Replace
         };
-        let inserting = InsertOptions::new();
+        let inserting = InsertOptions::new().priority(options.priority);
         match place(&self.cache, (key, node), hash, &inserting, Some(cell), replaces) {
-            Ok(()) => {
-                let handle = Handle::<K, V>::of_cell(record, keep.into_cell());
-                let priority = options.priority;
-                if priority == Priority::High || priority == Priority::Low && self.tells_low {
-                    let (entry, shard) = (handle.entry(), inner.shards.of(hash));
-                    inner.with_owner(shard, shard.owner(), |owner, _| {
-                        owner.prioritize(shard.table(), entry.slot(), entry, priority);
-                    });
-                }
-                Ok(handle)
-            }
+            Ok(()) => Ok(Handle::of_cell(record, keep.into_cell())),
             Err((key, node)) => {
                 drop(keep);
                 Ok(alone(key, node))
@@ -444,7 +425,6 @@ impl<K, V, P: Replacement, S> fmt::Debug for HostCache<K, V, P, S> {
 pub struct HostBuilder<K, V, P = QdClock, S = DefaultHasher> {
     capacity: usize,
     strict: bool,
-    tells_low: bool,
     cache: Builder<K, Node<V>, P, S>,
 }
 
@@ -452,7 +432,7 @@ impl<K, V> HostBuilder<K, V> {
     /// Creates a builder with a capacity: the limit on the sum of all charges, in their unit,
     /// usually bytes.
     pub fn new(capacity: usize) -> Self {
-        Self { capacity, strict: false, tells_low: false, cache: Builder::default() }
+        Self { capacity, strict: false, cache: Builder::default() }
     }
 }
 
@@ -465,8 +445,8 @@ impl<K, V, P, S> HostBuilder<K, V, P, S> {
 
     /// Sets the eviction policy by type: see [`Builder::policy`].
     pub fn policy<P2: Replacement>(self, policy: P2) -> HostBuilder<K, V, P2, S> {
-        let Self { capacity, strict, tells_low, cache } = self;
-        HostBuilder { capacity, strict, tells_low, cache: cache.policy(policy) }
+        let Self { capacity, strict, cache } = self;
+        HostBuilder { capacity, strict, cache: cache.policy(policy) }
     }
 
     /// Sets the eviction policy by name: see [`Builder::policy_named`].
@@ -474,8 +454,8 @@ impl<K, V, P, S> HostBuilder<K, V, P, S> {
     /// # Errors
     /// When there is no such policy or parameter; the error lists the valid ones.
     pub fn policy_named(self, name: &str) -> Result<HostBuilder<K, V, AnyPolicy, S>, ChoiceError> {
-        let Self { capacity, strict, tells_low, cache } = self;
-        Ok(HostBuilder { capacity, strict, tells_low, cache: cache.policy_named(name)? })
+        let Self { capacity, strict, cache } = self;
+        Ok(HostBuilder { capacity, strict, cache: cache.policy_named(name)? })
     }
 
     /// Reserves shares of the capacity for entries of high and of low priority, on top of the
@@ -499,15 +479,14 @@ impl<K, V, P, S> HostBuilder<K, V, P, S> {
     where
         P: Replacement,
     {
-        let Self { capacity, strict, cache, .. } = self;
-        let cache = cache.policy_over(|policy| PriorityPools::new(policy, high, low));
-        HostBuilder { capacity, strict, tells_low: low > 0.0, cache }
+        let Self { capacity, strict, cache } = self;
+        HostBuilder { capacity, strict, cache: cache.priority_pools(high, low) }
     }
 
     /// Sets the hasher: see [`Builder::hasher`].
     pub fn hasher<S2: BuildHasher>(self, hasher: S2) -> HostBuilder<K, V, P, S2> {
-        let Self { capacity, strict, tells_low, cache } = self;
-        HostBuilder { capacity, strict, tells_low, cache: cache.hasher(hasher) }
+        let Self { capacity, strict, cache } = self;
+        HostBuilder { capacity, strict, cache: cache.hasher(hasher) }
     }
 
     /// Sets the number of shards, each with a lock of its own: see [`Builder::shards`].
@@ -553,7 +532,7 @@ where
             .weigher(|_, node| node.weight())
             .keep_check(keep_check)
             .try_build()?;
-        Ok(HostCache { cache, limits, tells_low: self.tells_low })
+        Ok(HostCache { cache, limits })
     }
 }
 

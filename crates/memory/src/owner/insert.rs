@@ -1,16 +1,16 @@
 //! Insertion into a shard: over the entry with the same key, into the slot of an evicted entry, or
 //! into a free slot. The fast path is short; the rest is in separate functions.
 
-use floe_policy::{Access, Eviction, Slot};
+use floe_policy::{Access, Eviction, Priority, Slot};
 
 use super::{Gone, Owner, Position, Tenant};
 use crate::budget::{Amount, Budget};
 use crate::clock::{Clock, Moment};
 use crate::entry::{Candidate, Entry, Head, Unplaced};
-use crate::index::{Index, Lane, Table};
+use crate::index::{Index, Lane, Table, told_weight};
 use crate::renewal::Renewal;
 use crate::retired::Retired;
-use crate::shard::Shard;
+use crate::shard::{SLOTS_PER_LOCK, Shard};
 use crate::slab::Slab;
 use crate::stats::Cause;
 use crate::sync::{Arc, Ordering};
@@ -243,6 +243,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if !pinned {
             self.order.insert(Slot(slot), access); // last: it can be the user's, and panic
         }
+        self.prioritize(slot, candidate.priority);
         slot
     }
 
@@ -275,6 +276,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if !pinned {
             self.order.insert(victim, access); // last: it can be the user's, and panic
         }
+        self.prioritize(victim.0, candidate.priority);
     }
 
     /// Replaces an entry with one of the same key and weight, where neither expires, is pinned or
@@ -295,6 +297,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.let_go(before.place, candidate.weight, Cause::Replaced, gone);
         self.lies_at(slot, place, true);
         self.order.access(Slot(slot)); // last: it can be the user's, and panic
+        self.prioritize(slot, candidate.priority);
         if let Some(admission) = &mut self.admission {
             admission.replaced(access);
         }
@@ -345,7 +348,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             }
             (false, false) => {
                 if weight_before != weight {
-                    self.order.reweigh(Slot(slot), weight);
+                    self.order.reweigh(Slot(slot), told_weight(weight));
                 }
                 self.order.access(Slot(slot));
             }
@@ -353,8 +356,20 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             (false, true) => self.order.remove(Slot(slot)),
             (true, false) => self.order.insert(Slot(slot), access),
         }
+        self.prioritize(slot, candidate.priority);
         if let Some(admission) = &mut self.admission {
             admission.replaced(access);
+        }
+    }
+
+    /// Tells the policy the priority of the entry that has just come into a slot, if there is one
+    /// to tell and the policy may evict the entry. The policy can be the user's, and panic.
+    #[inline(always)]
+    pub(super) fn prioritize(&mut self, slot: u32, priority: Option<Priority>) {
+        if let Some(priority) = priority
+            && self.slots[slot].is_in_reach()
+        {
+            self.order.prioritize(Slot(slot), priority);
         }
     }
 
@@ -437,7 +452,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.replaced_renewals += self.renewals.memory_bytes();
             self.renewals = self.renewals.grown(slots);
         }
-        self.begin_moving_with(shard, marks);
+        let keys = self.growth.doubled(self.slots.reserved());
+        self.begin_moving_with(shard, marks, keys);
     }
 
     /// Publishes a table in place of the present one.
@@ -458,15 +474,16 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     #[inline(never)]
     pub(super) fn begin_moving(&mut self, shard: &Shard<K, V, P>) {
         let marks = self.order.marks().clone(); // it can be the user's, and panic
-        self.begin_moving_with(shard, marks);
+        let keys = self.growth.doubled(self.slots.reserved());
+        self.begin_moving_with(shard, marks, keys);
     }
 
-    fn begin_moving_with(&mut self, shard: &Shard<K, V, P>, marks: P::Marks) {
+    fn begin_moving_with(&mut self, shard: &Shard<K, V, P>, marks: P::Marks, keys_max: usize) {
         // Over by now, but for a shard with many more slots than keys.
         while self.growth.is_moving() {
             self.move_some(shard);
         }
-        let index = self.growth.begin(self.slots.reserved());
+        let index = self.growth.begin(keys_max);
         self.publish(shard, index, Some(shard.table().index.clone()), marks);
     }
 
@@ -499,6 +516,34 @@ fn take_memory<K, V, P: Eviction>(owner: &mut Owner<K, V, P>, shard: &Shard<K, V
         owner.publish(shard, table.index.clone(), table.old.clone(), marks);
     }
     owner.slab.grow();
+}
+
+/// Begins to move all keys to a smaller index, if half of the present size is enough. Returns true
+/// if keys are to be [moved](move_more).
+pub(crate) fn shrink_index<K, V, P: Eviction>(
+    owner: &mut Owner<K, V, P>,
+    shard: &Shard<K, V, P>,
+) -> bool {
+    let keys = owner.slots.keys_for(owner.room.held().entries as usize);
+    if 2 * keys <= owner.growth.keys_max() {
+        let marks = owner.order.marks().clone(); // it can be the user's, and panic
+        owner.begin_moving_with(shard, marks, keys);
+    }
+    owner.growth.is_moving()
+}
+
+/// Moves keys to the new index, more than an insertion does. Returns true while some are left.
+pub(crate) fn move_more<K, V, P: Eviction>(
+    owner: &mut Owner<K, V, P>,
+    shard: &Shard<K, V, P>,
+) -> bool {
+    for _ in 0..SLOTS_PER_LOCK {
+        if !owner.growth.is_moving() {
+            return false;
+        }
+        owner.move_some(shard);
+    }
+    true
 }
 
 /// Makes sure that the renewals of entries can be stored.

@@ -16,15 +16,15 @@ use crate::admission::ShardAdmission;
 use crate::budget::{Amount, Budget, Room, Share};
 use crate::entry::{Entry, Head};
 use crate::frozen::index::FrozenIndex;
-use crate::index::{Hash32, Index, KeyHash, Places, Spot, Table, TableOf};
+use crate::index::{Hash32, Index, KeyHash, Places, Renewals, Spot, Table, TableOf, told_weight};
 use crate::limbo::Limbo;
 use crate::renewal::Renewal;
-use crate::renewals::Renewals;
 use crate::retired::{Departures, Retired};
 use crate::slab::Slab;
 use crate::stats::{Cause, ShardCounts};
 use crate::sync::Arc;
 
+pub(crate) use self::insert::{move_more, shrink_index};
 pub(crate) use self::slots::Tenant;
 pub(crate) use crate::budget::Shape;
 
@@ -143,21 +143,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.order.promote(Slot(slot));
         self.counts.seldom.promotions += 1;
         if let Some(admission) = &mut self.admission {
-            admission.used(slot, self.slots.weight(slot));
-        }
-    }
-
-    /// Reports the priority of an entry to the policy, if it is still in the shard and may be
-    /// evicted. The caller must keep it from being freed.
-    pub(crate) fn prioritize(
-        &mut self,
-        table: &TableOf<P>,
-        slot: u32,
-        entry: *const Entry<K, V>,
-        priority: Priority,
-    ) {
-        if self.is_in(table, slot, entry) && self.slots[slot].is_in_reach() {
-            self.order.prioritize(Slot(slot), priority);
+            admission.used(slot, told_weight(self.slots.weight(slot)));
         }
     }
 
@@ -177,7 +163,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         } else if cause != Cause::Evicted {
             self.order.remove(Slot(slot)); // what was evicted has left it
         } else if let Some(admission) = &mut self.admission {
-            admission.evicted(slot, weight);
+            admission.evicted(slot, told_weight(weight));
         }
         let Position { index, spot, place } = self.position(table, slot);
         let tenant = self.slots.vacate(slot);
@@ -191,8 +177,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
 
     /// Passes on a removed entry: to the listener if there is one, or else to limbo.
     #[inline(always)]
-    fn let_go(&mut self, place: u32, weight: u32, cause: Cause, gone: &mut Gone) {
-        let retired = Retired { place, weight };
+    fn let_go(&mut self, place: u32, weight: u64, cause: Cause, gone: &mut Gone) {
+        let retired = Retired { place, weight: told_weight(weight) };
         match &mut gone.to_tell {
             Some(to_tell) => to_tell.push((retired, cause)),
             None => self.limbo.push(retired),
@@ -230,13 +216,15 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.room.lend(wanted)
     }
 
-    /// Pins or unpins an entry. Returns false if nothing changes.
+    /// Pins or unpins an entry. Returns false if nothing changes. `priority` is that of an unpinned
+    /// entry, as it is told to the policy.
     pub(crate) fn set_pinned(
         &mut self,
         table: &TableOf<P>,
         slot: u32,
         hash: KeyHash,
         pinned: bool,
+        priority: Option<Priority>,
     ) -> bool {
         if self.slots[slot].is_pinned() == pinned {
             return false;
@@ -252,6 +240,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         } else {
             self.lies_at(slot, place, false);
             self.order.insert(Slot(slot), &access);
+            self.prioritize(slot, priority);
         }
         true
     }

@@ -1,11 +1,16 @@
 //! The slots of a shard: the entry in each, vacant slots, and their limit.
 
+use std::collections::HashMap;
 use std::ops::IndexMut;
 
 use floe_policy::Slot;
+use foldhash::fast::RandomState;
 
 use crate::budget::Shape;
-use crate::index::{Hash32, Index, Lane, Table};
+use crate::index::{Hash32, Index, Lane, Table, told_weight};
+
+/// Stand-in for a weight that is kept apart, because it has more than 32 bits or all of those set.
+const HEAVY: u32 = u32::MAX;
 
 /// The entries of a shard by slot, which is their number in the policy order.
 #[derive(Debug)]
@@ -13,6 +18,9 @@ pub(crate) struct Slots {
     tenants: Vec<Tenant>,
     /// Weights of entries. Empty until a weight other than 1 is set.
     weights: Vec<u32>,
+    /// Weights of the entries for which [`HEAVY`] stands above, by slot.
+    #[expect(clippy::box_collection, reason = "what every insertion reads lies beside it")]
+    heavy: Option<Box<HashMap<u32, u64, RandomState>>>,
     vacant: Vec<u32>,
     /// Slots for which the policy order has room.
     reserved: usize,
@@ -27,6 +35,7 @@ impl Slots {
         Self {
             tenants: Vec::new(),
             weights: Vec::new(),
+            heavy: None,
             vacant: Vec::new(),
             reserved: shape.slots_first(),
             limit: shape.slots,
@@ -64,6 +73,12 @@ impl Slots {
         (self.reserved * 2).min(enough)
     }
 
+    /// Returns the keys for which the index is to have room when there are `entries` entries.
+    pub(super) fn keys_for(&self, entries: usize) -> usize {
+        let wanted = self.limit.unwrap_or(2 * entries).max(entries + SLOTS_SPARE);
+        wanted.min(self.reserved)
+    }
+
     /// Returns the smaller of `slots` and the limit.
     pub(super) fn within_limit(&self, slots: usize) -> usize {
         self.limit.map_or(slots, |limit| slots.min(limit))
@@ -92,7 +107,7 @@ impl Slots {
 
     /// Puts an entry with its weight into a slot, and returns the former one.
     #[inline(always)]
-    pub(super) fn put(&mut self, slot: u32, tenant: Tenant, weight: u32) -> Tenant {
+    pub(super) fn put(&mut self, slot: u32, tenant: Tenant, weight: u64) -> Tenant {
         self.set_weight(slot, weight);
         self.pinned += usize::from(tenant.is_pinned());
         let before = std::mem::replace(&mut self[slot], tenant);
@@ -108,33 +123,53 @@ impl Slots {
 
     /// Returns the weight of the entry in a slot.
     #[inline(always)]
-    pub(super) fn weight(&self, slot: u32) -> u32 {
+    pub(super) fn weight(&self, slot: u32) -> u64 {
         if self.weights.is_empty() { 1 } else { self.weight_noted(slot) }
     }
 
     #[inline(never)]
-    fn weight_noted(&self, slot: u32) -> u32 {
-        self.weights.get(slot as usize).copied().unwrap_or(1)
+    fn weight_noted(&self, slot: u32) -> u64 {
+        match self.weights.get(slot as usize) {
+            Some(&HEAVY) => self.heavy.as_deref().expect("a heavy one is there")[&slot],
+            weight => weight.copied().unwrap_or(1).into(),
+        }
     }
 
     /// Sets the weight of the entry in a slot.
     #[inline(always)]
-    pub(super) fn set_weight(&mut self, slot: u32, weight: u32) {
+    pub(super) fn set_weight(&mut self, slot: u32, weight: u64) {
         if weight != 1 || !self.weights.is_empty() {
             self.note_weight(slot, weight);
         }
     }
 
     #[inline(never)]
-    fn note_weight(&mut self, slot: u32, weight: u32) {
+    fn note_weight(&mut self, slot: u32, weight: u64) {
         if slot as usize >= self.weights.len() {
             self.weights.resize(self.tenants.len(), 1);
         }
-        self.weights[slot as usize] = weight;
+        let (noted, told) = (&mut self.weights[slot as usize], told_weight(weight));
+        if std::mem::replace(noted, told) == HEAVY || told == HEAVY {
+            self.note_heavy(slot, weight);
+        }
+    }
+
+    /// Sets or removes the weight of a slot that has, or had, a heavy entry.
+    #[cold]
+    fn note_heavy(&mut self, slot: u32, weight: u64) {
+        let heavy = self.heavy.get_or_insert_default();
+        if told_weight(weight) == HEAVY {
+            heavy.insert(slot, weight);
+        } else {
+            heavy.remove(&slot);
+        }
+        if heavy.is_empty() {
+            self.heavy = None;
+        }
     }
 
     /// Returns the weights of all entries.
-    pub(super) fn weights_in(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn weights_in(&self) -> impl Iterator<Item = u64> {
         self.used().map(|slot| self.weight(slot))
     }
 
@@ -174,7 +209,10 @@ impl Slots {
     /// Returns the bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
         let numbers = self.weights.capacity() + self.vacant.capacity();
-        self.tenants.capacity() * size_of::<Tenant>() + numbers * size_of::<u32>()
+        let heavy = self.heavy.as_deref().map_or(0, HashMap::capacity);
+        self.tenants.capacity() * size_of::<Tenant>()
+            + numbers * size_of::<u32>()
+            + heavy * size_of::<(u32, u64)>()
     }
 }
 
@@ -276,6 +314,8 @@ impl Tenant {
     }
 }
 
+/// Room that an index of the least size has for more keys than there are.
+const SLOTS_SPARE: usize = 16;
 /// Maximum number of keys for which the first index of a shard has room.
 const KEYS_FIRST: usize = 1024;
 /// Number of slots whose keys one insertion moves while the index grows.
@@ -343,11 +383,15 @@ impl IndexGrowth {
         table.index_of(tenant.era() != self.era)
     }
 
-    /// Begins to move all keys to an index with room for twice as many, but not more than `slots`.
-    /// Returns the new index.
-    pub(crate) fn begin(&mut self, slots: usize) -> Index {
+    /// Returns the keys for which the next larger index has room, given the number of slots.
+    pub(crate) fn doubled(&self, slots: usize) -> usize {
+        (self.keys_max * 2).min(slots)
+    }
+
+    /// Begins to move all keys to an index with room for `keys_max` keys, and returns it.
+    pub(crate) fn begin(&mut self, keys_max: usize) -> Index {
         debug_assert!(!self.is_moving, "keys move to one index at a time");
-        self.keys_max = (self.keys_max * 2).min(slots);
+        self.keys_max = keys_max;
         self.era = !self.era;
         (self.is_moving, self.moved) = (true, 0);
         self.index()
@@ -429,6 +473,28 @@ mod tests {
         slots.put(slot, tenant(slot, false), 1);
         slots.set_weight(3, 1);
         assert!((0..4).all(|slot| slots.weight(slot) == 1));
+    }
+
+    #[test]
+    fn weights_of_more_than_32_bits_are_kept_apart_while_they_are_there() {
+        let mut slots = slots(4);
+        let weights = [7, u64::from(u32::MAX) - 1, u32::MAX.into(), 5 << 30];
+        for weight in weights {
+            let slot = slots.claim();
+            slots.put(slot, tenant(slot, false), weight);
+        }
+        assert_eq!(slots.weights_in().collect::<Vec<_>>(), weights);
+        slots.set_weight(3, 6 << 30);
+        slots.set_weight(0, 1 << 40);
+        slots.set_weight(2, 2);
+        assert_eq!(slots.weights_in().collect::<Vec<_>>(), [1 << 40, weights[1], 2, 6 << 30]);
+        slots.vacate(0);
+        slots.vacate(3);
+        assert_eq!(slots.weights_in().collect::<Vec<_>>(), [weights[1], 2]);
+        assert!(slots.heavy.is_none());
+        let slot = slots.claim();
+        slots.put(slot, tenant(slot, false), 3);
+        assert_eq!(slots.weight(slot), 3);
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Tests of moving keys from one index to a larger one, without a shard.
 
-use crate::index::{Hash32, Index, Places, Table};
+use crate::index::{Hash32, Index, Places, Renewals, Table};
 use crate::owner::Tenant;
 use crate::owner::slots::{IndexGrowth, MOVED_AT_ONCE};
-use crate::renewals::Renewals;
 use crate::sync::Arc;
 
 /// Returns a place for a key's entry. It is only compared.
@@ -41,7 +40,7 @@ fn an_index_is_as_large_as_all_slots_after_some_doublings() {
         assert!(growth.keys_max() <= 1024, "{slots} slots");
         while growth.keys_max() < slots {
             let (before, old) = (growth.keys_max(), Some(growth.index()));
-            let table = table(growth.begin(slots), old);
+            let table = table(growth.begin(growth.doubled(slots)), old);
             assert!(growth.keys_max() * 4 > before * 7, "{before} of {slots} slots");
             assert!(growth.advance(&mut [], &table, slot_at), "there are no keys to move");
         }
@@ -58,7 +57,7 @@ fn keys_are_found_at_every_step_of_a_move_and_only_in_the_new_index_after_it() {
     let gone = std::mem::replace(&mut tenants[7], Tenant::NONE);
     let (spot, _) = table.index.spot(gone.hash, gone.lane(), |found| found == place(7));
     table.index.remove(gone.hash, spot);
-    table = self::table(growth.begin(1000), Some(table.index));
+    table = self::table(growth.begin(growth.doubled(1000)), Some(table.index));
     assert_eq!(growth.keys_max(), 2 * KEYS as usize);
     for step in 1.. {
         tenants.push(insert(&growth, &table, KEYS + step));

@@ -50,10 +50,41 @@ fn lookups_are_timed_in_batches_and_after_them() {
 }
 
 #[test]
+fn an_index_becomes_smaller_with_the_cache_and_grows_again() {
+    const KEYS: u32 = 20_000;
+    let by_entries = Cache::<u32, u32>::builder().capacity(KEYS as usize).shards(1).build();
+    let weighed = Cache::<u32, u32>::builder().weight_capacity(KEYS.into()).shards(1);
+    let by_weight = weighed.weigher(|_, _| 1u32).build();
+    for (cache, is_weighed) in [(by_entries, false), (by_weight, true)] {
+        let bytes = || cache.inner.shards[0].table().memory_bytes();
+        let resize = |keys: u32| match is_weighed {
+            true => cache.resize_weight(keys.into()),
+            false => cache.resize(keys as usize),
+        };
+        let has_all = || cache.iter().all(|item| cache.get(item.key()).is_some());
+        (0..KEYS).for_each(|key| cache.insert(key, key));
+        let full = bytes();
+        for keys in [KEYS / 3, 100, 0] {
+            resize(keys);
+            assert_eq!(cache.len(), keys as usize);
+            assert!(bytes() <= 20 * keys as usize + 1024, "{} bytes of {full}", bytes());
+            assert!(has_all());
+            // Keys come and go, and fill it to the last place.
+            (KEYS..KEYS + 1000).for_each(|key| cache.insert(key, key));
+            assert!(cache.len() == keys as usize && has_all());
+        }
+        resize(KEYS);
+        (0..2 * KEYS).for_each(|key| cache.insert(key, key));
+        assert!(cache.len() == KEYS as usize && has_all());
+        assert!(bytes() <= full + full / 2, "{} bytes, not {full}", bytes());
+    }
+}
+
+#[test]
 fn an_index_grows_by_a_few_keys_an_insertion() {
     const KEYS: u32 = 20_000;
     let cache: Cache<u32, u32> =
-        Cache::builder().weight_capacity(1 << 30).weigher(|_, _| 1).shards(1).build();
+        Cache::builder().weight_capacity(1 << 30).weigher(|_, _| 1u32).shards(1).build();
     let (mut growths, mut before) = (0, (false, 0));
     let mut insert = |key: u32| {
         cache.insert(key, key);

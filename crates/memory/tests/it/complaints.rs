@@ -252,3 +252,74 @@ fn no_thread_runs_but_while_a_cache_has_entries_that_expire() {
     cache.insert(1, 1);
     assert!(!is_time_kept());
 }
+
+/// quick_cache counts weights in 64 bits, moka in 32.
+#[test]
+fn an_entry_may_weigh_more_than_four_gibibytes() {
+    const GIB: u64 = 1 << 30;
+    for (policy, shards) in [("qd-clock", 1), ("qd-clock", 8), ("lru", 1), ("gdsf", 1), ("arc", 8)]
+    {
+        let cache = Cache::<u64, u64>::builder()
+            .weight_capacity(16 * GIB)
+            .weigher(|_, weight: &u64| *weight)
+            .shards(shards)
+            .policy_named(policy)
+            .unwrap()
+            .build();
+        let sum = || cache.iter().map(|item| *item.value()).sum::<u64>();
+        let holds =
+            |weight| assert_eq!((cache.stats().weight, sum()), (weight, weight), "{policy}");
+        for (key, weight) in [5 * GIB, 4 * GIB, 4 * GIB - 1, 3 * GIB + 1].into_iter().enumerate() {
+            cache.insert(key as u64, weight);
+        }
+        holds(16 * GIB);
+        cache.insert(0, 5 * GIB - 7);
+        holds(16 * GIB - 7);
+        cache.insert(4, 7);
+        holds(16 * GIB);
+        cache.insert(5, 17 * GIB);
+        assert!(cache.get(&5).is_none(), "{policy}: it weighs more than the cache may hold");
+        cache.insert(6, 12 * GIB);
+        let weight = cache.stats().weight;
+        assert!(cache.get(&6).is_some() && weight <= 16 * GIB, "{policy}: {weight}");
+        holds(weight);
+        for step in 0..2000u64 {
+            let weight = (step * step * 7919) % (9 * GIB);
+            cache.insert(step % 29, if step % 3 == 0 { weight } else { weight % 1000 });
+            if step % 7 == 0 {
+                drop(cache.remove(&(step % 23)));
+            }
+            let weight = cache.stats().weight;
+            let ones = cache.iter().filter(|item| *item.value() == 0).count() as u64;
+            assert_eq!(weight, sum() + ones, "{policy} at {step}");
+            assert!(weight <= 16 * GIB);
+        }
+        cache.resize_weight(6 * GIB);
+        let weight = cache.stats().weight;
+        assert!(weight <= 6 * GIB, "{policy}: {weight}");
+        cache.clear();
+        holds(0);
+        cache.insert(1, u64::MAX);
+        holds(0);
+    }
+}
+
+#[test]
+fn few_entries_of_enormous_weight_wait_to_be_dropped() {
+    let cache = Cache::<u64, Box<u64>>::builder()
+        .weight_capacity(1 << 50)
+        .weigher(|_, _| 1u64 << 40)
+        .shards(1)
+        .build();
+    for key in 0..5000 {
+        cache.insert(key, Box::new(key));
+        let waiting = cache.stats().waiting;
+        assert!(waiting <= 1024 / 16, "{waiting} of 1024 wait");
+    }
+    let guards: Vec<_> = (0..5000).filter_map(|key| cache.remove(&key)).collect();
+    assert_eq!(guards.len(), 1024);
+    for guard in guards {
+        assert!(guard.try_into_inner(&cache).is_ok());
+    }
+    assert_eq!(cache.stats().waiting, 0);
+}

@@ -262,15 +262,20 @@ fn a_full_cache_of_bottom_priority_takes_what_comes() {
 }
 
 #[test]
-fn charges_above_four_gibibytes_count_outside_of_the_cache() {
+fn charges_above_four_gibibytes_are_those_of_entries() {
     const LARGE: usize = 5 << 30;
-    let cache = HostCache::new(LARGE + 100);
+    let cache = HostBuilder::new(2 * LARGE).shards(1).build();
     cache.insert(1, 1, 100, REPLACE).unwrap();
     let large = cache.insert_held(2, 2, LARGE, REPLACE).unwrap();
     assert_eq!((cache.usage(), large.charge()), (LARGE + 100, LARGE));
-    assert!(!cache.contains_key(&2));
+    assert_eq!(cache.stats().weight, LARGE as u64 + 100);
     drop(large);
-    assert_eq!(cache.usage(), 100);
+    assert_eq!(cache.lookup(&2).map(|value| *value), Some(2));
+    cache.insert(3, 3, LARGE, REPLACE).unwrap();
+    assert_eq!((cache.usage(), cache.len()), (LARGE, 1), "the others have left for it");
+    cache.erase(&3);
+    cache.reclaim();
+    assert_eq!(cache.usage(), 0);
 }
 
 #[test]

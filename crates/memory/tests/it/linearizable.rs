@@ -35,7 +35,7 @@ fn operations_on_a_key_have_an_order_while_others_evict_it() {
 #[test]
 fn operations_on_a_key_have_an_order_while_tables_grow() {
     for seed in 0..rounds() / 4 {
-        let cache = Cache::builder().weight_capacity(1 << 40).weigher(|_, _| 1).shards(1);
+        let cache = Cache::builder().weight_capacity(1 << 40).weigher(|_, _| 1u32).shards(1);
         round(&cache.policy(S3Fifo::default()).build(), seed, Room::Enough, 40);
     }
 }
@@ -70,7 +70,7 @@ fn operations_on_a_key_have_an_order_while_it_is_frozen_and_thawed_and_others_ev
 #[test]
 fn operations_on_a_key_have_an_order_while_it_is_frozen_and_tables_grow() {
     for seed in 0..rounds() / 4 {
-        let cache = Cache::builder().weight_capacity(1 << 40).weigher(|_, _| 1).shards(1);
+        let cache = Cache::builder().weight_capacity(1 << 40).weigher(|_, _| 1u32).shards(1);
         frozen_round(&cache.policy(S3Fifo::default()).build(), seed, Room::Enough, 40);
     }
 }

@@ -143,7 +143,7 @@ fn weighers_and_listeners_panic_and_nothing_is_lost() {
         .weight_capacity(50)
         .weigher(move |key, _| {
             assert!(!weighs.load(SeqCst) || key % 2 == 0, "weighing panics");
-            1
+            1u32
         })
         .listener(move |key, value: &Value, _| {
             value.of(*key);

@@ -215,7 +215,7 @@ fn whatever_the_users_code_does_with_the_cache_nothing_is_used_after_its_end() {
             .hasher(BuildHasherDefault::default())
             .weigher(|_, _| {
                 use_the_cache();
-                1
+                1u32
             })
             .listener(|key: &Key, payload: &Payload, _| {
                 payload.value.of(key.0);

@@ -147,7 +147,12 @@ fn operate<P: floe_memory::policy::Replacement>(
                 cache.get_many(&keys, |at, value| _ = value.0.of(keys[at]));
             }
             65..70 => held.extend(cache.hold(&key).map(|value| (key, value))),
-            70..80 => _ = cache.remove(&key).map(|value| value.0.of(key)),
+            70..80 => {
+                let removed = cache.remove(&key).inspect(|value| _ = value.0.of(key));
+                if let Some(Ok(value)) = removed.map(|removed| removed.try_into_inner(cache)) {
+                    value.0.of(key);
+                }
+            }
             80..90 => {
                 let load = || if weight > 3 { Ok(value()) } else { Err(()) };
                 _ = cache.get_or_insert_with(&key, load).map(|value| value.0.of(key));
@@ -174,11 +179,20 @@ fn operate<P: floe_memory::policy::Replacement>(
             value.0.of(*key);
         }
         if random.random_bool(0.1) {
-            guards.clear();
+            for (key, guard) in guards.drain(..) {
+                // Some have left the cache by now, and others are seen by other threads.
+                match guard.try_into_inner(cache) {
+                    Ok(value) => _ = value.0.of(key),
+                    Err(guard) => _ = guard.0.of(key),
+                }
+            }
         }
     }
-    for (key, value) in &held {
-        value.0.of(*key);
+    for (key, value) in held {
+        value.0.of(key);
+        if let Ok(value) = value.try_into_inner(cache) {
+            value.0.of(key);
+        }
     }
 }
 

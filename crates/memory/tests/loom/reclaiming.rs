@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::records::Records;
 use crate::sync::Tracked;
-use crate::{Cache, Handle, barrier, is_protected, model, model_of_readers, sync, thread};
+use crate::{
+    Cache, Handle, barrier, is_protected, misses_the_barrier, model, model_of_readers, sync, thread,
+};
 
 #[test]
 fn whoever_is_alone_frees_nothing_under_a_thread_that_comes_meanwhile() {
@@ -133,5 +135,94 @@ fn a_barrier_of_another_thread_counts_for_what_was_taken_out_before_it_only() {
         }
         reader.join().unwrap();
         other.join().unwrap();
+    });
+}
+
+/// Another thread looks a value up while it is moved out of its guard.
+fn moves_out_beside_a_reader() {
+    let cache = Cache::small(1);
+    cache.put(1, 10);
+    let other = Handle::of(&cache);
+    let reader = thread::spawn(move || {
+        assert!(other.value(1).is_none_or(|value| value == 10));
+    });
+    let removed = cache.remove(&Tracked::new(1)).unwrap();
+    match removed.try_into_inner(&cache) {
+        Ok(value) => value.set(11),
+        Err(guard) => assert_eq!(guard.get(), 10),
+    }
+    reader.join().unwrap();
+    cache.reclaim();
+    assert_eq!(cache.stats().waiting, 0);
+}
+
+#[test]
+fn a_value_moves_out_only_where_no_other_thread_reads_it() {
+    model_of_readers(4, moves_out_beside_a_reader);
+}
+
+#[test]
+fn a_value_moves_out_safely_only_because_of_the_barrier() {
+    misses_the_barrier(4, moves_out_beside_a_reader);
+}
+
+#[test]
+fn of_two_guards_one_moves_the_value_out_at_most() {
+    model_of_readers(3, || {
+        let cache = Cache::small(1);
+        cache.put(1, 10);
+        let other = Handle::of(&cache);
+        let holder = thread::spawn(move || {
+            let guard = other.get(&Tracked::new(1));
+            let held = guard.map(|guard| guard.hold(&other));
+            let moved = held.map(|held| held.try_into_inner(&other));
+            moved.is_some_and(|moved| moved.inspect(|value| value.set(12)).is_ok())
+        });
+        let removed = cache.remove(&Tracked::new(1)).unwrap();
+        let moved = removed.try_into_inner(&cache).inspect(|value| value.set(11)).is_ok();
+        let moved_there = holder.join().unwrap();
+        assert!(!(moved && moved_there));
+        cache.reclaim();
+        assert_eq!(cache.stats().waiting, 0);
+    });
+}
+
+#[test]
+fn what_another_thread_is_about_to_free_moves_out_or_stays() {
+    model(3, || {
+        let cache = Cache::small(1);
+        cache.put(1, 10);
+        let other = Handle::of(&cache);
+        let removed = cache.remove(&Tracked::new(1)).unwrap();
+        let reclaimer = thread::spawn(move || other.reclaim());
+        match removed.try_into_inner(&cache) {
+            Ok(value) => value.set(11),
+            Err(guard) => assert_eq!(guard.get(), 10),
+        }
+        reclaimer.join().unwrap();
+        cache.reclaim();
+        assert_eq!(cache.stats().waiting, 0);
+    });
+}
+
+#[test]
+fn a_value_that_another_thread_removed_moves_out_beside_a_reader() {
+    model_of_readers(2, || {
+        let cache = Cache::small(1);
+        cache.put(1, 10);
+        let guard = cache.get(&Tracked::new(1)).unwrap();
+        let (first, second) = (Handle::of(&cache), Handle::of(&cache));
+        let remover = thread::spawn(move || drop(first.remove(&Tracked::new(1))));
+        let reader = thread::spawn(move || {
+            assert!(second.value(1).is_none_or(|value| value == 10));
+        });
+        match guard.try_into_inner(&cache) {
+            Ok(value) => value.set(11),
+            Err(guard) => assert_eq!(guard.get(), 10),
+        }
+        remover.join().unwrap();
+        reader.join().unwrap();
+        cache.reclaim();
+        assert_eq!(cache.stats().waiting, 0);
     });
 }
