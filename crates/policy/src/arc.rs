@@ -24,7 +24,7 @@ const AGAIN: usize = 1;
 #[derive(Debug, Clone)]
 pub struct Arc {
     cached: Lists<2>,
-    ghosts: GhostQueues,
+    ghosts: GhostQueues<2>,
     tags: Vec<Tag>,
     /// The paper's p: the target size of T1, in weight.
     once_target: f64,
@@ -83,7 +83,7 @@ impl Arc {
             AGAIN
         };
         let slot = self.cached.pop_tail(list)?;
-        self.ghosts.push(list, self.tags[slot.index()], self.cached.weight(slot));
+        self.ghosts.push(list, self.tags[slot.index()], self.cached.weight(slot), ());
         Some(slot)
     }
 }
@@ -98,7 +98,7 @@ impl Policy for Arc {
     fn new(_: &Parameters) -> Self {
         Self {
             cached: Lists::named(["T1", "T2"]),
-            ghosts: GhostQueues::default(),
+            ghosts: GhostQueues::named(["B1", "B2"]),
             tags: Vec::new(),
             once_target: 0.0,
             coming: None,

@@ -28,7 +28,7 @@ const AGAIN: usize = 1;
 pub struct Car {
     clocks: Lists<2>,
     used: Counters,
-    ghosts: GhostQueues,
+    ghosts: GhostQueues<2>,
     tags: Vec<Tag>,
     /// The paper's p: the target size of T1, in weight.
     once_target: f64,
@@ -101,7 +101,7 @@ impl Policy for Car {
         Self {
             clocks: Lists::named(["T1", "T2"]),
             used: Counters::new(1),
-            ghosts: GhostQueues::default(),
+            ghosts: GhostQueues::named(["B1", "B2"]),
             tags: Vec::new(),
             once_target: 0.0,
             coming: None,
@@ -156,7 +156,7 @@ impl Listed for Car {
             self.recall(Tag::of(access.hash));
         }
         let (clock, slot) = self.advance()?;
-        self.ghosts.push(clock, self.tags[slot.index()], self.clocks.weight(slot));
+        self.ghosts.push(clock, self.tags[slot.index()], self.clocks.weight(slot), ());
         self.clocks.pop_tail(clock)
     }
 

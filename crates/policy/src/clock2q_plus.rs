@@ -20,7 +20,7 @@ use crate::ghosts::Tag;
 use crate::quick_demotion::{DemotionGhosts, DemotionRules, QuickDemotion, SMALL_SHARE};
 use crate::{Parameter, Parameters, Policy, PolicyInfo};
 
-/// The queue of ghosts that is used.
+/// The only queue of ghosts.
 const GHOSTS: usize = 0;
 
 /// One hit after the window earns the main queue, and one there another round.
@@ -49,9 +49,9 @@ impl DemotionRules for Windowed {
 }
 
 /// The latest ghosts, as many as their weight allows.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct WeighedGhosts {
-    queues: GhostQueues,
+    ghosts: GhostQueues<1>,
     limit: u64,
 }
 
@@ -59,23 +59,23 @@ impl DemotionGhosts for WeighedGhosts {
     type Note = ();
 
     fn resize(&mut self, share: f64, slots: usize, capacity: u64) {
-        self.queues.reserve((slots as f64 * share).ceil() as usize);
+        self.ghosts.reserve((slots as f64 * share).ceil() as usize);
         self.limit = (capacity as f64 * share) as u64;
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, tag: Tag) -> (bool, ()) {
-        (self.queues.take(tag).is_some(), ())
+        (self.ghosts.take(tag).is_some(), ())
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, tag: Tag, (): (), weight: impl FnOnce() -> u64) {
-        self.queues.push(GHOSTS, tag, weight());
-        self.queues.shrink(GHOSTS, self.limit);
+        self.ghosts.push(GHOSTS, tag, weight(), ());
+        self.ghosts.shrink(GHOSTS, self.limit);
     }
 
     fn memory_bytes(&self) -> usize {
-        self.queues.memory_bytes()
+        self.ghosts.memory_bytes()
     }
 }
 
@@ -99,7 +99,8 @@ impl Policy for Clock2QPlus {
         let shares = [parameters.get(SMALL_SHARE.name), parameters.get("ghosts")];
         let rules = Windowed { window_share: parameters.get("window") };
         let names = ["window", "small queue", "main queue"];
-        Self::of(rules, WeighedGhosts::default(), names, shares, 1).overflowing(true)
+        let ghosts = WeighedGhosts { ghosts: GhostQueues::named(["ghosts"]), limit: 0 };
+        Self::of(rules, ghosts, names, shares, 1).overflowing(true)
     }
 }
 

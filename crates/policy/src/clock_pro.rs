@@ -28,8 +28,8 @@
 //! Do not use CLOCK-Pro where the load often changes: an old hot page leaves only when others have
 //! proved themselves.
 
-use crate::count::looked_up_ghost;
-use crate::ghosts::{Ghosts, Tag};
+use crate::ghost_queues::{Found, GhostQueues};
+use crate::ghosts::Tag;
 use crate::listed::Listed;
 use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
@@ -44,7 +44,7 @@ const FAILED: usize = 3;
 /// The lists of cold pages.
 const COLD: [usize; 3] = [TESTED, DEMOTED, FAILED];
 
-/// The only list of ghosts.
+/// The only queue of ghosts.
 const GHOSTS: usize = 0;
 
 /// The fate of a cold page that was hit after its test.
@@ -57,21 +57,14 @@ const LATE_HIT: Parameter = Parameter::choice(
 /// Least number of cold pages, except where the cache has fewer than four.
 const LEAST_COLD: u64 = 2;
 
-/// A page that left while in test.
-#[derive(Debug, Clone, Copy, Default)]
-struct Ghost {
-    /// Number of its arrival at the head.
-    arrival: u64,
-    weight: u32,
-}
-
 /// CLOCK-Pro (`clock-pro`): keeps pages that returned after few others, by a clock with three
 /// hands. FIFO-like.
 #[derive(Debug, Clone)]
 pub struct ClockPro {
     pages: Lists<4>,
     used: Counters,
-    ghosts: Ghosts<1, Ghost>,
+    /// Pages that left while in test, with the numbers of their arrivals.
+    ghosts: GhostQueues<1, u64>,
     tags: Vec<Tag>,
     /// For each slot, the number of its page's arrival at the head.
     arrivals: Vec<u64>,
@@ -89,13 +82,15 @@ pub struct ClockPro {
     ghosts_most: usize,
     /// True if there was no eviction since the order was empty.
     filling: bool,
+    /// Arrival of the hot page behind which all tests are known to have ended; 0 if unknown.
+    ended_before: u64,
 }
 
 /// A cold page that asks to become hot.
 #[derive(Clone, Copy)]
 enum Candidate {
     Cached(Slot),
-    Ghost(Tag),
+    Ghost(Found),
 }
 
 impl ClockPro {
@@ -126,7 +121,9 @@ impl ClockPro {
             Candidate::Cached(slot) => {
                 (self.pages.list_of(slot) == Some(TESTED)).then(|| self.arrivals[slot.index()])
             }
-            Candidate::Ghost(tag) => self.ghosts.note(tag).map(|ghost| ghost.arrival),
+            Candidate::Ghost(ghost) => {
+                self.ghosts.remembers(ghost).then(|| self.ghosts.note(ghost))
+            }
         }
     }
 
@@ -146,11 +143,11 @@ impl ClockPro {
     fn end_test(&mut self, before: u64) -> bool {
         let (page, ghost) = (self.last(TESTED), self.ghosts.oldest(GHOSTS));
         match (page, ghost) {
-            (page, Some(Ghost { arrival, weight }))
+            (page, Some((arrival, weight)))
                 if arrival < before && page.is_none_or(|page| arrival < page) =>
             {
                 self.ghosts.pop_oldest(GHOSTS);
-                self.less_cold(weight.into());
+                self.less_cold(weight);
                 true
             }
             (Some(page), _) if page < before => {
@@ -168,11 +165,15 @@ impl ClockPro {
         }
     }
 
-    /// Ends the tests of all pages behind the hot hand.
+    /// Ends the tests of all pages behind the hot hand. Pages arrive ahead of it, so there are tests
+    /// to end only once it has moved.
     #[inline]
     fn end_tests(&mut self) {
-        if let Some(hand) = self.last(HOT) {
+        if let Some(hand) = self.last(HOT)
+            && hand != self.ended_before
+        {
             while self.end_test(hand) {}
+            self.ended_before = hand;
         }
     }
 
@@ -210,13 +211,27 @@ impl ClockPro {
         true
     }
 
+    /// Returns whether an empty cache that fills has room for another hot page.
+    fn has_room_for_hot(&self, weight: u64) -> bool {
+        let all: u64 =
+            [HOT, TESTED, DEMOTED, FAILED].map(|list| self.pages.size(list)).iter().sum();
+        all + weight + self.cold_least <= self.pages.capacity()
+    }
+
     /// Runs the cold hand until it points to a victim. Returns the victim's list and slot.
     #[inline]
     fn advance(&mut self) -> Option<(usize, Slot)> {
         loop {
-            let tails = COLD.map(|list| Some((self.last(list)?, list)));
-            let Some((_, list)) = tails.into_iter().flatten().min() else { break };
-            let hand = self.pages.tail(list)?;
+            let mut oldest: Option<(u64, usize, Slot)> = None;
+            for list in COLD {
+                if let Some(slot) = self.pages.tail(list) {
+                    let arrival = self.arrivals[slot.index()];
+                    if oldest.is_none_or(|(oldest, ..)| arrival < oldest) {
+                        oldest = Some((arrival, list, slot));
+                    }
+                }
+            }
+            let Some((_, list, hand)) = oldest else { break };
             if self.used.get(hand) == 0 || self.evicts_late_hits && list != TESTED {
                 return Some((list, hand));
             }
@@ -252,7 +267,7 @@ impl Policy for ClockPro {
         Self {
             pages: Lists::named(["hot", "in test", "demoted", "failed"]),
             used: Counters::new(1),
-            ghosts: Ghosts::named(["ghosts"]),
+            ghosts: GhostQueues::named(["ghosts"]),
             tags: Vec::new(),
             arrivals: Vec::new(),
             arrived: 0,
@@ -265,6 +280,7 @@ impl Policy for ClockPro {
             cold_most: 0,
             ghosts_most: 0,
             filling: true,
+            ended_before: 0,
         }
     }
 }
@@ -282,6 +298,7 @@ impl Listed for ClockPro {
     }
 
     fn lists_mut(&mut self) -> &mut Lists<4> {
+        self.ended_before = 0; // pages that thaw come back with their earlier arrivals
         &mut self.pages
     }
 
@@ -298,16 +315,12 @@ impl Listed for ClockPro {
     fn insert(&mut self, slot: Slot, access: &Access) {
         let (tag, weight) = (Tag::of(access.hash), u64::from(access.weight));
         self.filling |= self.pages.is_empty();
-        let all: u64 =
-            self.pages.size(HOT) + COLD.map(|list| self.pages.size(list)).iter().sum::<u64>();
-        let fills = self.filling && all + weight + self.cold_least <= self.pages.capacity();
-        let known = self.ghosts.note(tag).is_some();
-        let is_hot = fills || known && self.promotes(Candidate::Ghost(tag), weight);
-        if known {
-            self.ghosts.take(tag);
-        } else {
-            looked_up_ghost(false);
-        }
+        let fills = self.filling && self.has_room_for_hot(weight);
+        let known = self.ghosts.find(tag);
+        let promotes = |ghost| self.promotes(Candidate::Ghost(ghost), weight);
+        let is_hot = fills || known.is_some_and(promotes);
+        // Its test may be over by now.
+        self.ghosts.take_found(known.filter(|&ghost| self.ghosts.remembers(ghost)));
         self.tags[slot.index()] = tag;
         self.used.set(slot, 0);
         self.pages.set_weight(slot, access.weight);
@@ -322,9 +335,9 @@ impl Listed for ClockPro {
         let (list, hand) = self.advance()?;
         if list == TESTED {
             let arrival = self.arrivals[hand.index()];
-            let weight = self.pages.weight(hand) as u32; // it came as one
+            let weight = self.pages.weight(hand);
             self.pages.pop_tail(list);
-            self.ghosts.push(GHOSTS, self.tags[hand.index()], Ghost { arrival, weight });
+            self.ghosts.push_instead(GHOSTS, self.tags[hand.index()], weight, arrival);
             while self.ghosts.len(GHOSTS) > self.ghosts_most && self.end_test(u64::MAX) {}
         } else {
             self.pages.pop_tail(list);

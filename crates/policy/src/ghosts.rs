@@ -231,12 +231,6 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
         self.index.find(tag).map(|id| self.notes[id as usize])
     }
 
-    /// Returns the note of the oldest tag of a list.
-    #[inline]
-    pub(crate) fn oldest(&self, list: usize) -> Option<Note> {
-        self.order.tail(list).map(|id| self.notes[id.index()])
-    }
-
     /// Forgets a tag and returns its list and its note.
     #[inline]
     pub(crate) fn take_note(&mut self, tag: Tag) -> Option<(usize, Note)> {

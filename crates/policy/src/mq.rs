@@ -16,7 +16,8 @@
 //! where memory is short: a hit moves an entry and may move seven others, and with four ghosts each
 //! the order takes 169 bytes an entry.
 
-use crate::ghosts::{Ghosts, Tag};
+use crate::ghost_queues::GhostQueues;
+use crate::ghosts::Tag;
 use crate::listed::Listed;
 use crate::{
     Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyInfo, Ranked, Slot,
@@ -28,7 +29,7 @@ const QUEUES_MAX: usize = 8;
 /// Names of the queues in operation counts.
 const NAMES: [&str; QUEUES_MAX] = ["Q0", "Q1", "Q2", "Q3", "Q4", "Q5", "Q6", "Q7"];
 
-/// The only list of ghosts.
+/// The only queue of ghosts.
 const OUT: usize = 0;
 
 /// MQ (`mq`): LRU queues by the logarithm of the uses, which entries fall out of with time.
@@ -42,7 +43,7 @@ pub struct Mq {
     expiries: Vec<u64>,
     tags: Vec<Tag>,
     /// The history, with the uses of each key.
-    ghosts: Ghosts<1, u32>,
+    ghosts: GhostQueues<1, u32>,
     /// Number of slots that will be reserved, as far as known. Time goes by it from the beginning,
     /// also while an owner reserves slots by and by.
     expected: usize,
@@ -109,7 +110,7 @@ impl Policy for Mq {
             uses: Vec::new(),
             expiries: Vec::new(),
             tags: Vec::new(),
-            ghosts: Ghosts::named(["Qout"]),
+            ghosts: GhostQueues::named(["Qout"]),
             expected: 0,
             now: 0,
             lifetime: 0,
@@ -150,7 +151,7 @@ impl Listed for Mq {
     #[inline]
     fn insert(&mut self, slot: Slot, access: &Access) {
         let tag = Tag::of(access.hash);
-        let uses = self.ghosts.take_note(tag).map_or(1, |(_, uses)| uses.saturating_add(1));
+        let uses = self.ghosts.take_note(tag).map_or(1, |uses| uses.saturating_add(1));
         self.tags[slot.index()] = tag;
         self.uses[slot.index()] = uses;
         self.expiries[slot.index()] = self.now + self.lifetime;
@@ -161,7 +162,8 @@ impl Listed for Mq {
     #[inline]
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
         let slot = (0..=self.top).find_map(|queue| self.queues.pop_tail(queue))?;
-        self.ghosts.push(OUT, self.tags[slot.index()], self.uses[slot.index()]);
+        let (tag, uses) = (self.tags[slot.index()], self.uses[slot.index()]);
+        self.ghosts.push_instead(OUT, tag, 1, uses);
         Some(slot)
     }
 

@@ -259,6 +259,13 @@ impl<R: DemotionRules, G: DemotionGhosts, const N: usize> QuickDemotion<R, G, N>
         }
     }
 
+    /// Returns whether new entries pass a window, or one of another size has left entries there.
+    #[inline(always)]
+    fn has_window(&self) -> bool {
+        Self::ENTRY != Self::SMALL
+            && (self.window_target > 0 || self.queues.tail(Self::ENTRY).is_some())
+    }
+
     /// Moves the oldest entries out of the window while it exceeds its size, and forgets their
     /// hits.
     #[inline(always)]
@@ -353,9 +360,10 @@ impl<R: DemotionRules, G: DemotionGhosts, const N: usize> Listed for QuickDemoti
             tags[slot.index()] = (tag, note);
         }
         let to_main = self.fills_main(access.weight) || is_known;
+        let entry = if self.has_window() { Self::ENTRY } else { Self::SMALL };
         self.hits.set(slot, 0);
         self.queues.set_weight(slot, access.weight);
-        self.queues.push_head(if to_main { Self::MAIN } else { Self::ENTRY }, slot);
+        self.queues.push_head(if to_main { Self::MAIN } else { entry }, slot);
         self.close_window();
     }
 

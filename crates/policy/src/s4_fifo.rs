@@ -23,11 +23,12 @@
 //!
 //! Do not use S4-FIFO with its default parameters: S3-FIFO is nearly that, with less memory.
 
-use crate::ghosts::{Ghosts, Tag};
+use crate::ghost_queues::GhostQueues;
+use crate::ghosts::Tag;
 use crate::quick_demotion::{DemotionGhosts, DemotionRules, QuickDemotion, SMALL_SHARE, TWO_BITS};
 use crate::{Parameter, Parameters, Policy, PolicyInfo};
 
-/// The only list of ghosts.
+/// The only queue of ghosts.
 const GHOSTS: usize = 0;
 
 /// Most ghosts that can be kept for each entry.
@@ -68,7 +69,7 @@ impl DemotionRules for ChosenRules {
 #[derive(Debug, Clone)]
 pub struct ReturningGhosts {
     /// Ghosts, with the number of times that each has come back.
-    ghosts: Ghosts<1, u8>,
+    ghosts: GhostQueues<1, u8>,
     /// Number of returns that earn nothing.
     ignored: u8,
 }
@@ -81,16 +82,16 @@ impl DemotionGhosts for ReturningGhosts {
         self.ghosts.reserve((slots as f64 * share) as usize);
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, tag: Tag) -> (bool, u8) {
-        let returns = self.ghosts.take_note(tag).map_or(0, |(_, returns)| returns + 1);
+        let returns = self.ghosts.take_note(tag).map_or(0, |returns| returns + 1);
         let is_known = returns > self.ignored;
         (is_known, if is_known { 0 } else { returns })
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, tag: Tag, returns: u8, _: impl FnOnce() -> u64) {
-        self.ghosts.push(GHOSTS, tag, returns);
+        self.ghosts.push_instead(GHOSTS, tag, 1, returns);
     }
 
     fn memory_bytes(&self) -> usize {
@@ -129,7 +130,7 @@ impl Policy for S4Fifo {
         let hits_to_main = parameters.count("hits") as u8;
         let rules = ChosenRules { hits_to_main, skip_share: parameters.get("skip") };
         let ghosts = ReturningGhosts {
-            ghosts: Ghosts::named(["ghosts"]),
+            ghosts: GhostQueues::named(["ghosts"]),
             ignored: parameters.count("ghost-hits") as u8,
         };
         let names = ["skipped", "small queue", "main queue"];
