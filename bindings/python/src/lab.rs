@@ -241,6 +241,7 @@ pub(crate) fn simulate(
             }
         },
         sizes: sizes.parse::<Sizes>().map_err(invalid)?,
+        objects_min: 0,
         in_bytes,
         rate: sample,
     };
@@ -308,6 +309,7 @@ pub(crate) fn simulate_own(
         policies: vec!["lru".parse().map_err(invalid)?], // a place for the caller's
         admissions: vec![Vec::new()],
         sizes: sizes.parse::<Sizes>().map_err(invalid)?,
+        objects_min: 0,
         in_bytes: false,
         rate: 1.0,
     };

@@ -42,6 +42,8 @@ Examples:
   floe simulate *.lis.zst --policy lru,s3-fifo,arc --size 1%,10%
   floe simulate traces --all-cores --resume done.jsonl --policy lru,s3-fifo,auto --size \
                         0.1%,1%,10%
+  floe simulate traces --all-cores --policy lru,arc,s3-fifo,belady --size 1%,10%,30% \
+                        --relative-to lru
   floe simulate huge.csv.zst --policy lru --sample 0.01 --size 1%..=20%:1%
   floe simulate disk.vscsi --blocks 32KiB,64KiB,128KiB,256KiB --size 10%
   floe simulate disk.vscsi --blocks 32KiB --admit always --admit small-bypass:memory=1GiB+obp \
@@ -146,6 +148,13 @@ pub(crate) struct Arguments {
     /// earlier run with the same settings has left
     #[arg(long, value_name = "FILE", conflicts_with_all = ["blocks", "flash", "prefix"])]
     resume: Option<PathBuf>,
+    /// Print one table of policies over all traces and sizes instead: the misses of each to those
+    /// of this one (geometric mean), and how far it is behind the best of each cache
+    #[arg(long, value_name = "POLICY", requires = "policy", conflicts_with_all = TABLE_CONFLICTS)]
+    relative_to: Option<String>,
+    /// Leave out caches of fewer objects, so that shares of small traces do not count
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "relative_to")]
+    min_objects: u64,
     #[command(flatten)]
     open: TraceArguments,
     /// One JSON object per run instead of a table
@@ -169,6 +178,21 @@ const FLASH_CONFLICTS: [&str; 11] = [
     "insert_us",
     "medium",
     "interval",
+];
+
+/// Options that have no meaning for a table of misses over all traces.
+const TABLE_CONFLICTS: [&str; 11] = [
+    "blocks",
+    "flash",
+    "prefix",
+    "hit_us",
+    "miss_us",
+    "insert_us",
+    "medium",
+    "interval",
+    "report",
+    "png",
+    "svg",
 ];
 
 impl Arguments {

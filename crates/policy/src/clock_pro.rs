@@ -165,8 +165,8 @@ impl ClockPro {
         }
     }
 
-    /// Ends the tests of all pages behind the hot hand. Pages arrive ahead of it, so there are tests
-    /// to end only once it has moved.
+    /// Ends the tests of all pages behind the hot hand. Pages arrive ahead of it, so there are
+    /// tests to end only once it has moved.
     #[inline]
     fn end_tests(&mut self) {
         if let Some(hand) = self.last(HOT)

@@ -14,7 +14,7 @@
 //!
 //! MQ is for caches below other caches, whose hits are far apart. Do not use it with many cores, or
 //! where memory is short: a hit moves an entry and may move seven others, and with four ghosts each
-//! the order takes 169 bytes an entry.
+//! the order takes some 150 bytes an entry.
 
 use crate::ghost_queues::GhostQueues;
 use crate::ghosts::Tag;

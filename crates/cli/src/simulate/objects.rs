@@ -9,7 +9,7 @@ use floe_lab::interval;
 use floe_lab::report::{Sizes, simulation_report};
 use floe_lab::simulate::objects::{Latency, Run, SimulationResult, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
-use floe_lab::simulate::{BLOCK_BYTES, Grid, GridError, Reading};
+use floe_lab::simulate::{BLOCK_BYTES, Comparison, Grid, GridError, Reading, Reference};
 use floe_policy::{Adaptation, Setting};
 use floe_trace::{Kind, Stats, Trace};
 use indicatif::ProgressBar;
@@ -42,7 +42,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         [] => vec![Vec::new()],
         _ => admissions(arguments, if in_bytes { "bytes" } else { "objects" })?,
     };
-    let grid = Grid { policies, admissions, sizes: arguments.sizes().clone(), in_bytes, rate };
+    let objects_min = arguments.min_objects;
+    if objects_min > 0 && in_bytes {
+        let problem = "--min-objects needs sizes in objects or shares, and no --bytes";
+        return Err(CliError::usage(problem));
+    }
+    let sizes = arguments.sizes().clone();
+    let grid = Grid { policies, admissions, sizes, objects_min, in_bytes, rate };
+    let reference = arguments.relative_to.as_ref().map(|name| {
+        Reference::named(name, &grid)
+            .map_err(|problem| CliError::usage(format!("--relative-to {name}: {problem}")))
+    });
+    let reference = reference.transpose()?;
     let given = Traces::of(&arguments.traces, &arguments.open)?;
     if arguments.files.any() && given.names.len() > 1 {
         return Err(CliError::usage("a report takes one trace"));
@@ -61,8 +72,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     refused.iter().for_each(|error| {
         log::report(error);
     });
-    if !traces.is_empty() {
-        print_all(arguments, &grid, &given, traces)?;
+    match (traces.is_empty(), reference) {
+        (true, _) => {}
+        (false, Some(reference)) => print_comparison(arguments, &reference, traces)?,
+        (false, None) => print_all(arguments, &grid, &given, traces)?,
     }
     last.map_or(Ok(()), Err)
 }
@@ -108,21 +121,82 @@ fn simulate_traces(
 
 /// Returns all that changes the results of a trace, as text.
 fn settings(arguments: &Arguments, grid: &Grid, latency: Option<Latency>) -> String {
-    let Grid { policies, admissions, sizes, in_bytes, rate } = grid;
+    let Grid { policies, admissions, sizes, objects_min, in_bytes, rate } = grid;
     let list = |of: &mut dyn Iterator<Item = String>| of.collect::<Vec<_>>().join(",");
     let admission = |choices: &Vec<floe_policy::admission::registry::Choice>| {
         choices.iter().map(ToString::to_string).collect::<Vec<_>>().join("+")
     };
     format!(
         "policies {}; admissions {}; sizes {}; bytes {in_bytes}; sample {rate}; times {latency:?}; \
-         warmup {:?}; interval {:?}; traces {:?}",
+         warmup {:?}; interval {:?}; traces {:?}{}",
         list(&mut policies.iter().map(ToString::to_string)),
         list(&mut admissions.iter().map(admission)),
         list(&mut sizes.0.iter().map(ToString::to_string)),
         arguments.warmup,
         arguments.interval,
         arguments.open,
+        if *objects_min > 0 { format!("; at least {objects_min} objects") } else { String::new() },
     )
+}
+
+/// Prints the comparison of policies over all traces and sizes.
+///
+/// # Errors
+/// When no cache is left to compare.
+fn print_comparison(
+    arguments: &Arguments,
+    reference: &Reference,
+    traces: Vec<(&String, Simulated)>,
+) -> Result<(), CliError> {
+    let traces: Vec<_> = traces.into_iter().map(|(_, trace)| trace.outcomes).collect();
+    let rows = reference.compare(&traces);
+    let Some(first) = rows.first() else {
+        let problem = format!("no cache has {} objects", arguments.min_objects);
+        return Err(CliError::usage(format!("--min-objects: {problem}")));
+    };
+    if arguments.csv {
+        return output::csv(&rows).or_failure();
+    }
+    if arguments.json {
+        return rows.iter().try_for_each(output::json_line).or_failure();
+    }
+    let with_caches = traces.iter().filter(|trace| !trace.is_empty()).count();
+    output::say!("caches compared: {}, of traces: {with_caches}", first.caches);
+    let to_reference = format!("to {}", reference.name());
+    let columns = [
+        "policy",
+        &to_reference,
+        "best in",
+        "worst ratio",
+        "gap closed",
+        "behind: median",
+        "worst tenth",
+        "worst",
+    ];
+    let mut table = output::table(&columns, 1);
+    for row in &rows {
+        let Comparison { policy, apart, .. } = row;
+        table.add_row([
+            if *apart { format!("({policy})") } else { policy.clone() },
+            format!("{:.3}", row.misses_to_reference),
+            row.best_in.to_string(),
+            format!("{:.2}", row.worst_to_best),
+            row.gap_closed.map_or("–".to_owned(), |gap| format!("{:.0} %", 100.0 * gap)),
+            format!("{:.2}", row.behind_median),
+            format!("{:.2}", row.behind_worst_tenth),
+            format!("{:.2}", row.behind_worst),
+        ]);
+    }
+    output::print_table(&table);
+    output::say!("\n{to_reference}: misses to those of {}, geometric mean.", reference.name());
+    output::say!("worst ratio: misses to those of the best policy of the same trace and size.");
+    output::say!("gap closed: share of the way to belady, by the mean miss ratio.");
+    output::say!("behind: points of the miss ratio behind the best; nine caches of ten are not");
+    output::say!("behind by more than the worst tenth.");
+    if rows.iter().any(|row| row.apart) {
+        output::say!("(in brackets): never the best, as it knows the future or fetches ahead.");
+    }
+    Ok(())
 }
 
 /// Prints the results of all traces, and what sums them up. Of folders only the sum is printed as

@@ -364,6 +364,43 @@ fn a_folder_stands_for_its_traces_which_are_summed_up() {
 }
 
 #[test]
+fn policies_are_compared_with_one_over_all_traces_and_sizes() {
+    let folder = folder_of_traces();
+    let name = folder.path().to_str().expect("it is UTF-8");
+    let options = ["--policy", "lru,fifo,belady", "--size", "1%,10%,50%", "--all-cores"];
+    let whole = [&[name], &options[..], &["--relative-to", "lru"]].concat();
+    let rows = outcomes(&[&whole[..], &["--min-objects", "5"]].concat());
+    let of = |policy: &str, field: &str| {
+        let row = rows.iter().find(|row| row["policy"] == policy);
+        row.unwrap_or_else(|| panic!("no row of {policy}"))[field].clone()
+    };
+    assert_eq!(of("best of each", "behind_worst"), 0.0);
+    assert_eq!(of("lru", "caches"), 4, "1 % of 100 and of 90 keys are too few");
+    assert_eq!(of("lru", "misses_to_reference"), 1.0);
+    assert_eq!(of("lru", "gap_closed"), 0.0);
+    assert_eq!(of("belady", "gap_closed"), 1.0);
+    assert_eq!(of("belady", "apart"), true);
+    // Of a loop larger than the cache LRU and FIFO keep nothing that returns.
+    assert!(of("fifo", "misses_to_reference").as_f64() >= Some(1.0));
+    let output = floe(&[&["simulate"], &whole[..]].concat());
+    let text = String::from_utf8(output.stdout).expect("it is text");
+    // A share of 1 % of 90 keys is no object, so one trace is refused and the other compared.
+    assert!(text.starts_with("caches compared: 3, of traces: 1\n"), "{text}");
+    for (more, problem) in [
+        (&["--relative-to", "arc"][..], "--relative-to arc: it is none of the policies compared"),
+        (&["--relative-to", "lru", "--miss-us", "5"], "--relative-to"),
+        (&["--relative-to", "lru", "--min-objects", "1000"], "no cache has 1000 objects"),
+        (&["--relative-to", "lru", "--min-objects", "9", "--bytes"], "--min-objects needs sizes"),
+        (&["--min-objects", "9"], "--relative-to"),
+    ] {
+        let output = floe(&[&["simulate", name], &options[..], more].concat());
+        let error = String::from_utf8(output.stderr).expect("it is text");
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {error}");
+        assert!(error.contains(problem), "{more:?}: {error}");
+    }
+}
+
+#[test]
 fn results_that_were_saved_are_not_computed_again() {
     let folder = folder_of_traces();
     let name = folder.path().to_str().expect("it is UTF-8");

@@ -29,8 +29,16 @@ pub struct Run {
     pub admit: Vec<admission::registry::Choice>,
 }
 
+/// Returns the name of a run: its eviction policy with parameters, and its admission policy.
+pub(super) fn name(policy: &Choice, admit: &[admission::registry::Choice]) -> String {
+    match admit {
+        [] => policy.to_string(),
+        admit => format!("{policy} with {}", Admissions::new(admit)),
+    }
+}
+
 /// The results of a run: the output fields of `floe simulate --policy`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SimulationResult {
     /// Name of the trace.
     pub trace: String,
@@ -124,11 +132,7 @@ pub fn simulate(
     let in_bytes = in_bytes.unwrap_or(misses);
     SimulationResult {
         trace: trace.to_owned(),
-        policy: if admits {
-            format!("{} with {}", run.policy, Admissions::new(&run.admit))
-        } else {
-            run.policy.to_string()
-        },
+        policy: name(&run.policy, &run.admit),
         size: run.size,
         requests: counted,
         warmup_requests: warmup,
