@@ -94,6 +94,11 @@ fn dirty_data_outlives_either_half_and_kills_of_the_server() {
     drop(server);
     let server = volume.serve();
     check_health(&server, "degraded"); // from its start on
+    let log = volume.path("floe.log");
+    let logged = |line: &str| {
+        wait_until(line, || std::fs::read_to_string(&log).expect("a log").contains(line));
+    };
+    logged("a half has left the mirror");
     volume.check(&server);
     volume.write(&mut connect(&server), 3 * MIB, 3);
     // It comes back, and gets what it missed.
@@ -101,10 +106,7 @@ fn dirty_data_outlives_either_half_and_kills_of_the_server() {
     await_half(&server, 1, "in-sync");
     check_health(&server, "ok");
     volume.write(&mut connect(&server), 4 * MIB, 4);
-    for line in ["a half has left the mirror", "a half is in sync again"] {
-        let log = || std::fs::read_to_string(volume.path("floe.log")).expect("a log");
-        wait_until(line, || log().contains(line));
-    }
+    logged("a half is in sync again");
     drop(server);
     // The near half is lost for good: a new file takes its place.
     let near = volume.path("near.img");
