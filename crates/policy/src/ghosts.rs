@@ -2,7 +2,7 @@
 //!
 //! [`Ghosts`] keeps their exact order and a note for each.
 //! [`GhostTable`](crate::ghost_table::GhostTable) keeps the last departures without links.
-//! [`GhostQueues`](crate::ghost_queues::GhostQueues) keeps two exact queues without notes.
+//! [`GhostQueues`](crate::ghost_queues::GhostQueues) keeps one or two exact queues without links.
 
 use crate::count::looked_up_ghost;
 use crate::{Lists, Slot, tag_of};
