@@ -64,32 +64,34 @@ fn what_is_in_the_cache_stays_in_its_guard() {
     comes_out(&cache, guard, 1);
 }
 
+/// A guard of any type.
+trait Guard {}
+
+impl<T> Guard for T {}
+
+type Shares = for<'a> fn(&'a Cache<u64, Value>, u64) -> Box<dyn Guard + 'a>;
+
 #[test]
 fn what_another_guard_shows_stays() {
     let (cache, tally) = cache(10);
-    for shares in [
-        (|cache, key| drop_later(cache.get(&key))) as fn(&'static Cache<u64, Value>, u64) -> _,
-        |cache, key| drop_later(cache.hold(&key)),
-        |cache, key| drop_later(cache.peek(&key)),
-        |cache, _| drop_later(cache.iter().next()),
-        |cache, _| drop_later(cache.hottest(1)),
-    ] {
-        // Leaked, so that guards of several types fit one.
-        let cache: &'static Cache<u64, Value> = Box::leak(Box::new(cache.clone()));
+    let all: [Shares; 5] = [
+        |cache, key| Box::new(cache.get(&key)),
+        |cache, key| Box::new(cache.hold(&key)),
+        |cache, key| Box::new(cache.peek(&key)),
+        |cache, _| Box::new(cache.iter().next()),
+        |cache, _| Box::new(cache.hottest(1)),
+    ];
+    for shares in all {
         cache.insert(1, tally.value(1));
-        let other: Box<dyn std::any::Any> = shares(cache, 1);
+        let other = shares(&cache, 1);
         let removed = cache.remove(&1).unwrap();
-        let removed = removed.try_into_inner(cache).unwrap_err();
+        let removed = removed.try_into_inner(&cache).unwrap_err();
         cache.reclaim();
-        let removed = removed.try_into_inner(cache).unwrap_err();
+        let removed = removed.try_into_inner(&cache).unwrap_err();
         removed.of(1);
         drop(other);
-        comes_out(cache, removed, 1);
+        comes_out(&cache, removed, 1);
     }
-}
-
-fn drop_later(guard: impl std::any::Any) -> Box<dyn std::any::Any> {
-    Box::new(guard)
 }
 
 #[test]
