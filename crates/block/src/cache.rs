@@ -703,7 +703,7 @@ struct Bulk {
 impl Bulk {
     /// Returns whether requests of this type are long ones, which take turns.
     fn is_for(kind: RequestKind) -> bool {
-        matches!(kind, RequestKind::Trim | RequestKind::Zero { .. })
+        matches!(kind, RequestKind::Trim | RequestKind::Zero { .. } | RequestKind::Evict)
     }
 
     /// Adds a request at the end of the queue.

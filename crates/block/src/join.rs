@@ -216,6 +216,7 @@ impl Join {
             RequestKind::Prefetch => PieceKind::Prefetch { asks: true },
             RequestKind::Warm => PieceKind::Prefetch { asks: false },
             RequestKind::DirtyMap => PieceKind::DirtyMap,
+            RequestKind::Evict => PieceKind::Evict,
             RequestKind::Flush | RequestKind::Drain => unreachable!("a flush has no pieces"),
         };
         (kind, start..end)
@@ -300,11 +301,12 @@ pub(crate) enum PieceKind {
         fast: bool,
     },
     Trim,
-    /// A read into the cache only.
     /// A read into the cache; with `asks`, of what the admission lets in.
     Prefetch {
         asks: bool,
     },
+    /// Drop the clean copies.
+    Evict,
     /// Mark the dirty sectors in the request's buffer.
     DirtyMap,
 }
@@ -363,6 +365,8 @@ pub enum RequestKind {
     Prefetch,
     /// A prefetch of what an operator wants in the cache: the admission is not asked.
     Warm,
+    /// Drop the copies of the range from all tiers; data that the tier below lacks stays.
+    Evict,
     /// Report the sectors with data that the backing device lacks. The request's buffer, all zero
     /// at first, has a byte for each sector that the range touches. The bytes of the reported
     /// sectors become 1. The range is at most [`MOST_MAPPED_BYTES`] long ([`Fault::OutOfRange`]).
@@ -398,7 +402,8 @@ impl Request {
             | RequestKind::Flush
             | RequestKind::Drain
             | RequestKind::Prefetch
-            | RequestKind::Warm => 0,
+            | RequestKind::Warm
+            | RequestKind::Evict => 0,
         }
     }
 }

@@ -32,7 +32,7 @@ use crate::mapping::directory::Block;
 use crate::order::{Bad, OpId, Order};
 use crate::tasks::{Because, Event, Offer, Part, TaskStep, Work, common};
 use clean::Cleaning;
-use parts::Parts;
+use parts::{Parts, free_if_empty};
 use read::Reading;
 use store::Storing;
 use write::Writing;
@@ -165,6 +165,7 @@ impl Shard {
             Work::Piece(piece) => match piece.kind {
                 PieceKind::Read | PieceKind::Prefetch { .. } => Reading::of(parts, id).start(),
                 PieceKind::DirtyMap => parts.mark_dirty(id),
+                PieceKind::Evict => Writing::of(parts, id).start_evict(),
                 PieceKind::Write { .. } | PieceKind::ZeroPart { .. } => {
                     Writing::of(parts, id).start();
                 }
@@ -297,22 +298,15 @@ impl Shard {
 
     /// Removes a volume without tasks, with all its data.
     pub(crate) fn remove_volume(&mut self, id: VolumeId) {
-        let Parts { map, tasks, logging, orders, .. } = &mut self.parts;
-        debug_assert!(!tasks.is_using(id));
-        for block in map.directory.blocks_of_volume(id) {
-            logging.note_dropped(&map.directory, block, orders);
+        let parts = &mut self.parts;
+        debug_assert!(!parts.tasks.is_using(id));
+        for block in parts.map.directory.blocks_of_volume(id) {
+            parts.logging.note_dropped(&parts.map.directory, block, &mut parts.orders);
         }
-        for group in map.directory.drop_volume(id) {
-            let in_use = |block| {
-                tasks.in_use(
-                    map.directory.blocks.volume(block),
-                    &map.directory.blocks.sectors(block),
-                )
-            };
-            if !map.directory.blocks_of(group).any(in_use) {
-                map.directory.empty(group);
-            }
+        for group in parts.map.directory.drop_volume(id) {
+            free_if_empty(parts, group);
         }
+        let map = &mut parts.map;
         map.unflushed.remove_volume(id);
         map.lost.remove_volume(id);
         map.set_volume(id, 0); // fetches ordered for the volume become void

@@ -233,7 +233,7 @@ impl Requests {
             RequestKind::Flush | RequestKind::Drain => counted.flushes += 1,
             RequestKind::Zero { .. } | RequestKind::Trim => counted.trims += 1,
             RequestKind::Prefetch | RequestKind::Warm => counted.prefetches += 1,
-            RequestKind::DirtyMap => {}
+            RequestKind::DirtyMap | RequestKind::Evict => {}
         }
         if !hit && matches!(request.kind, RequestKind::Read | RequestKind::Write { .. }) {
             counted.missed_bytes += request.len;

@@ -136,7 +136,7 @@ impl Tier {
     #[inline]
     pub(super) fn submit(&mut self, request: Request, buffer: Option<Buffer>) -> RequestId {
         let relayed = match request.kind {
-            RequestKind::Drain | RequestKind::DirtyMap => Some(buffer.clone()),
+            RequestKind::Drain | RequestKind::DirtyMap | RequestKind::Evict => Some(buffer.clone()),
             RequestKind::Flush if self.journal.is_some() => Some(None),
             _ => None,
         };

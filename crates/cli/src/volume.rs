@@ -11,8 +11,11 @@ use crate::admin::{Answer, Server};
 use crate::error::{CliError, OrFail};
 use crate::output;
 
+use self::evict::Evict;
 use self::warm::Warm;
 
+mod evict;
+mod parts;
 mod warm;
 
 #[derive(Debug, Subcommand)]
@@ -27,6 +30,8 @@ pub(crate) enum VolumeCommand {
     Resize(ResizeArguments),
     /// Bring a volume, or parts of it, into the cache
     Warm(Warm),
+    /// Drop what the cache has of a volume, or of parts of it
+    Evict(Evict),
     /// Set the access that NVMe hosts have to a volume on this server
     Ana(Ana),
 }
@@ -183,6 +188,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
             answer.print(&json!({ "removed": name }), &format!("removed {name}"))
         }
         VolumeCommand::Warm(warm) => warm.run(),
+        VolumeCommand::Evict(evict) => evict.run(),
         VolumeCommand::Ana(Ana { name, state, answer }) => {
             let state = AnaState::from(*state);
             client::set_access(&answer.endpoint()?, name, state)?;

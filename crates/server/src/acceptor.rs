@@ -24,7 +24,7 @@ use crate::acceptor::admin::{AdminClients, AdminListener, Encryption};
 use crate::acceptor::entrance::{AcceptorToken, Entrance};
 use crate::acceptor::questions::{Purpose, Question, Questions};
 use crate::acceptor::reporting::{Audience, Reporting};
-use crate::admin::{AdminCommand, Reply, Trouble, WarmRange};
+use crate::admin::{AdminCommand, Reply, Trouble, VolumePart};
 use crate::control::board::{Board, Dirty};
 use crate::listener::Listener;
 use crate::messages::{
@@ -312,7 +312,8 @@ impl Acceptor {
             }
             AdminCommand::ListTiers => return self.ask_snapshots(Purpose::Tiers { admin: index }),
             AdminCommand::Flush => self.flush(index),
-            AdminCommand::WarmVolume { name, range } => self.warm(index, &name, range),
+            AdminCommand::WarmVolume { name, part } => self.warm(index, &name, part),
+            AdminCommand::EvictVolume { name, part } => self.evict(index, &name, part),
             AdminCommand::HandOver if !self.has_standby() => {
                 Err(Reply::trouble(Trouble::Conflict, NO_STANDBY))
             }
@@ -396,12 +397,40 @@ impl Acceptor {
     }
 
     /// Has a worker bring a part of a volume into the cache.
-    fn warm(&mut self, admin: u32, name: &str, range: WarmRange) -> Result<(), Reply> {
+    fn warm(&mut self, admin: u32, name: &str, part: VolumePart) -> Result<(), Reply> {
+        let request = self.part(name, part, RequestKind::Warm, VolumePart::WARM_BYTES_MAX)?;
+        if let Some(tier) = self.board.state().tiers.first()
+            && !tier.config.mode.caches_reads()
+        {
+            let mode = tier.config.mode;
+            let problem = format!("the cache keeps nothing that is read (write = \"{mode}\")");
+            return Err(Reply::trouble(Trouble::Conflict, problem));
+        }
+        self.ask_one(request, Purpose::Warmed { admin });
+        Ok(())
+    }
+
+    /// Has a worker write a volume's dirty data back; [`Purpose::Evict`] then drops the part.
+    fn evict(&mut self, admin: u32, name: &str, part: VolumePart) -> Result<(), Reply> {
+        let request = self.part(name, part, RequestKind::Evict, VolumePart::EVICT_BYTES_MAX)?;
+        let drain = Request { kind: RequestKind::Drain, offset: 0, len: 0, ..request };
+        self.ask_one(drain, Purpose::Evict { admin, request });
+        Ok(())
+    }
+
+    /// Returns the request for a part of a volume that is at most `most` bytes long.
+    fn part(
+        &self,
+        name: &str,
+        part: VolumePart,
+        kind: RequestKind,
+        most: u64,
+    ) -> Result<Request, Reply> {
         let state = self.board.state();
         let offered = present(&state.volumes, name)?;
-        let WarmRange { offset, bytes } = range;
-        if bytes > WarmRange::BYTES_MAX {
-            let problem = format!("{bytes} bytes are more than {} at once", WarmRange::BYTES_MAX);
+        let VolumePart { offset, bytes } = part;
+        if bytes > most {
+            let problem = format!("{bytes} bytes are more than {most} at once");
             return Err(Reply::trouble(Trouble::Input, problem));
         }
         if offset.checked_add(bytes).is_none_or(|end| end > offered.bytes) {
@@ -411,20 +440,16 @@ impl Acceptor {
             );
             return Err(Reply::trouble(Trouble::Input, problem));
         }
-        if let Some(tier) = state.tiers.first()
-            && !tier.config.mode.caches_reads()
-        {
-            let mode = tier.config.mode;
-            let problem = format!("the cache keeps nothing that is read (write = \"{mode}\")");
-            return Err(Reply::trouble(Trouble::Conflict, problem));
-        }
-        let worker = (offset / WarmRange::BYTES_MAX) as usize % self.workers.len();
-        let number = self.questions.insert(Purpose::Warmed { admin }, [worker].into_iter());
+        Ok(Request { volume: offered.id, kind, offset, len: bytes })
+    }
+
+    /// Has one worker run a request. Parts of a volume take turns among the workers.
+    fn ask_one(&mut self, request: Request, purpose: Purpose) {
+        let worker = (request.offset / VolumePart::WARM_BYTES_MAX) as usize % self.workers.len();
+        let number = self.questions.insert(purpose, [worker].into_iter());
         let ticket = Ticket { asker: Asker::Acceptor, number };
-        let request = Request { volume: offered.id, kind: RequestKind::Warm, offset, len: bytes };
         let command = WorkerCommand::Run(request);
         self.workers.post(worker, Message::Ask { ticket, command });
-        Ok(())
     }
 
     /// Answers the client of a question to which all workers have replied.
@@ -440,6 +465,10 @@ impl Acceptor {
         let (admin, reply) = match purpose {
             Purpose::Flushed { admin } => (admin, Reply::Done("flushed")),
             Purpose::Warmed { admin } => (admin, Reply::Done("warmed")),
+            Purpose::Evict { admin, request } => {
+                return self.ask_one(request, Purpose::Evicted { admin });
+            }
+            Purpose::Evicted { admin } => (admin, Reply::Done("evicted")),
             Purpose::Status { admin } => {
                 (admin, Reply::json(&self.report(Audience::Admin, replies).status()))
             }
@@ -469,7 +498,9 @@ impl Acceptor {
             | Purpose::Volumes { admin }
             | Purpose::Tiers { admin }
             | Purpose::Flushed { admin }
-            | Purpose::Warmed { admin } => self.admin.tell(admin, &problem.into_reply()),
+            | Purpose::Warmed { admin }
+            | Purpose::Evict { admin, .. }
+            | Purpose::Evicted { admin } => self.admin.tell(admin, &problem.into_reply()),
             Purpose::Sample => self.reporting.feed.give_up(),
             Purpose::LogDirty => {}
         }

@@ -16,7 +16,8 @@
 //! | `DELETE /volumes/NAME` | removes an unused volume after its dirty data is written back |
 //! | `DELETE /volumes/NAME?force` | removes a volume even if clients use it |
 //! | `POST /volumes/NAME/resize` | gives a volume the size in a [`Resize`] as JSON |
-//! | `POST /volumes/NAME/warm` | after the part in a [`WarmRange`] as JSON is in the cache |
+//! | `POST /volumes/NAME/warm` | after the part in a [`VolumePart`] as JSON is in the cache |
+//! | `POST /volumes/NAME/evict` | after the part in a [`VolumePart`] as JSON has left the cache |
 //! | `POST /volumes/NAME/ana` | sets the access of NVMe hosts to that in a [`SetAccess`] as JSON |
 //! | `GET /tiers` | a list of [`TierStatus`](crate::status::TierStatus) as JSON, from the top |
 //! | `POST /tiers` | attaches the tier that a [`NewTier`] as JSON describes |
@@ -38,7 +39,7 @@ mod conversation;
 
 pub use access::{AllowedPaths, PathRefused, Token, TokenError};
 pub use address::{AddressError, AdminAddress, AdminChoice, NoDefaultAddress};
-pub use command::{AnaState, NewTier, NewVolume, PageKey, Resize, SetAccess, WarmRange};
+pub use command::{AnaState, NewTier, NewVolume, PageKey, Resize, SetAccess, VolumePart};
 
 pub(crate) use access::{Access, NetworkRules, name_in};
 pub(crate) use command::{Addition, AdminCommand, REPLACING, Reply, Trouble};

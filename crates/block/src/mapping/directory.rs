@@ -220,6 +220,11 @@ impl Directory {
         self.groups.blocks_of(group, &self.blocks)
     }
 
+    /// Returns the group that has a block's place.
+    pub(crate) fn group_of(&self, block: Block) -> u32 {
+        self.groups.at(self.blocks.place(block))
+    }
+
     /// Removes every block of a group and frees the group.
     pub(crate) fn empty(&mut self, group: u32) {
         let class = self.groups.class(group, &self.blocks);

@@ -501,6 +501,23 @@ impl Parts {
     }
 }
 
+/// Frees a group whose blocks hold no data, unless a task uses one of them.
+pub(super) fn free_if_empty(parts: &mut Parts, group: u32) {
+    let Parts { map, tasks, logging, orders, .. } = parts;
+    let (directory, blocks) = (&map.directory, &map.directory.blocks);
+    let is_needed = |block| {
+        let sectors = blocks.sectors(block);
+        blocks.has_valid(block, &sectors) || tasks.in_use(blocks.volume(block), &sectors)
+    };
+    if directory.blocks_of(group).any(is_needed) {
+        return;
+    }
+    for block in directory.blocks_of(group) {
+        logging.note_dropped(directory, block, orders);
+    }
+    map.directory.empty(group);
+}
+
 /// The permission for a task to change its range below the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {

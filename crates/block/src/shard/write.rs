@@ -1,4 +1,4 @@
-//! Writes, zeroing and trimming.
+//! Writes, zeroing, trimming, and eviction at an operator's request.
 //!
 //! A write that covers sectors in part first reads those (at most the first and the last) and
 //! completes them, so that everything after is whole sectors. Nothing else is ever filled. The
@@ -14,7 +14,7 @@
 use floe_policy::Direction;
 
 use super::admission::Removal;
-use super::parts::{Parts, Way};
+use super::parts::{Parts, Way, free_if_empty};
 use super::read::Reading;
 use super::store::Storing;
 use crate::config::WriteMode;
@@ -27,7 +27,8 @@ use crate::mapping::directory::Block;
 use crate::order::{DeviceId, Order, Span};
 use crate::tasks::{Part, TaskStep, Work, units};
 
-/// A task that changes its range: a client's write, zeroing or trim, or a write-back.
+/// A task that changes its range, or drops its copies: a client's write, zeroing or trim, a
+/// write-back, or an eviction.
 pub(super) struct Writing<'a> {
     pub(super) parts: &'a mut Parts,
     pub(super) id: TaskId,
@@ -289,6 +290,27 @@ impl<'a> Writing<'a> {
         if parts.may_change(id) && !self.unlog() {
             self.zero_or_trim();
         }
+    }
+
+    /// Drops the clean copies of the range, in memory and on the cache device; dirty and unflushed
+    /// data stays. Groups that hold no data then are free at once. Other places are used again when
+    /// they are the coldest, as after a trim.
+    pub(super) fn start_evict(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let (volume, range) = (parts.tasks[id].volume, parts.tasks[id].range.clone());
+        if !parts.tasks.lock(id, Need::exclusive(range.clone())) {
+            return;
+        }
+        parts.map.unflushed.forget(volume, range, &mut parts.orders);
+        let survey = parts.survey(id);
+        let group_of = |(block, _): &(Block, Sectors)| parts.map.directory.group_of(*block);
+        let mut groups: Vec<u32> = survey.blocks.iter().map(group_of).collect();
+        parts.map.reuse(survey);
+        self.drop_copies(true);
+        self.parts.finish(id);
+        groups.sort_unstable();
+        groups.dedup();
+        groups.into_iter().for_each(|group| free_if_empty(self.parts, group));
     }
 
     fn zero_or_trim(&mut self) {

@@ -171,6 +171,43 @@ fn what_an_operator_warms_comes_in_unasked_and_what_a_client_prefetches_does_not
 }
 
 #[test]
+fn an_eviction_drops_clean_copies_and_leaves_dirty_data() {
+    for (mode, kept) in CACHING.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        for memory in [Memory::None, Memory::Copies] {
+            let config = Config { kept, memory, ..small(mode) };
+            let mut bench = Bench::new(config, &[512 * BLOCK * SECTOR]).numbered();
+            let evict = floe_block::Request {
+                kind: RequestKind::Evict,
+                ..read(SECTOR, (2 * BLOCK - 2) * SECTOR)
+            };
+            bench.ask(read(0, 2 * BLOCK * SECTOR), 0).unwrap();
+            bench.ask(write(3 * SECTOR, SECTOR), 200).unwrap();
+            ordered(&mut bench);
+            bench.ask(evict, 0).unwrap();
+            let touched = |order: &(DeviceId, bool, u64, u64)| order.0 != DeviceId::Cache;
+            assert!(!ordered(&mut bench).iter().any(touched), "{mode}: nothing is written back");
+            assert_eq!(bench.get(3), Ok(200), "{mode}");
+            let reads = |bench: &mut Bench, sector| {
+                bench.ask(read(sector * SECTOR, SECTOR), 0).unwrap();
+                ordered(bench).iter().any(touched)
+            };
+            assert!(reads(&mut bench, 5), "{mode}: it was dropped");
+            if mode.caches_reads() {
+                assert!(!reads(&mut bench, 0), "{mode}: it is outside of the range");
+            }
+            // With the rest evicted, and the dirty sector clean, all places are free.
+            let whole = floe_block::Request { kind: RequestKind::Drain, ..read(0, 0) };
+            bench.ask(whole, 0).unwrap();
+            let whole = floe_block::Request { len: 2 * BLOCK * SECTOR, offset: 0, ..evict };
+            bench.ask(whole, 0).unwrap();
+            assert_eq!(bench.cache.stats().valid_bytes, 0, "{mode}");
+            let blocks = bench.cache.stats().blocks;
+            assert!(blocks.iter().all(|(_, count)| *count == 0), "{mode}: {blocks:?}");
+        }
+    }
+}
+
+#[test]
 fn write_only_caches_what_is_written_and_nothing_that_reads_miss() {
     let mut bench = bench("always", WriteMode::Only);
     bench.get(3).unwrap();

@@ -147,7 +147,8 @@ impl Rig {
                 | RequestKind::Flush
                 | RequestKind::Drain
                 | RequestKind::Prefetch
-                | RequestKind::Warm => {}
+                | RequestKind::Warm
+                | RequestKind::Evict => {}
             }
         }
     }
@@ -174,6 +175,7 @@ impl Rig {
                 10 => RequestKind::Prefetch,
                 11 => RequestKind::DirtyMap,
                 12 => RequestKind::Warm,
+                13 => RequestKind::Evict,
                 4..10 => RequestKind::Write { durable: false },
                 _ => RequestKind::Read,
             };

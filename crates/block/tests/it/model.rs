@@ -206,7 +206,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => 1..=(150u64 << 10),
         1 => 0..2u64
     ];
-    let submit = (0..VOLUMES.len(), 0u8..21, place, len);
+    let submit = (0..VOLUMES.len(), 0u8..22, place, len);
     let submit = submit.prop_map(|(volume, kind, at, len)| Step::Submit { volume, kind, at, len });
     let complete = (any::<usize>(), any::<u8>(), 0..40u64);
     let complete = complete.prop_map(|(which, fails, tear)| Step::Complete { which, fails, tear });
@@ -350,6 +350,7 @@ impl World {
             18 => RequestKind::Prefetch,
             19 => RequestKind::Warm,
             20 => RequestKind::DirtyMap,
+            21 => RequestKind::Evict,
             _ => RequestKind::Read,
         };
         let (mut offset, mut len) = (at % size, len);
@@ -378,6 +379,7 @@ impl World {
             | RequestKind::Drain
             | RequestKind::Prefetch
             | RequestKind::Warm
+            | RequestKind::Evict
             | RequestKind::DirtyMap => {}
         }
         let id = self.bench.submit(request, self.last_stamp);
@@ -503,6 +505,7 @@ impl World {
             | RequestKind::Drain
             | RequestKind::Prefetch
             | RequestKind::Warm
+            | RequestKind::Evict
             | RequestKind::DirtyMap => {}
             _ if result == Err(Fault::Unsupported) => self.undo_change(&request, submitted),
             kind => {

@@ -170,7 +170,8 @@ impl Rig {
                 | RequestKind::Flush
                 | RequestKind::Drain
                 | RequestKind::Prefetch
-                | RequestKind::Warm => {}
+                | RequestKind::Warm
+                | RequestKind::Evict => {}
             }
         }
     }
@@ -208,7 +209,8 @@ impl Rig {
                 8 => RequestKind::Prefetch,
                 9 => RequestKind::DirtyMap,
                 10 => RequestKind::Warm,
-                11..22 => RequestKind::Write { durable: false },
+                11 => RequestKind::Evict,
+                12..22 => RequestKind::Write { durable: false },
                 _ => RequestKind::Read,
             };
             let len =

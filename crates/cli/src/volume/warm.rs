@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::str::FromStr;
 use std::time::Instant;
 
 use clap::Args;
-use floe_server::admin::{WarmRange, client};
+use floe_server::admin::{VolumePart, client};
 use floe_server::config::Bytes;
 use floe_trace::Op;
 use serde::Serialize;
@@ -16,6 +15,7 @@ use crate::admin::Answer;
 use crate::error::CliError;
 use crate::output;
 use crate::trace::{TraceArguments, read_all};
+use crate::volume::parts::{ByteRange, in_parts, ranges, volume_bytes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,25 +33,6 @@ cache.";
 /// Bytes of the parts whose requests in a trace are counted.
 const PART_BYTES: u64 = 1 << 20;
 
-/// A part of a volume, in bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Part(Range<u64>);
-
-impl FromStr for Part {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (start, end) =
-            text.split_once("..").ok_or("a range is START..END, such as 0..10GiB")?;
-        let start = if start == "0" { 0 } else { start.parse::<Bytes>()?.0 };
-        let end = end.parse::<Bytes>()?.0;
-        if start >= end {
-            return Err(format!("{text} is empty"));
-        }
-        Ok(Self(start..end))
-    }
-}
-
 #[derive(Debug, Args)]
 #[command(after_help = format!("{NOTES}\n\n{EXAMPLES}"))]
 pub(crate) struct Warm {
@@ -60,7 +41,7 @@ pub(crate) struct Warm {
     name: String,
     /// The part to bring in; may be repeated [default: all of the volume]
     #[arg(long, value_name = "START..END", conflicts_with_all = ["from_trace", "up_to"])]
-    range: Vec<Part>,
+    range: Vec<ByteRange>,
     /// A trace of the volume's requests, which shows the parts to bring in
     #[arg(long, value_name = "FILE")]
     from_trace: Option<String>,
@@ -88,39 +69,21 @@ impl Warm {
             return Err(CliError::usage("the options of traces need --from-trace"));
         }
         let server = self.answer.endpoint()?;
-        let volumes = client::volumes(&server)?;
-        let volume = volumes.into_iter().find(|volume| volume.name == self.name);
-        let Some(volume) = volume else {
-            return Err(CliError::usage(format!("the server has no volume {:?}", self.name)));
-        };
+        let end = volume_bytes(&server, &self.name)?;
         let parts = match &self.from_trace {
             Some(trace) => {
                 let room = match self.up_to {
                     Some(Bytes(bytes)) => bytes,
                     None => client::tiers(&server)?.iter().map(|tier| tier.size_bytes).sum(),
                 };
-                self.most_read(trace, room, volume.bytes)?
+                self.most_read(trace, room, end)?
             }
-            None if self.range.is_empty() => std::iter::once(0..volume.bytes).collect(),
-            None => self.range.iter().map(|Part(range)| range.clone()).collect(),
+            None => ranges(&self.range, &self.name, end)?,
         };
-        if let Some(part) = parts.iter().find(|part| part.end > volume.bytes) {
-            return Err(CliError::usage(format!(
-                "{} ends at {} bytes, before the range {}..{}",
-                self.name, volume.bytes, part.start, part.end
-            )));
-        }
-        let bytes = parts.iter().map(|part| part.end - part.start).sum();
         let begun = Instant::now();
-        let bar = output::progress(bytes, "warming");
-        for part in parts {
-            for offset in part.clone().step_by(WarmRange::BYTES_MAX as usize) {
-                let bytes = (part.end - offset).min(WarmRange::BYTES_MAX);
-                client::warm_volume(&server, &self.name, WarmRange { offset, bytes })?;
-                bar.inc(bytes);
-            }
-        }
-        bar.finish_and_clear();
+        let bytes = in_parts(parts, VolumePart::WARM_BYTES_MAX, "warming", |part| {
+            client::warm_volume(&server, &self.name, part)
+        })?;
         let warmed = Warmed { volume: &self.name, bytes, seconds: begun.elapsed().as_secs_f64() };
         let line = format!("warmed {} of {}", output::bytes(bytes), self.name);
         self.answer.print(&warmed, &line)
@@ -186,13 +149,5 @@ mod tests {
         assert_eq!(most(4, end), [of(0..1), of(3..5), of(9..10)]);
         let whole = most(99, end - 5);
         assert_eq!(whole, [of(0..1), of(3..5), 9 * PART_BYTES..end - 5]);
-    }
-
-    #[test]
-    fn ranges_have_a_start_and_an_end_after_it() {
-        assert_eq!("0..10KiB".parse(), Ok(Part(0..10 << 10)));
-        for wrong in ["", "5", "5..", "..5", "5..5", "6..5", "a..b"] {
-            assert!(wrong.parse::<Part>().is_err(), "{wrong}");
-        }
     }
 }

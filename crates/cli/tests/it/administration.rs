@@ -538,6 +538,41 @@ fn an_upgrade_goes_on_with_the_new_program_or_says_why_that_has_ended() {
 }
 
 #[test]
+fn a_volume_or_a_part_of_it_leaves_the_cache_once_its_dirty_data_is_written_back() {
+    let volume = Volume::new(&pattern(9, 8 * MIB), "back").with(&["--memory", "4MiB"]);
+    let server = volume.serve();
+    let evict = |more: &[&str]| {
+        floe(&[&["volume", "evict", "floe", "--admin", &server.admin], more].concat())
+    };
+    let cached =
+        || server.status().threads.iter().map(|thread| thread.valid_bytes).sum::<u64>() as usize;
+    assert!(
+        floe(&["volume", "warm", "floe", "--range", "0..2MiB", "--admin", &server.admin])
+            .status
+            .success()
+    );
+    let mut client = floe_server::nbd_client::Client::connect(&server.unix.parse().expect("a URI"))
+        .expect("a client");
+    client.write(4096, &pattern(3, 8192), false).expect("a write");
+    let said = evict(&["--range", "0..1MiB", "--json"]);
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    assert_eq!((json["bytes"].as_u64(), cached()), (Some(MIB as u64), MIB));
+    let backing = std::fs::read(volume.path("backing.img")).expect("it is there");
+    assert_eq!(backing[4096..12288], pattern(3, 8192), "it was written back");
+    let mut found = vec![0; 16384];
+    client.read(0, &mut found).expect("a read");
+    assert_eq!(found[4096..12288], pattern(3, 8192));
+    let said = evict(&[]);
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "the cache has dropped 8MiB of floe\n");
+    assert_eq!(cached(), 0);
+    refused(&evict(&["--range", "7MiB..9MiB"]), 2, &["floe ends at 8388608 bytes"]);
+    let other = floe(&["volume", "evict", "other", "--admin", &server.admin]);
+    refused(&other, 2, &["no volume \"other\""]);
+    server.end();
+}
+
+#[test]
 fn a_volume_is_warmed_before_anybody_reads_it() {
     let volume = Volume::new(&pattern(9, 8 * MIB), "through").with(&["--admit", "never"]);
     let server = volume.serve();

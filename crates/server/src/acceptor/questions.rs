@@ -1,10 +1,12 @@
 //! Questions of the acceptor to the workers: one round of replies, then a reply to the admin
 //! client.
 //!
-//! Questions ask for counters, flushes and prefetches. They change neither volumes nor tiers, so
-//! they need not wait for the control thread.
+//! Questions ask for counters, flushes, prefetches and evictions. They change neither volumes nor
+//! tiers, so they need not wait for the control thread.
 
 use std::time::{Duration, Instant};
+
+use floe_block::Request;
 
 use crate::messages::{Problem, Replies, WorkerReply};
 use crate::worker::handle::Workers;
@@ -35,6 +37,14 @@ pub(crate) enum Purpose {
         admin: u32,
     },
     Warmed {
+        admin: u32,
+    },
+    /// The volume's dirty data has been written back; the request then drops a part of it.
+    Evict {
+        admin: u32,
+        request: Request,
+    },
+    Evicted {
         admin: u32,
     },
     /// The replies make a point of the live page's history.

@@ -11,7 +11,7 @@ use floe_nbd::uri;
 use serde::Deserialize;
 
 use super::{
-    AdminAddress, AnaState, NewTier, NewVolume, REPLACING, Resize, SetAccess, Token, WarmRange,
+    AdminAddress, AnaState, NewTier, NewVolume, REPLACING, Resize, SetAccess, Token, VolumePart,
 };
 use crate::pair::StandbyStatus;
 use crate::status::{Status, TierStatus, VolumeStatus};
@@ -279,9 +279,20 @@ pub fn set_access(server: &Endpoint, name: &str, state: AnaState) -> Result<(), 
 /// # Errors
 /// When no server answers, the volume does not exist or is shorter, the cache keeps nothing that is
 /// read, or the volume cannot be read.
-pub fn warm_volume(server: &Endpoint, name: &str, range: WarmRange) -> Result<(), AdminError> {
-    let body = serde_json::to_string(&range).expect("a range is plain data");
+pub fn warm_volume(server: &Endpoint, name: &str, part: VolumePart) -> Result<(), AdminError> {
+    let body = serde_json::to_string(&part).expect("a part is plain data");
     ask(server, "POST", &format!("{}/warm", path_of(name)), &body).map(drop)
+}
+
+/// Writes the dirty data of a volume back, and drops what the cache has of a part of it. Data that
+/// is written meanwhile may stay.
+///
+/// # Errors
+/// When no server answers, the volume does not exist or is shorter, or its dirty data cannot be
+/// written back; then nothing is dropped.
+pub fn evict_volume(server: &Endpoint, name: &str, part: VolumePart) -> Result<(), AdminError> {
+    let body = serde_json::to_string(&part).expect("a part is plain data");
+    ask(server, "POST", &format!("{}/evict", path_of(name)), &body).map(drop)
 }
 
 /// Returns the status of the tiers, from the top.

@@ -52,7 +52,12 @@ pub(crate) enum AdminCommand {
     /// Bring a part of a volume into the cache.
     WarmVolume {
         name: String,
-        range: WarmRange,
+        part: VolumePart,
+    },
+    /// Write the dirty data of a volume back, and drop what the cache has of a part of it.
+    EvictVolume {
+        name: String,
+        part: VolumePart,
     },
     /// Set the access that NVMe hosts have to a volume.
     SetAccess {
@@ -106,19 +111,22 @@ pub struct Resize {
     pub size_bytes: Option<u64>,
 }
 
-/// The request body with a part of a volume to be brought into the cache.
+/// The request body with a part of a volume, to be brought into the cache or to leave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WarmRange {
+pub struct VolumePart {
     /// First byte of the part.
     pub offset: u64,
-    /// Length of the part in bytes, at most [`BYTES_MAX`](Self::BYTES_MAX).
+    /// Length of the part in bytes: at most [`WARM_BYTES_MAX`](Self::WARM_BYTES_MAX), or
+    /// [`EVICT_BYTES_MAX`](Self::EVICT_BYTES_MAX).
     pub bytes: u64,
 }
 
-impl WarmRange {
-    /// Maximum length in bytes, so that each answer comes soon.
-    pub const BYTES_MAX: u64 = 64 << 20;
+impl VolumePart {
+    /// Maximum length in bytes of a part to be brought in, so that each answer comes soon.
+    pub const WARM_BYTES_MAX: u64 = 64 << 20;
+    /// Maximum length in bytes of a part that is to leave the cache.
+    pub const EVICT_BYTES_MAX: u64 = 64 << 30;
 }
 
 /// The request body with the access that NVMe hosts have to a volume on this server.
@@ -223,8 +231,12 @@ impl AdminCommand {
                 ("POST", named(name).and_then(|name| Self::resize(name, body)))
             }
             ["volumes", name, "warm"] => ("POST", {
-                let range = json(body);
-                named(name).and_then(|name| Ok(Self::WarmVolume { name, range: range? }))
+                let part = json(body);
+                named(name).and_then(|name| Ok(Self::WarmVolume { name, part: part? }))
+            }),
+            ["volumes", name, "evict"] => ("POST", {
+                let part = json(body);
+                named(name).and_then(|name| Ok(Self::EvictVolume { name, part: part? }))
             }),
             ["volumes", name, "ana"] => ("POST", {
                 let state = json(body).map(|SetAccess { state }| state);

@@ -171,7 +171,9 @@ fn to_nbd(request: &Request) -> NbdRequest {
         RequestKind::Zero { .. } => NbdCommand::WriteZeroes,
         RequestKind::Prefetch => NbdCommand::Cache,
         RequestKind::DirtyMap => NbdCommand::BlockStatus,
-        RequestKind::Drain | RequestKind::Warm => unreachable!("clients cannot ask for it"),
+        RequestKind::Drain | RequestKind::Warm | RequestKind::Evict => {
+            unreachable!("clients cannot ask for it")
+        }
     };
     NbdRequest {
         cookie: request.tag,

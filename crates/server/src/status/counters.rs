@@ -59,7 +59,7 @@ impl Operation {
             RequestKind::Flush | RequestKind::Drain => Self::Flush,
             RequestKind::Trim => Self::Trim,
             RequestKind::Zero { .. } => Self::Zero,
-            RequestKind::Prefetch | RequestKind::Warm => Self::Prefetch,
+            RequestKind::Prefetch | RequestKind::Warm | RequestKind::Evict => Self::Prefetch,
             RequestKind::DirtyMap => Self::BlockStatus,
         }
     }

@@ -97,8 +97,13 @@ impl Groups {
     #[inline]
     pub(super) fn touch(&mut self, place: u32) {
         if self.is_ordered {
-            self.order.access(Slot(place / self.units));
+            self.order.access(Slot(self.at(place)));
         }
+    }
+
+    /// Returns the group with a place.
+    pub(super) fn at(&self, place: u32) -> u32 {
+        place / self.units
     }
 
     /// Takes the next place for a block of a class, in the open group or in a free one, and

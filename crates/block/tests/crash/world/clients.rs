@@ -44,6 +44,7 @@ impl World {
             | RequestKind::Drain
             | RequestKind::Prefetch
             | RequestKind::Warm
+            | RequestKind::Evict
             | RequestKind::DirtyMap => self.oracle.tick(),
         };
         let version = self.versions;
@@ -137,6 +138,7 @@ impl World {
             | RequestKind::Drain
             | RequestKind::Prefetch
             | RequestKind::Warm
+            | RequestKind::Evict
             | RequestKind::DirtyMap => {}
         }
         Ok(())

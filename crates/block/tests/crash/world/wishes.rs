@@ -58,7 +58,7 @@ impl World {
                     _ => RequestKind::Write { durable: rng.random_bool(temper.durable) },
                 }
             } else if rng.random_bool(0.1) {
-                RequestKind::Prefetch
+                if rng.random_bool(0.3) { RequestKind::Evict } else { RequestKind::Prefetch }
             } else {
                 RequestKind::Read
             };
