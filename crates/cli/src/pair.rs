@@ -16,7 +16,7 @@ use floe_server::pair::{Lease, PairStatus, Role, Turn, Waited, last_half};
 use floe_server::persistent::ForceFlags;
 use floe_server::{
     AdminSetup, Away, Bound, CacheDevices, Desk, DeviceSource, NamedDevices, NvmeSetup,
-    PreparedCache, ServerSetup, Volume, notify,
+    PreparedCache, RequestLimit, ServerSetup, Volume, notify,
 };
 
 use crate::error::{CliError, OrFail};
@@ -221,6 +221,7 @@ fn exporter(config: &ServerConfig, signal: OwnedFd) -> Result<floe_server::Serve
         backing: Arc::new(backing),
         read_only: false,
         block_size: config.volume[0].block_size(),
+        limit: RequestLimit::default(),
         reach: config.volume[0].reach(),
     };
     let tiers = tiers.open(&[], &NamedDevices, &mut |_, _| {}).or_failure()?;

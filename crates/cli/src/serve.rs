@@ -277,7 +277,7 @@ pub(crate) fn prepare(
         let backing = Arc::new(backing.map_err(|error| (number, error))?);
         let (name, description) = (volume.name().to_owned(), volume.description.clone());
         let description = description.unwrap_or_default();
-        let block_size = volume.block_size();
+        let (block_size, limit) = (volume.block_size(), volume.limit());
         let rest = backing.size_bytes() % block_size.bytes();
         if volume.nvme_block_size.is_some() && rest > 0 {
             let name = volume.name();
@@ -288,7 +288,7 @@ pub(crate) fn prepare(
                  of NVMe hosts"
             );
         }
-        Ok(Volume { name, description, backing, read_only, block_size, reach })
+        Ok(Volume { name, description, backing, read_only, block_size, limit, reach })
     };
     // A server of a pair hears signals itself while it waits for the other one.
     let opening = turn.is_none().then_some(opening);

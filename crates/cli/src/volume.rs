@@ -12,9 +12,11 @@ use crate::error::{CliError, OrFail};
 use crate::output;
 
 use self::evict::Evict;
+use self::limit::{Limit, Limits};
 use self::warm::Warm;
 
 mod evict;
+mod limit;
 mod parts;
 mod warm;
 
@@ -28,6 +30,8 @@ pub(crate) enum VolumeCommand {
     Remove(Remove),
     /// Resize a volume
     Resize(ResizeArguments),
+    /// Limit the requests of a volume's clients
+    Limit(Limit),
     /// Bring a volume, or parts of it, into the cache
     Warm(Warm),
     /// Drop what the cache has of a volume, or of parts of it
@@ -74,6 +78,8 @@ pub(crate) struct Add {
     /// A description for clients that list the volumes
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     description: String,
+    #[command(flatten)]
+    limits: Limits,
     #[command(flatten)]
     answer: Answer,
 }
@@ -170,6 +176,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
             read_only,
             nvme_block_size,
             description,
+            limits,
             answer,
         }) => {
             let volume = NewVolume {
@@ -178,6 +185,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
                 read_only: *read_only,
                 nvme_block_bytes: Some(nvme_block_size.0.bytes()).filter(|bytes| *bytes != 512),
                 description: description.clone(),
+                limit: limits.change()?,
             };
             let added = client::add_volume(&answer.endpoint()?, &volume)?;
             let size = output::bytes(added.bytes);
@@ -187,6 +195,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
             client::remove_volume(&answer.endpoint()?, name, *force)?;
             answer.print(&json!({ "removed": name }), &format!("removed {name}"))
         }
+        VolumeCommand::Limit(limit) => limit.run(),
         VolumeCommand::Warm(warm) => warm.run(),
         VolumeCommand::Evict(evict) => evict.run(),
         VolumeCommand::Ana(Ana { name, state, answer }) => {
@@ -206,15 +215,24 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
 
 /// Prints the volumes as a table.
 pub(crate) fn print(volumes: &[VolumeStatus]) {
-    let mut table = output::table(&["volume", "access", "size", "clients", "requests"], 2);
+    // Most servers have no limits.
+    let has_limits = volumes.iter().any(|it| it.limit.is_any() || it.delayed_requests > 0);
+    let columns = ["volume", "access", "size", "clients", "requests", "limit", "delayed"];
+    let shown = if has_limits { columns.len() } else { columns.len() - 2 };
+    let mut table = output::table(&columns[..shown], 2);
     for volume in volumes {
-        table.add_row(vec![
+        let mut row = vec![
             volume.name.clone(),
             if volume.read_only { "read-only" } else { "read-write" }.to_owned(),
             output::bytes(volume.bytes),
             volume.connections_by_protocol.to_string(),
             volume.requests.to_string(),
-        ]);
+        ];
+        if has_limits {
+            let (requests, seconds) = (volume.delayed_requests, volume.delayed_seconds);
+            row.extend([limit::shown(&volume.limit), format!("{requests} ({seconds:.1} s)")]);
+        }
+        table.add_row(row);
     }
     output::print_table(&table);
 }

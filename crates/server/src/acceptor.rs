@@ -340,6 +340,9 @@ impl Acceptor {
             AdminCommand::ResizeVolume { name, size_bytes } => {
                 self.begin_job(index, Operation::ResizeVolume { name, size_bytes })
             }
+            AdminCommand::LimitVolume { name, change } => {
+                self.begin_job(index, Operation::LimitVolume { name, change })
+            }
             AdminCommand::SetAccess { name, state } => {
                 self.begin_job(index, Operation::SetAccess { name, state })
             }
@@ -550,6 +553,7 @@ impl Acceptor {
                 Operation::AddVolume { addition, .. } => absent(&state.volumes, &addition.name)?,
                 Operation::RemoveVolume { name, .. }
                 | Operation::ResizeVolume { name, .. }
+                | Operation::LimitVolume { name, .. }
                 | Operation::SetAccess { name, .. } => present(&state.volumes, name).map(drop)?,
                 _ => {}
             }

@@ -237,6 +237,15 @@ settings! {
         nvme_block_size: Option<LogicalBlock> {
             default: "512", example: "4KiB", guide: "nvme.md#logical-blocks"
         }
+        /// The most requests per second of all clients of the volume; more wait in line
+        requests_per_second: Option<u64> {
+            example: "5000", unit: "requests", range: Some((1, 1_000_000_000)),
+            guide: "limits.md"
+        }
+        /// The most bytes per second that all clients of the volume read, write and zero
+        bytes_per_second: Option<Bytes> { example: "100MiB", guide: "limits.md" }
+        /// The time's worth of both limits that may start at once after a pause
+        limit_burst: Option<Interval> { default: "100ms", example: "1s", guide: "limits.md" }
         /// Attach the volume to this machine as a block device, instead of serving it to clients
         attach: Option<Attach> { example: "ublk", guide: "attach.md", is_option: false }
         /// Serve an attached volume to clients as well, although this machine can write to it

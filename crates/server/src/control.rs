@@ -78,6 +78,9 @@ fn carry_out(control: &mut Control, operation: Operation) -> Result<Reply, Reply
         Operation::ResizeVolume { name, size_bytes } => {
             self::volumes::resize_volume(control, &name, size_bytes)
         }
+        Operation::LimitVolume { name, change } => {
+            self::volumes::limit_volume(control, &name, change)
+        }
         Operation::FollowDevice { name } => {
             self::volumes::follow_device(control, &name);
             Ok(Reply::Done("looked at"))

@@ -22,6 +22,7 @@ pub use standby::{Away, Desk};
 pub use tier::Tier;
 pub use tier::open::{CacheDevices, CacheError, NamedDevices, PreparedCache};
 pub use volume::{DeviceSource, Reach, Volume};
+pub use volume_limit::RequestLimit;
 
 #[cfg(any(test, fuzzing))]
 #[path = "../tests/fuzz/mod.rs"]
@@ -50,6 +51,7 @@ mod tier;
 pub mod tls;
 pub mod ublk;
 mod volume;
+mod volume_limit;
 mod warnings;
 mod worker;
 

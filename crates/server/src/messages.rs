@@ -20,6 +20,7 @@ use crate::status::{Snapshot, TierKey};
 use crate::tier::CachePart;
 use crate::ublk::QueueOrder;
 use crate::volume::DeviceSource;
+use crate::volume_limit::{LimitChange, VolumeLimit};
 
 /// A message to a worker.
 #[derive(Debug)]
@@ -94,6 +95,8 @@ pub(crate) enum WorkerCommand {
     RemoveVolume { tier: usize, volume: VolumeId },
     /// Grow a volume to this number of bytes.
     ResizeVolume(VolumeId, u64),
+    /// Enforce the limit of a volume, which has changed or was lifted for a removal.
+    LimitVolume(VolumeId, Arc<VolumeLimit>),
     /// Use failed cache devices again.
     Restore,
     /// Open the device of a tier that will be attached.
@@ -203,6 +206,7 @@ pub(crate) enum Operation {
     AddVolume { addition: Box<Addition>, paths: AllowedPaths },
     RemoveVolume { name: String, force: bool },
     ResizeVolume { name: String, size_bytes: Option<u64> },
+    LimitVolume { name: String, change: LimitChange },
     FollowDevice { name: String },
     SetAccess { name: String, state: AnaState },
     AttachTier { wanted: NewTier, paths: AllowedPaths },

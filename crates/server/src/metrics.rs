@@ -116,6 +116,24 @@ fn volumes(page: &mut Page, report: &Report) {
     each("floe_volume_connections", Gauge, "Clients connected to a volume.", &|volume| {
         report.sum.users(volume.id).total()
     });
+    let name = "floe_volume_limit_requests_per_second";
+    each(name, Gauge, "Most requests per second of a volume, 0 for no limit.", &|volume| {
+        volume.limit.requests_per_second.unwrap_or(0)
+    });
+    let name = "floe_volume_limit_bytes_per_second";
+    each(name, Gauge, "Most bytes per second of a volume, 0 for no limit.", &|volume| {
+        volume.limit.bytes_per_second.unwrap_or(0)
+    });
+    let name = "floe_volume_delayed_requests_total";
+    each(name, Counter, "Requests that have waited for the limits of their volume.", &|volume| {
+        report.sum.counters.volume(volume.id).delayed.requests
+    });
+    let name = "floe_volume_delayed_seconds_total";
+    page.family(name, Counter, "Time that requests have waited for the limits of their volume.");
+    for volume in &report.facts.volumes {
+        let delayed = report.sum.counters.volume(volume.id).delayed;
+        page.sample(name, &[("volume", &volume.name)], delayed.time.as_secs_f64());
+    }
     let answered = report.facts.volumes.iter().flat_map(|volume| {
         let answered = report.sum.counters.volume(volume.id).answered;
         Operation::ALL.into_iter().zip(answered).map(|(operation, answered)| {

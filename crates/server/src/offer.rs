@@ -9,6 +9,7 @@ use floe_nbd::export::{Export, Exports, ExportsError};
 use crate::admin::{Reply, Trouble};
 use crate::status::VolumeFacts;
 use crate::volume::Volume;
+use crate::volume_limit::VolumeLimit;
 
 /// A volume that the server offers, with its ids in the cache.
 #[derive(Debug, Clone)]
@@ -19,6 +20,8 @@ pub(crate) struct Offered {
     pub(crate) ids: Vec<VolumeId>,
     pub(crate) volume: Volume,
     pub(crate) bytes: u64,
+    /// The limit of the volume's requests, which changes while it is served.
+    pub(crate) limit: Arc<VolumeLimit>,
     /// The volume is being removed, and its clients are being disconnected.
     pub(crate) leaving: bool,
 }
@@ -31,6 +34,7 @@ pub(crate) fn facts(volumes: &[Offered]) -> Vec<VolumeFacts> {
         name: offered.volume.name.clone(),
         bytes: offered.bytes,
         read_only: offered.volume.read_only,
+        limit: offered.limit.limit(),
     };
     volumes.iter().filter(|offered| !offered.leaving).map(facts).collect()
 }
@@ -82,6 +86,7 @@ impl Offer {
             id: ids[0],
             ids,
             bytes: volume.backing.size_bytes(),
+            limit: Arc::new(VolumeLimit::new(volume.limit)),
             volume: volume.clone(),
             leaving: false,
         });
@@ -112,6 +117,7 @@ impl Offer {
             id: VolumeId(u16::MAX),
             ids: Vec::new(),
             bytes: volume.backing.size_bytes(),
+            limit: Arc::new(VolumeLimit::new(volume.limit)),
             volume: volume.clone(),
             leaving: false,
         };

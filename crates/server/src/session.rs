@@ -13,11 +13,17 @@
 //! memory others wait for, and makes no progress, is [`Overdue`]; so is one whose handshake takes
 //! too long.
 //!
+//! A request beyond the limit of its volume ([`Throttle`]) waits before it takes memory, and
+//! requests to other volumes overtake it. A write whose payload follows waits with its payload, if
+//! that fits into the client's own memory; otherwise the server stops reading from the client.
+//!
 //! Invariants: at most one receive and one send are under way. A session ends only when neither is
 //! under way and no request of it is in flight. It then has returned all memory to the budget.
 
 mod budget;
+mod held;
 mod receiving;
+mod throttle;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -40,9 +46,12 @@ use crate::protocol::{
 };
 use crate::status::Snapshot;
 use crate::tls::{Channel, TlsConfig};
+use held::{Held, end_held, hold, waits_for_limit};
 use receiving::{Filling, Incoming};
 
 pub(crate) use budget::Budget;
+pub(crate) use held::limit_passed;
+pub(crate) use throttle::Throttle;
 
 /// The next action that a session requests from the worker.
 #[derive(Debug)]
@@ -66,6 +75,7 @@ pub(crate) enum Want {
 pub(crate) struct Common {
     pub(crate) pool: Pool,
     pub(crate) budget: Rc<Budget>,
+    pub(crate) throttle: Rc<Throttle>,
     pub(crate) tls: Option<TlsConfig>,
     pub(crate) limits: Limits,
 }
@@ -91,8 +101,10 @@ struct Payloads {
     incoming: Vec<Incoming>,
     /// The part of a payload that the client sends next.
     filling: Option<Filling>,
-    /// A request whose payload is complete and that is to be served next.
-    filled: Option<Incoming>,
+    /// Requests whose payload is complete and that are to be served next.
+    filled: VecDeque<Incoming>,
+    /// Requests that wait for the limits of their volumes, oldest first.
+    held: VecDeque<Held>,
 }
 
 /// A session's bytes to be sent.
@@ -209,7 +221,7 @@ impl Session {
     /// When the client violated the protocol or TLS.
     pub(crate) fn next(&mut self, now: Instant) -> Result<Option<Want>, SessionError> {
         loop {
-            if let Some(write) = self.payloads.filled.take() {
+            if let Some(write) = self.payloads.filled.pop_front() {
                 if !self.protocol.may_start(&write.request) {
                     self.reply(&write.request, Err(Fault::Io));
                     continue;
@@ -230,11 +242,16 @@ impl Session {
                 }
                 return Ok(Some(self.receive(now)));
             }
+            if let Some(want) = self.take_request(now) {
+                return Ok(Some(want));
+            }
             if self.end.ended {
                 return Ok(Some(Want::End));
             }
-            if let Some(want) = self.take_request(now) {
-                return Ok(Some(want));
+            if self.payloads.is_blocked() || !self.payloads.held.is_empty() && self.is_crowded() {
+                // The client may not keep the memory of incomplete writes for as long.
+                self.payloads.incoming.iter_mut().for_each(|it| it.since = it.since.or(Some(now)));
+                return Ok(Some(Want::Pause));
             }
             match self.line.turn {
                 // Payload of earlier writes is behind, and only that may free the memory.
@@ -265,21 +282,28 @@ impl Session {
                     self.channel = Some(Box::new(config.channel()));
                     self.output.clear.append(&mut self.output.outbox.answers);
                 }
-                Event::Request(request) if self.goes_first(&request) => {
-                    self.common.budget.take_at_once(self.key, bytes_of(&request));
-                    self.serving += 1;
-                    return Ok(Some(Want::Serve(request)));
+                Event::Request(request) => {
+                    if waits_for_limit(self, &request, now) {
+                        if let Some(want) = hold(self, request, now) {
+                            return Ok(Some(want));
+                        }
+                    } else {
+                        line_up(self, request, now);
+                        if let Some(first) = self.line.first.pop_front() {
+                            self.serving += 1;
+                            return Ok(Some(Want::Serve(first)));
+                        }
+                    }
                 }
-                Event::Request(request) if self.line.turn.is_some() => {
-                    self.line.behind.push_back(request)
-                }
-                Event::Request(request) => self.line.turn = Some(self.take_turn(request, now)),
                 Event::Refused => self.refused += 1,
                 Event::Checked { tag, intact } => {
                     let write = Incoming::remove(&mut self.payloads.incoming, tag);
                     match intact {
-                        true => self.payloads.filled = Some(write),
-                        false => self.reply(&write.request, Err(Fault::Io)), // it is not written
+                        true => self.payloads.complete(write),
+                        false => {
+                            self.payloads.release(write.request.tag);
+                            self.reply(&write.request, Err(Fault::Io)); // it is not written
+                        }
                     }
                 }
                 Event::Payload { tag, bytes } => self.payloads.fill(tag, bytes),
@@ -300,7 +324,7 @@ impl Session {
 
     /// Returns whether the server stops reading from the client until replies are sent.
     fn is_crowded(&self) -> bool {
-        self.serving + self.output.outbox.len() >= MOST_REQUESTS
+        self.serving + self.payloads.held.len() + self.output.outbox.len() >= MOST_REQUESTS
             || self.output.outbox.answers.len() >= MOST_ANSWER_BYTES
     }
 
@@ -359,7 +383,11 @@ impl Session {
             self.serving -= 1;
             self.common.budget.give_back(self.key, bytes_of(&incoming.request));
         }
+        end_held(self);
         self.line.behind.clear();
+        for request in self.line.first.drain(..) {
+            self.common.budget.give_back(self.key, bytes_of(&request));
+        }
         match self.line.turn.take() {
             Some(Turn::Waiting(_)) => self.common.budget.leave(self.key),
             Some(Turn::Come(request)) => self.common.budget.give_back(self.key, bytes_of(&request)),
@@ -421,6 +449,8 @@ impl Session {
             && self.serving == 0
             && self.output.outbox.is_empty()
             && self.output.clear.is_empty()
+            && self.payloads.held.is_empty()
+            && self.line.is_empty()
             && !to_say
     }
 
@@ -437,6 +467,10 @@ impl Session {
 
     /// Returns the request at the head of the line if its memory is granted, and advances the line.
     fn take_request(&mut self, now: Instant) -> Option<Want> {
+        if let Some(request) = self.line.first.pop_front() {
+            self.serving += 1;
+            return Some(Want::Serve(request));
+        }
         let Some(Turn::Come(request)) = self.line.turn else { return None };
         let next = self.line.behind.pop_front();
         self.line.turn = next.map(|next| self.take_turn(next, now));
@@ -458,12 +492,12 @@ impl Session {
         match self.common.budget.take_own(self.key, bytes_of(&request)) {
             true => Turn::Come(request),
             false if self.output.is_slow(now) => Turn::SetAside(request),
-            false => self.line_up(request),
+            false => self.ask_budget(request),
         }
     }
 
     /// Asks the budget for memory beyond the client's own for a request.
-    fn line_up(&self, request: Request) -> Turn {
+    fn ask_budget(&self, request: Request) -> Turn {
         let at_once = self.common.budget.take(self.key, bytes_of(&request));
         if at_once { Turn::Come(request) } else { Turn::Waiting(request) }
     }
@@ -539,7 +573,7 @@ impl Session {
         let bytes = self.output.outbox.left();
         self.common.budget.give_back(self.key, bytes);
         if let Some(Turn::SetAside(request)) = self.line.turn {
-            self.line.turn = Some(self.line_up(request)); // it was slow, and has moved
+            self.line.turn = Some(self.ask_budget(request)); // it was slow, and has moved
         }
     }
 
@@ -561,7 +595,8 @@ impl Session {
         });
         let incoming =
             self.payloads.incoming.iter().chain(&self.payloads.filled).map(|write| &write.request);
-        let mut waiting = turn.chain(&self.line.behind).chain(incoming);
+        let held = self.payloads.held.iter().map(|held| &held.request).chain(&self.line.first);
+        let mut waiting = turn.chain(&self.line.behind).chain(incoming).chain(held);
         self.volume() == Some(volume) || waiting.any(|request| request.volume == volume)
     }
 
@@ -580,6 +615,18 @@ impl Session {
     /// Records that the receive under way was cancelled before any byte arrived.
     pub(crate) fn receive_cancelled(&mut self) {
         self.input.receiving = false;
+    }
+}
+
+/// Puts a request into the line for memory, or before it.
+fn line_up(session: &mut Session, request: Request, now: Instant) {
+    if session.goes_first(&request) {
+        session.common.budget.take_at_once(session.key, bytes_of(&request));
+        session.line.first.push_back(request);
+    } else if session.line.turn.is_some() {
+        session.line.behind.push_back(request);
+    } else {
+        session.line.turn = Some(session.take_turn(request, now));
     }
 }
 
@@ -620,6 +667,14 @@ struct Line {
     turn: Option<Turn>,
     /// Requests that wait behind the one in `turn`.
     behind: VecDeque<Request>,
+    /// Requests with memory, which overtake the others.
+    first: VecDeque<Request>,
+}
+
+impl Line {
+    fn is_empty(&self) -> bool {
+        self.turn.is_none() && self.behind.is_empty() && self.first.is_empty()
+    }
 }
 
 /// An error that ends a session.

@@ -16,6 +16,7 @@ use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
 use crate::pair::PairStatus;
+use crate::volume_limit::RequestLimit;
 
 pub use advice::AdviceStatus;
 pub use counters::{ByProtocol, ClientCounts};
@@ -57,7 +58,7 @@ pub struct BlockCount {
 }
 
 /// Status of one volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VolumeStatus {
     /// Name of the volume.
     pub name: String,
@@ -72,6 +73,15 @@ pub struct VolumeStatus {
     pub connections_by_protocol: ByProtocol,
     /// Requests answered.
     pub requests: u64,
+    /// Limits of the volume's requests.
+    #[serde(default)]
+    pub limit: RequestLimit,
+    /// Requests that have waited for the limits.
+    #[serde(default)]
+    pub delayed_requests: u64,
+    /// Sum of the times that they have waited, in seconds.
+    #[serde(default)]
+    pub delayed_seconds: f64,
 }
 
 /// Status of one worker thread.
@@ -204,6 +214,7 @@ pub(crate) struct VolumeFacts {
     pub(crate) name: String,
     pub(crate) bytes: u64,
     pub(crate) read_only: bool,
+    pub(crate) limit: RequestLimit,
 }
 
 /// Facts about the server that are the same for all threads.
@@ -378,7 +389,7 @@ impl Report {
     }
 
     fn volume(&self, facts: &VolumeFacts) -> VolumeStatus {
-        let answered = self.sum.counters.volume(facts.id).answered;
+        let VolumeCounters { answered, delayed, .. } = self.sum.counters.volume(facts.id);
         let users = self.sum.users(facts.id);
         VolumeStatus {
             name: facts.name.clone(),
@@ -387,6 +398,9 @@ impl Report {
             connections: users.total(),
             connections_by_protocol: users,
             requests: answered.iter().map(|answered| answered.requests).sum(),
+            limit: facts.limit,
+            delayed_requests: delayed.requests,
+            delayed_seconds: delayed.time.as_secs_f64(),
         }
     }
 }

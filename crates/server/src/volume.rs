@@ -8,6 +8,8 @@ use floe_device::{
 };
 use floe_nvme::target::io::BlockSize;
 
+use crate::volume_limit::RequestLimit;
+
 /// A device that every thread of a server opens for itself. All handles refer to the same device.
 pub trait DeviceSource: fmt::Debug + Send + Sync {
     /// Returns the device's size in bytes at the last [`DeviceSource::refresh`], or at the start.
@@ -199,6 +201,8 @@ pub struct Volume {
     pub read_only: bool,
     /// The size of the logical blocks that NVMe hosts see.
     pub block_size: BlockSize,
+    /// The limit of the volume's requests at first.
+    pub limit: RequestLimit,
     /// The way in which the volume is used.
     pub reach: Reach,
 }

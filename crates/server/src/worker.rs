@@ -30,7 +30,7 @@ use crate::messages::{
 use crate::offer::Offered;
 use crate::protocol::Request as ClientRequest;
 use crate::sampler::Sampler;
-use crate::session::{Budget, Common, Session};
+use crate::session::{Budget, Common, Session, Throttle};
 use crate::setup::{ServeError, ServerSetup};
 use crate::status::{Snapshot, ThreadCounters, TierKey};
 use crate::tier::CachePart;
@@ -136,7 +136,12 @@ impl Worker {
             driver.add_volume_in(ids, &volume.name, volume.backing.open(&ring, &pool)?);
         }
         let budget = Rc::new(Budget::new(config.limits.budget_bytes, config.limits.connections));
-        let common = Common { pool, budget, tls: config.tls.clone(), limits: config.limits };
+        let throttle = Rc::new(Throttle::default());
+        for Offered { id, limit, .. } in &volumes {
+            throttle.set(*id, Some(Arc::clone(limit)), Instant::now());
+        }
+        let tls = config.tls.clone();
+        let common = Common { pool, budget, throttle, tls, limits: config.limits };
         Ok(Self {
             clean_at: Instant::now() + config.flush_interval,
             config,
@@ -238,7 +243,9 @@ impl Worker {
             }
             Message::Reservations => self.sessions.reservations_changed(),
             Message::Touch(index) => self.sessions.touch(index),
-            Message::End => self.sessions.end(self.config.nvme.hands_off, &mut self.sockets),
+            Message::End => {
+                self.sessions.end(self.config.nvme.hands_off, &mut self.sockets, &self.common);
+            }
             Message::Probe => {}
             Message::Stop => self.stopped = true,
         }
@@ -295,6 +302,7 @@ impl Worker {
             self.commands.due(),
             self.driver.next_due(),
             self.sockets.next_due(),
+            self.common.throttle.next_due(),
         ];
         dues.into_iter().flatten().min()
     }
@@ -307,7 +315,11 @@ impl Worker {
                 return self.submit_for(Origin::Command(ticket), request, None);
             }
             WorkerCommand::ResizeVolume(volume, bytes) => Awaited::Grown { volume, bytes },
-            WorkerCommand::RetireVolume(volume) => Awaited::Unused { volume, until },
+            WorkerCommand::RetireVolume(volume) => {
+                // The last requests of clients that stay do not wait for it.
+                self.common.throttle.set(volume, None, Instant::now());
+                Awaited::Unused { volume, until }
+            }
             WorkerCommand::RemoveVolume { tier, volume } => Awaited::Idle { tier, volume },
             WorkerCommand::Tier(command) => match self.step_with_tier(ticket.number, command) {
                 Ok(()) => return self.post.outbox.reply(ticket, Ok(Done::Nothing)),
@@ -320,7 +332,7 @@ impl Worker {
             WorkerCommand::NoteRest => Awaited::Noted { begun: false },
             WorkerCommand::End => {
                 self.driver.set_timeout(self.config.limits.stop_timeout);
-                self.sessions.end(self.config.nvme.hands_off, &mut self.sockets);
+                self.sessions.end(self.config.nvme.hands_off, &mut self.sockets, &self.common);
                 self.locals.end();
                 Awaited::Quiet { until }
             }
@@ -359,7 +371,11 @@ impl Worker {
                     .expect("a volume is added after its device is open");
                 let volume = self.driver.add_volume(&name, device);
                 self.counters.forget(volume);
+                self.common.throttle.set(volume, None, Instant::now());
                 return Ok(Done::Numbered(self.driver.volume_ids(volume)));
+            }
+            WorkerCommand::LimitVolume(volume, limit) => {
+                self.common.throttle.set(volume, Some(limit), Instant::now());
             }
             WorkerCommand::Restore => self.watches.restored(&mut self.driver),
             WorkerCommand::OpenTier(tier) => self.open_tier(*tier)?,

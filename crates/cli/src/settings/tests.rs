@@ -122,6 +122,17 @@ fn names_of_settings_stay() {
     let of_volume: Vec<String> = VolumeConfig::settings().map(Setting::name).collect();
     assert_eq!(
         of_volume,
-        ["name", "backing", "read-only", "nvme-block-size", "attach", "share", "description"]
+        [
+            "name",
+            "backing",
+            "read-only",
+            "nvme-block-size",
+            "requests-per-second",
+            "bytes-per-second",
+            "limit-burst",
+            "attach",
+            "share",
+            "description"
+        ]
     );
 }

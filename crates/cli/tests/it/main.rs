@@ -21,6 +21,7 @@ mod interference;
 mod kept;
 mod kept_checked;
 mod kept_refused;
+mod limits;
 mod mirror;
 mod missing_cache;
 mod missing_tier;

@@ -11,7 +11,8 @@ use floe_nbd::uri;
 use serde::Deserialize;
 
 use super::{
-    AdminAddress, AnaState, NewTier, NewVolume, REPLACING, Resize, SetAccess, Token, VolumePart,
+    AdminAddress, AnaState, LimitChange, NewTier, NewVolume, REPLACING, Resize, SetAccess, Token,
+    VolumePart,
 };
 use crate::pair::StandbyStatus;
 use crate::status::{Status, TierStatus, VolumeStatus};
@@ -261,6 +262,20 @@ pub fn resize_volume(
 ) -> Result<VolumeStatus, AdminError> {
     let body = serde_json::to_string(resize).expect("a size is plain data");
     ask(server, "POST", &format!("{}/resize", path_of(name)), &body)?;
+    served(server, name)
+}
+
+/// Changes the limits of a volume's requests, and returns its status.
+///
+/// # Errors
+/// When no server answers, the volume does not exist, or a limit is out of range.
+pub fn limit_volume(
+    server: &Endpoint,
+    name: &str,
+    change: &LimitChange,
+) -> Result<VolumeStatus, AdminError> {
+    let body = serde_json::to_string(change).expect("limits are plain data");
+    ask(server, "POST", &format!("{}/limit", path_of(name)), &body)?;
     served(server, name)
 }
 

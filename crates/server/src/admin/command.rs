@@ -12,6 +12,7 @@ use floe_nvme::target::io::BlockSize;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
+use crate::volume_limit::{LimitChange, RequestLimit};
 use crate::{live, metrics};
 
 /// Last line that the old program sends, before an upgrade, to a client that waits for the new one.
@@ -49,6 +50,11 @@ pub(crate) enum AdminCommand {
         /// New size; `None` adopts the present size of the backing device.
         size_bytes: Option<u64>,
     },
+    /// Change the limits of a volume's requests.
+    LimitVolume {
+        name: String,
+        change: LimitChange,
+    },
     /// Bring a part of a volume into the cache.
     WarmVolume {
         name: String,
@@ -81,6 +87,7 @@ pub(crate) struct Addition {
     pub(crate) read_only: bool,
     pub(crate) block_size: BlockSize,
     pub(crate) description: String,
+    pub(crate) limit: RequestLimit,
 }
 
 /// The request body that describes a volume to be added.
@@ -100,6 +107,9 @@ pub struct NewVolume {
     /// A description that NBD clients can show to users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
+    /// The limits of the volume's requests; none where a field is missing.
+    #[serde(default)]
+    pub limit: LimitChange,
 }
 
 /// The request body with a volume's new size.
@@ -230,6 +240,10 @@ impl AdminCommand {
             ["volumes", name, "resize"] => {
                 ("POST", named(name).and_then(|name| Self::resize(name, body)))
             }
+            ["volumes", name, "limit"] => ("POST", {
+                let change = json(body);
+                named(name).and_then(|name| Ok(Self::LimitVolume { name, change: change? }))
+            }),
             ["volumes", name, "warm"] => ("POST", {
                 let part = json(body);
                 named(name).and_then(|name| Ok(Self::WarmVolume { name, part: part? }))
@@ -256,7 +270,8 @@ impl AdminCommand {
     }
 
     fn add(body: &[u8]) -> Result<Self, Reply> {
-        let NewVolume { name, backing, read_only, nvme_block_bytes, description } = json(body)?;
+        let NewVolume { name, backing, read_only, nvme_block_bytes, description, limit } =
+            json(body)?;
         if name.is_empty() {
             return Err(Reply::trouble(Trouble::Input, "a volume needs a name"));
         }
@@ -266,7 +281,9 @@ impl AdminCommand {
         let block_size = BlockSize::of(nvme_block_bytes.unwrap_or(512)).ok_or_else(|| {
             Reply::trouble(Trouble::Input, "nvme_block_bytes is neither 512 nor 4096")
         })?;
-        let addition = Addition { name, backing, read_only, block_size, description };
+        let limit = limit.applied(RequestLimit::default());
+        let limit = limit.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
+        let addition = Addition { name, backing, read_only, block_size, description, limit };
         Ok(Self::AddVolume(Box::new(addition)))
     }
 

@@ -121,6 +121,7 @@ mod tests {
 
     use super::*;
     use crate::admin::command::{Addition, AnaState};
+    use crate::volume_limit::{LimitChange, RequestLimit};
 
     fn hear(request: &[u8]) -> Heard {
         Conversation::default().hear(request)
@@ -182,6 +183,14 @@ mod tests {
         let ana = with_body("POST", "/volumes/a/ana", r#"{"state": "inaccessible"}"#);
         let state = AnaState::Inaccessible;
         assert_eq!(command(&ana), AdminCommand::SetAccess { name: "a".into(), state });
+        let body = r#"{"requests_per_second": 5, "bytes_per_second": null}"#;
+        let change = LimitChange {
+            requests_per_second: Some(Some(5)),
+            bytes_per_second: Some(None),
+            limit_burst_ms: None,
+        };
+        let limit = command(&with_body("POST", "/volumes/a/limit", body));
+        assert_eq!(limit, AdminCommand::LimitVolume { name: "a".into(), change });
         let add =
             command(&with_body("POST", "/volumes", r#"{"name": "a", "backing": "memory:4MiB"}"#));
         let addition = Addition {
@@ -190,6 +199,7 @@ mod tests {
             read_only: false,
             block_size: BlockSize::default(),
             description: String::new(),
+            limit: RequestLimit::default(),
         };
         assert_eq!(add, AdminCommand::AddVolume(Box::new(addition)));
     }

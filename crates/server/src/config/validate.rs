@@ -26,6 +26,7 @@ use crate::listener::ListenAddress;
 use crate::nvme_access::NvmeAccess;
 use crate::tls::{TlsConfig, TlsError, TlsMode};
 use crate::volume::Reach;
+use crate::volume_limit::RequestLimit;
 
 /// Addition to the error for an admission that only a tier can have, not memory.
 const ASKED_OF_A_TIER: &str = "a tier on DRAM can have it: use --tier \
@@ -113,6 +114,22 @@ impl ServerConfig {
             if volume.share && volume.attach.is_none() {
                 let problem = "share applies to attached volumes; give attach, too";
                 return of_volume("share", problem.to_owned());
+            }
+            let limit = volume.limit();
+            if let Some((setting, problem)) = limit.out_of_range() {
+                return of_volume(setting, problem);
+            }
+            if volume.limit_burst.is_some() && !limit.is_any() {
+                let problem = "limit-burst needs requests-per-second or bytes-per-second";
+                return of_volume("limit-burst", problem.to_owned());
+            }
+            if limit.is_any() && volume.attach.is_some() {
+                let setting = match limit.requests_per_second {
+                    Some(_) => "requests-per-second",
+                    None => "bytes-per-second",
+                };
+                let problem = format!("{setting} does not apply to attached volumes");
+                return of_volume(setting, problem);
             }
             for other in &self.volume[..index] {
                 if other.name() == name {
@@ -413,6 +430,17 @@ impl VolumeConfig {
     /// Returns the size of the logical blocks that NVMe hosts see.
     pub fn block_size(&self) -> BlockSize {
         self.nvme_block_size.unwrap_or_default().0
+    }
+
+    /// Returns the limit of the volume's requests.
+    pub fn limit(&self) -> RequestLimit {
+        let default = RequestLimit::default();
+        let burst = self.limit_burst.map(|Interval(burst)| burst.as_millis() as u64);
+        RequestLimit {
+            requests_per_second: self.requests_per_second,
+            bytes_per_second: self.bytes_per_second.map(|Bytes(bytes)| bytes),
+            limit_burst_ms: burst.unwrap_or(default.limit_burst_ms),
+        }
     }
 
     /// Returns the backing device.

@@ -1,6 +1,7 @@
-//! Adds, removes and resizes volumes of the running server, and sets the access to them.
+//! Adds, removes, resizes and limits volumes of the running server, and sets the access to them.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use floe_block::{RequestKind, VolumeId};
 use floe_device::Role;
@@ -12,6 +13,7 @@ use crate::offer::{Offered, absent, present};
 use crate::persistent::{SuperblockWriter, without};
 use crate::status::ByProtocol;
 use crate::volume::{Reach, Volume};
+use crate::volume_limit::{LimitChange, VolumeLimit};
 
 /// Adds a volume: opens its device, adds it in all workers, records it in the superblocks, and
 /// offers it to clients.
@@ -80,9 +82,13 @@ pub(crate) fn add_volume(
         }
     }
 
+    let limit = Arc::new(VolumeLimit::new(volume.limit));
+    if volume.limit.is_any() {
+        enforce(control, ids[0], &limit).map_err(Problem::into_reply)?;
+    }
     watch(control, &volume);
     let bytes = volume.backing.size_bytes();
-    let offered = Offered { id: ids[0], ids, volume, bytes, leaving: false };
+    let offered = Offered { id: ids[0], ids, volume, bytes, limit, leaving: false };
     let offer = control.offer.change(|volumes| volumes.push(offered));
     offer.map_err(|error| Reply::trouble(Trouble::Failed, error.to_string()))?;
     control.announce();
@@ -92,13 +98,14 @@ pub(crate) fn add_volume(
 
 /// Opens the backing device of a volume to add, if the admin client may name it.
 fn prepare(addition: Addition, paths: &AllowedPaths) -> Result<Volume, Problem> {
-    let Addition { name, backing, read_only, block_size, description } = addition;
+    let Addition { name, backing, read_only, block_size, description, limit } = addition;
     paths.check_device(&backing)?;
     let source = backing.prepare(Role::Backing { read_only });
     let source = source.map_err(|error| Problem::Other(error.to_string()))?;
     paths.check_device(&backing)?; // a link may have been changed meanwhile
     let backing = Arc::new(source);
-    Ok(Volume { name, description, backing, read_only, block_size, reach: Reach::Clients })
+    let reach = Reach::Clients;
+    Ok(Volume { name, description, backing, read_only, block_size, limit, reach })
 }
 
 /// Removes a volume: disconnects its clients, flushes it, and forgets it in all tiers. A volume
@@ -113,7 +120,7 @@ pub(crate) fn remove_volume(
         let problem = format!("volume {name:?} is attached to this machine, and stays as it is");
         return Err(Reply::trouble(Trouble::Conflict, problem));
     }
-    let (id, ids) = (offered.id, offered.ids.clone());
+    let (id, ids, limit) = (offered.id, offered.ids.clone(), Arc::clone(&offered.limit));
     let snapshots = control.snapshots(Wait::UntilEnd).map_err(Problem::into_reply)?;
     let mut clients = ByProtocol::default();
     snapshots.iter().for_each(|thread| clients += &thread.users(id));
@@ -138,6 +145,7 @@ pub(crate) fn remove_volume(
         .and_then(|()| forget(control, 0, id));
     if let Err(problem) = cleaned {
         // Undo: it is offered again.
+        let _ = enforce(control, id, &limit); // a thread that hangs limits nothing either
         set_leaving(control, id, false);
         let problem = format!("the volume stays, since it could not be flushed: {problem}");
         return Err(Reply::trouble(Trouble::Failed, problem));
@@ -252,6 +260,38 @@ pub(crate) fn resize_volume(
     offer.map_err(|error| failed(error.to_string()))?;
     tracing::info!(volume = name, bytes, "volume resized");
     Ok(Reply::Done("resized"))
+}
+
+/// Changes the limits of a volume's requests. Requests that wait go on by the new limits.
+pub(crate) fn limit_volume(
+    control: &mut Control,
+    name: &str,
+    change: LimitChange,
+) -> Result<Reply, Reply> {
+    let offered = present(control.offer.all(), name)?;
+    if offered.volume.reach.is_local() {
+        let problem = format!("volume {name:?} is attached to this machine, and has no limits");
+        return Err(Reply::trouble(Trouble::Conflict, problem));
+    }
+    let (id, limit) = (offered.id, Arc::clone(&offered.limit));
+    let wanted = change.applied(limit.limit());
+    let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
+    limit.change(wanted, Instant::now());
+    enforce(control, id, &limit).map_err(Problem::into_reply)?;
+    control.publish();
+    tracing::info!(
+        volume = name,
+        requests_per_second = wanted.requests_per_second,
+        bytes_per_second = wanted.bytes_per_second,
+        limit_burst_ms = wanted.limit_burst_ms,
+        "volume limited"
+    );
+    Ok(Reply::Done("limited"))
+}
+
+/// Makes all workers enforce a volume's limit.
+fn enforce(control: &mut Control, id: VolumeId, limit: &Arc<VolumeLimit>) -> Result<(), Problem> {
+    control.ask_all(Wait::Long, || WorkerCommand::LimitVolume(id, Arc::clone(limit))).map(drop)
 }
 
 /// Sets the NVMe hosts' access to a volume. Once this returns, no connection begins a request that

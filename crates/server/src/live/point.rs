@@ -182,7 +182,7 @@ impl Sample {
         let tiers = facts.tiers.iter().zip(sum.tiers());
         let tiers = tiers.map(|(facts, (stats, _))| (facts.key, counts(stats)));
         let volumes = facts.volumes.iter().take(MOST_VOLUMES).map(|volume| {
-            let VolumeCounters { answered, hits } = sum.counters.volume(volume.id);
+            let VolumeCounters { answered, hits, .. } = sum.counters.volume(volume.id);
             let answered =
                 [Operation::Read, Operation::Write].map(|operation| answered[operation as usize]);
             let spreads = sum.counters.spread(volume.id);

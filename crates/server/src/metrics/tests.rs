@@ -19,6 +19,7 @@ use crate::status::{
     CacheFacts, Facts, Lately, MemoryFacts, ServiceTimes, SheddingDecisionStatus, SheddingStatus,
     Snapshot,
 };
+use crate::volume_limit::RequestLimit;
 
 /// A page parsed as strictly as Prometheus does: families with help and type first, each name once,
 /// no sample twice.
@@ -97,6 +98,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
         name: (*name).to_owned(),
         bytes: 1 << 20,
         read_only: number == 1,
+        limit: RequestLimit { requests_per_second: Some(7), ..RequestLimit::default() },
     };
     let facts = Facts {
         volumes: volumes.iter().enumerate().map(volume).collect(),

@@ -219,6 +219,7 @@ mod tests {
     use super::super::superblock_writer::SuperblockWriter;
     use super::*;
     use crate::volume::{DeviceSource, Reach};
+    use crate::volume_limit::RequestLimit;
 
     const BYTES: u64 = 1 << 20;
 
@@ -303,6 +304,7 @@ mod tests {
             backing: memory(BYTES, Some(Arc::clone(&cache))),
             read_only,
             block_size: BlockSize::default(),
+            limit: RequestLimit::default(),
             reach,
         };
         let guarded = guarded(vec![volume], std::iter::once(&parts)).remove(0);

@@ -28,6 +28,7 @@ use super::superblock_writer::{SuperblockWriter, random_stack};
 use super::validate::{difference, known};
 use super::{candidates, noted, old_copy};
 use crate::volume::{DeviceSource, Reach, Volume};
+use crate::volume_limit::RequestLimit;
 
 /// Longest wait between two progress reports. Also the interval of polling simulated media, which
 /// do not wake the ring.
@@ -258,7 +259,9 @@ fn matched(
         let reach = Reach::Clients;
         let description = String::new();
         let block_size = BlockSize::default(); // no host sees it
-        volumes.push(Volume { name, description, backing, read_only: false, block_size, reach });
+        let limit = RequestLimit::default();
+        let read_only = false;
+        volumes.push(Volume { name, description, backing, read_only, block_size, limit, reach });
     }
     let mut ids = Vec::new();
     for candidate in &mut candidates(&volumes)? {

@@ -147,8 +147,7 @@ impl Session {
         let write =
             Incoming { request, buffer, into, received: 0, piece_end: PIECE_BYTES, since: None };
         if is_empty {
-            debug_assert!(self.payloads.filled.is_none());
-            self.payloads.filled = Some(write); // part of a sector at most, and no byte to wait for
+            self.payloads.complete(write); // part of a sector at most, and no byte to wait for
             return;
         }
         self.protocol.ready(&request, &mut self.output.outbox);
@@ -195,7 +194,8 @@ impl Payloads {
         let complete = incoming.received == incoming.into.len();
         self.filling = (filling.bytes > 0).then_some(filling);
         if complete && !protocol.checks_payload() {
-            self.filled = Some(self.incoming.swap_remove(filling.write));
+            let write = self.incoming.swap_remove(filling.write);
+            self.complete(write);
         }
     }
 }

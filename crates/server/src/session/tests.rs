@@ -1,6 +1,7 @@
 //! Tests of sessions without sockets: received bytes go in, actions and sends come out.
 
 mod asking;
+mod limited;
 
 use floe_block::VolumeId;
 use floe_nbd::export::Export;
@@ -20,7 +21,13 @@ fn session_receiving(length: u32, pool: &Pool) -> (Session, Slice) {
     let exports = Arc::new(Exports::new(vec![Export::new("disk", 1 << 20)]).unwrap());
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
     let budget = Rc::new(Budget::new(1 << 20, 1));
-    let common = Common { pool: pool.clone(), budget, tls: None, limits: Limits::default() };
+    let common = Common {
+        pool: pool.clone(),
+        budget,
+        throttle: Rc::default(),
+        tls: None,
+        limits: Limits::default(),
+    };
     let mut session = Session::new(0, socket.into(), &Nbd, &exports, &common, now());
     let mut input = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk".to_vec();
     input.extend(REQUEST_MAGIC.to_be_bytes());
@@ -112,7 +119,13 @@ fn session_with(requests: &[u8], exports: &[Export], budget: &Rc<Budget>, key: u
     let pool = Pool::new(1 << 20);
     let exports = Arc::new(Exports::new(exports.to_vec()).unwrap());
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
-    let common = Common { pool, budget: Rc::clone(budget), tls: None, limits: Limits::default() };
+    let common = Common {
+        pool,
+        budget: Rc::clone(budget),
+        throttle: Rc::default(),
+        tls: None,
+        limits: Limits::default(),
+    };
     let mut session = Session::new(key, socket.into(), &Nbd, &exports, &common, now());
     let input = [b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk", requests].concat();
     let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
@@ -250,8 +263,13 @@ fn half_a_write_is_late_when_others_wait_and_gives_its_memory_back() {
 fn a_handshake_has_its_time() {
     let pool = Pool::new(1 << 16);
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
-    let common =
-        Common { pool, budget: Rc::new(Budget::new(0, 1)), tls: None, limits: Limits::default() };
+    let common = Common {
+        pool,
+        budget: Rc::new(Budget::new(0, 1)),
+        throttle: Rc::default(),
+        tls: None,
+        limits: Limits::default(),
+    };
     let begun = now();
     let session = Session::new(0, socket.into(), &Nbd, &list(&[disk(4096)]), &common, begun);
     let just_before = begun + Limits::default().handshake_time - std::time::Duration::from_nanos(1);
@@ -303,8 +321,13 @@ fn who_haggles_and_does_not_read_is_not_listened_to() {
     let many: Vec<_> = (0..50).map(|n| Export::new(format!("{n:0>1000}"), 1)).collect();
     let pool = Pool::new(1 << 20);
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
-    let common =
-        Common { pool, budget: Rc::new(Budget::new(0, 1)), tls: None, limits: Limits::default() };
+    let common = Common {
+        pool,
+        budget: Rc::new(Budget::new(0, 1)),
+        throttle: Rc::default(),
+        tls: None,
+        limits: Limits::default(),
+    };
     let mut session = Session::new(0, socket.into(), &Nbd, &list(&many), &common, now());
     let input = [&b"\0\0\0\x03"[..], &b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(200)].concat();
     let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
@@ -357,7 +380,13 @@ impl Encrypted {
         let tls = Some(TlsConfig::load(folder.path(), false, true).unwrap());
         let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
         let budget = Rc::new(Budget::new(1 << 30, 1));
-        let common = Common { pool: Pool::new(0), budget, tls, limits: Limits::default() };
+        let common = Common {
+            pool: Pool::new(0),
+            budget,
+            throttle: Rc::default(),
+            tls,
+            limits: Limits::default(),
+        };
         let mut session = Session::new(0, socket.into(), &Nbd, &list(&[export]), &common, now());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = rustls::RootCertStore::empty();

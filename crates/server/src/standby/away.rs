@@ -23,6 +23,7 @@ use crate::server::{Bound, Server};
 use crate::setup::{AdminSetup, NvmeSetup, ServeError, ServerSetup};
 use crate::tier::Tier;
 use crate::volume::{DeviceSource, Reach, Volume};
+use crate::volume_limit::RequestLimit;
 
 /// Time limit for hosts to read their last replies. It is short, because clients wait for the
 /// takeover.
@@ -89,6 +90,7 @@ impl Away {
             backing: Arc::new(Elsewhere(bytes)),
             read_only: false,
             block_size,
+            limit: RequestLimit::default(),
             reach: Reach::Clients,
         };
         let volumes = volumes.into_iter().map(volume).collect();

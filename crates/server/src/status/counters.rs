@@ -88,6 +88,16 @@ counters! {
     }
 }
 
+counters! {
+    /// Count of requests that waited for the limit of their volume, and the sum of their waits.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub(crate) struct Delayed {
+        pub(crate) requests: u64,
+        /// Sum of the waits.
+        pub(crate) time: Duration,
+    }
+}
+
 /// Number of volumes whose latencies are recorded separately: those with the lowest numbers.
 pub(crate) const MOST_SPREAD: usize = 16;
 
@@ -107,6 +117,8 @@ pub(crate) struct VolumeCounters {
     pub(crate) answered: [Answered; Operation::ALL.len()],
     /// Number of hits of reads, and of writes.
     pub(crate) hits: [u64; 2],
+    /// Requests that waited for the volume's limit.
+    pub(crate) delayed: Delayed,
 }
 
 counters! {
@@ -154,11 +166,7 @@ impl ThreadCounters {
         latency: Duration,
         well: bool,
     ) {
-        let volume = usize::from(volume.0);
-        if self.volumes.len() <= volume {
-            self.volumes.resize_with(volume + 1, VolumeCounters::default);
-        }
-        let answered = &mut self.volumes[volume].answered[operation as usize];
+        let answered = &mut self.volume_mut(volume).answered[operation as usize];
         answered.requests += 1;
         if well {
             answered.bytes += bytes;
@@ -166,6 +174,7 @@ impl ThreadCounters {
             answered.errors += 1;
         }
         self.latencies[operation as usize].record(latency);
+        let volume = usize::from(volume.0);
         if operation as usize > Operation::Write as usize || volume >= MOST_SPREAD {
             return;
         }
@@ -173,6 +182,21 @@ impl ThreadCounters {
             self.spreads.resize_with(volume + 1, Default::default);
         }
         self.spreads[volume][operation as usize].record(latency);
+    }
+
+    /// Counts a request that has waited for the limit of its volume.
+    pub(crate) fn delayed(&mut self, volume: VolumeId, time: Duration) {
+        let delayed = &mut self.volume_mut(volume).delayed;
+        delayed.requests += 1;
+        delayed.time += time;
+    }
+
+    fn volume_mut(&mut self, volume: VolumeId) -> &mut VolumeCounters {
+        let volume = usize::from(volume.0);
+        if self.volumes.len() <= volume {
+            self.volumes.resize_with(volume + 1, VolumeCounters::default);
+        }
+        &mut self.volumes[volume]
     }
 
     /// Counts a read that the memory tier answered. Must be called before [`found`](Self::found).
@@ -250,6 +274,7 @@ impl AddAssign<&ThreadCounters> for ThreadCounters {
                 *sum += &part;
             }
             sum.hits.iter_mut().zip(part.hits).for_each(|(sum, part)| *sum += part);
+            sum.delayed += &part.delayed;
         }
         for (sum, part) in self.latencies.iter_mut().zip(&other.latencies) {
             *sum += part;

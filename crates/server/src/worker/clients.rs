@@ -15,7 +15,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 
 use crate::messages::{Done, Problem, Ticket};
 use crate::protocol::{Answer as ToClient, ProtocolFactory, Request, same_bytes};
-use crate::session::{Passed, SessionError, Want};
+use crate::session::{Passed, SessionError, Want, limit_passed};
 use crate::status::Operation;
 use crate::ublk::{LocalQueue, LocalRequest, QueueOrder};
 use crate::warnings::Complaint;
@@ -81,6 +81,15 @@ impl Worker {
     pub(crate) fn pump_touched(&mut self) {
         while let Some(index) = self.sessions.next_touched() {
             self.pump(index);
+        }
+        if self.common.throttle.is_waited_for() {
+            let now = Instant::now();
+            while let Some((index, volume)) = self.common.throttle.next_in_turn(now) {
+                if let Some(waited) = limit_passed(&mut self.sessions[index], volume, now) {
+                    self.counters.delayed(volume, waited);
+                }
+                self.pump(index);
+            }
         }
         while let Some(index) = self.common.budget.next_in_turn() {
             self.sessions[index].turn_has_come();
@@ -160,8 +169,10 @@ impl Worker {
         }
         if self.sessions[index].is_over() {
             tracing::debug!(thread = self.post.outbox.worker, client = index, "disconnected");
+            self.common.throttle.leave(index, now);
             self.sessions.remove(index);
         } else if Passed::can_be_of(&self.sessions[index]) {
+            self.common.throttle.leave(index, now);
             let passed = self.sessions.remove(index).and_then(Passed::of);
             passed.into_iter().for_each(|passed| self.config.nvme.hand_off.put(passed));
         }

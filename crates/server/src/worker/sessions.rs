@@ -118,8 +118,9 @@ impl Sessions {
 
     /// Ends all sessions, and refuses new ones. With `hands_off`, connections that the next server
     /// can adopt are handed off instead.
-    pub(crate) fn end(&mut self, hands_off: bool, sockets: &mut Sockets) {
+    pub(crate) fn end(&mut self, hands_off: bool, sockets: &mut Sockets, common: &Common) {
         self.ending = true;
+        common.throttle.lift(Instant::now()); // those that are handed off wait for no limit
         for index in self.list.indices() {
             if hands_off && self.list[index].leave() {
                 sockets.cancel_receive(ClientToken::Receive(index).encode());

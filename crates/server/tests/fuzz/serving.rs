@@ -43,6 +43,7 @@ pub(super) fn answers(
     let common = Common {
         pool: pool.clone(),
         budget: Rc::clone(&budget),
+        throttle: Rc::default(),
         tls: None,
         limits: Limits::default(),
     };

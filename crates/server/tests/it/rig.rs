@@ -22,8 +22,8 @@ use floe_server::nbd_client::{Client, ClientError, Options};
 use floe_server::persistent::Parts;
 use floe_server::status::Status;
 use floe_server::{
-    AdminSetup, Bound, DeviceSource, NamedDevices, NvmeSetup, Reach, ServeError, ServerSetup, Tier,
-    Volume,
+    AdminSetup, Bound, DeviceSource, NamedDevices, NvmeSetup, Reach, RequestLimit, ServeError,
+    ServerSetup, Tier, Volume,
 };
 use floe_testkit::{PATIENCE, patiently};
 
@@ -253,8 +253,9 @@ impl Setup {
 /// A writable volume.
 fn volume(name: &str, backing: Arc<dyn DeviceSource>) -> Volume {
     let (name, description) = (name.into(), String::new());
-    let block_size = BlockSize::default();
-    Volume { name, description, backing, read_only: false, block_size, reach: Reach::Clients }
+    let (block_size, reach) = (BlockSize::default(), Reach::Clients);
+    let limit = RequestLimit::default();
+    Volume { name, description, backing, read_only: false, block_size, limit, reach }
 }
 
 impl Rig {

@@ -110,7 +110,13 @@ impl Protocol for Asking {
 fn session(budget: &Rc<Budget>, begun: Instant) -> Session {
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
     let budget = Rc::clone(budget);
-    let common = Common { pool: Pool::new(0), budget, tls: None, limits: Limits::default() };
+    let common = Common {
+        pool: Pool::new(0),
+        budget,
+        throttle: Rc::default(),
+        tls: None,
+        limits: Limits::default(),
+    };
     Session::new(0, socket.into(), &AskingFactory, &list(&[]), &common, begun)
 }
 

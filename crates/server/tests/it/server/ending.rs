@@ -110,6 +110,7 @@ fn a_thread_that_hangs_is_reported_and_not_waited_for() {
         read_only: false,
         description: String::new(),
         nvme_block_bytes: None,
+        limit: Default::default(),
     };
     let refused = [
         admin::status(&rig.admin).map(drop),

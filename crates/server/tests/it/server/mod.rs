@@ -4,6 +4,7 @@ mod access;
 mod degraded;
 mod ending;
 mod kinds;
+mod limits;
 mod lives;
 mod memory;
 mod mood;

@@ -10,7 +10,7 @@ use floe_device::MemoryDevice;
 use floe_nbd::wire::ErrorCode;
 use floe_nbd::wire::command;
 use floe_server::admin::client::{self as admin, AdminError};
-use floe_server::admin::{NewVolume, Resize};
+use floe_server::admin::{LimitChange, NewVolume, Resize};
 use floe_server::nbd_client::ClientError;
 use floe_testkit::{patiently, pattern};
 
@@ -29,6 +29,7 @@ pub(crate) fn in_file(name: &str, path: &Path, size: Option<usize>) -> NewVolume
         read_only: false,
         nvme_block_bytes: None,
         description: String::new(),
+        limit: LimitChange::default(),
     }
 }
 

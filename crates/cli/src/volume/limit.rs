@@ -1,0 +1,97 @@
+//! `floe volume limit`: changes the limits of a volume's requests on a running server.
+
+use std::str::FromStr;
+
+use clap::Args;
+use floe_server::RequestLimit;
+use floe_server::admin::{LimitChange, client};
+use floe_server::config::{Bytes, Interval};
+
+use crate::admin::Answer;
+use crate::error::CliError;
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  floe volume limit pictures --requests-per-second 5000 --bytes-per-second 100MiB
+  floe volume limit pictures --bytes-per-second none     # lifts it";
+
+/// A limit, or its end.
+#[derive(Debug, Clone, Copy)]
+struct OrNone<T>(Option<T>);
+
+impl<T: FromStr> FromStr for OrNone<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self(None)),
+            _ => match text.parse() {
+                Ok(limit) => Ok(Self(Some(limit))),
+                Err(_) => Err(format!("`{text}` is neither a limit nor none")),
+            },
+        }
+    }
+}
+
+/// The limits of a volume as options, none of which must be given.
+#[derive(Debug, Args)]
+pub(crate) struct Limits {
+    /// The most requests per second of all clients of the volume; none for no limit
+    #[arg(long, value_name = "N")]
+    requests_per_second: Option<OrNone<u64>>,
+    /// The most bytes per second that all clients of the volume read, write and zero; none for no
+    /// limit
+    #[arg(long, value_name = "SIZE")]
+    bytes_per_second: Option<OrNone<Bytes>>,
+    /// The time's worth of both limits that may start at once after a pause
+    #[arg(long, value_name = "DURATION")]
+    limit_burst: Option<Interval>,
+}
+
+impl Limits {
+    /// Returns the change that the options describe.
+    pub(crate) fn change(&self) -> Result<LimitChange, CliError> {
+        let change = LimitChange {
+            requests_per_second: self.requests_per_second.map(|OrNone(limit)| limit),
+            bytes_per_second: self
+                .bytes_per_second
+                .map(|OrNone(limit)| limit.map(|Bytes(bytes)| bytes)),
+            limit_burst_ms: self.limit_burst.map(|Interval(burst)| burst.as_millis() as u64),
+        };
+        change.out_of_range().map_or(Ok(change), |problem| Err(CliError::usage(problem)))
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Limit {
+    /// Name of the volume
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    answer: Answer,
+}
+
+impl Limit {
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let change = self.limits.change()?;
+        if change == LimitChange::default() {
+            let problem = "give --requests-per-second, --bytes-per-second or --limit-burst";
+            return Err(CliError::usage(problem));
+        }
+        let limited = client::limit_volume(&self.answer.endpoint()?, &self.name, &change)?;
+        let text = format!("{}: {}", limited.name, shown(&limited.limit));
+        self.answer.print(&limited, &text)
+    }
+}
+
+/// Returns the limits of a volume in words.
+pub(crate) fn shown(limit: &RequestLimit) -> String {
+    let requests = limit.requests_per_second.map(|requests| format!("{requests} requests/s"));
+    let bytes = limit.bytes_per_second.map(|bytes| format!("{}/s", output::bytes(bytes)));
+    let limits: Vec<String> = requests.into_iter().chain(bytes).collect();
+    if limits.is_empty() { "no limit".to_owned() } else { limits.join(", ") }
+}

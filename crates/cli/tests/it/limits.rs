@@ -1,0 +1,102 @@
+//! Limits of a volume's requests: settings, commands, and what the server shows.
+
+use serde_json::Value;
+
+use crate::common::{Volume, floe, floe_ok, http};
+
+#[track_caller]
+fn refused(arguments: &[&str], words: &[&str]) {
+    let output = floe(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    assert!(words.iter().all(|word| said.contains(word)), "{arguments:?}: {said}");
+}
+
+#[test]
+fn wrong_limits_are_refused() {
+    let serve = ["serve", "--backing", "memory:4MiB", "--cache", "memory:1MiB"];
+    let somewhere = ["--listen", "nbd://127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    for (limits, words) in [
+        ("--requests-per-second 0", "requests-per-second | 0 | between 1 and"),
+        ("--requests-per-second many", "--requests-per-second | 'many'"),
+        ("--bytes-per-second 4095", "bytes-per-second = 4095 | 4KiB"),
+        ("--bytes-per-second lots", "bytes-per-second | lots | 64KiB"),
+        ("--bytes-per-second 0", "bytes-per-second | 0"),
+        ("--limit-burst 1s", "limit-burst | requests-per-second"),
+        ("--requests-per-second 5 --limit-burst 0s", "limit-burst | 1ms | 1h"),
+        ("--requests-per-second 5 --limit-burst 2h", "limit-burst | 1ms | 1h"),
+        ("--requests-per-second 5 --limit-burst soon", "limit-burst | soon | 500ms"),
+    ] {
+        let limits: Vec<&str> = limits.split(' ').collect();
+        let words: Vec<&str> = words.split(" | ").collect();
+        refused(&[&serve[..], &somewhere, &limits].concat(), &words);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("floe.toml");
+    let text = "cache = \"memory:1MiB\"\n[[volume]]\nname = \"a\"\nbacking = \"memory:4MiB\"\n";
+    for (limits, words) in [
+        ("requests-per-second = 0", ["line 5", "requests-per-second"]),
+        ("requests-per-second = \"5\"", ["line 5", "quotation marks"]),
+        ("bytes-per-second = 5", ["line 5", "bytes-per-second"]),
+        ("requests-per-second = 5\nattach = \"ublk\"", ["line 5", "attached"]),
+        ("bytes-per-second = \"1MiB\"\nattach = \"ublk\"", ["line 5", "attached"]),
+    ] {
+        std::fs::write(&file, format!("{text}{limits}\n")).expect("a file");
+        refused(&["serve", "--config", file.to_str().expect("UTF-8")], &words);
+    }
+    for (command, word) in [
+        ("limit floe", "give --requests-per-second"),
+        ("limit floe --requests-per-second many", "neither a limit nor none"),
+        ("limit floe --bytes-per-second 0", "neither a limit nor none"),
+        ("limit floe --requests-per-second 0", "between 1 and"),
+        ("limit floe --bytes-per-second 512", "less than 4KiB"),
+        ("add more memory:1MiB --limit-burst 2h --requests-per-second 1", "1h"),
+        ("add more memory:1MiB --limit-burst soon", "soon"),
+    ] {
+        let command: Vec<&str> = ["volume"].into_iter().chain(command.split(' ')).collect();
+        refused(&[&command[..], &["--admin", "127.0.0.1:1"]].concat(), &[word]);
+    }
+}
+
+#[test]
+fn limits_are_set_shown_and_lifted() {
+    let settings = ["--requests-per-second", "5000", "--limit-burst", "1s"];
+    let volume = Volume::new(&[7; 1 << 20], "through").with(&settings);
+    let server = volume.serve();
+    let admin = ["--admin", &server.admin];
+    let call = |arguments: &[&str]| floe_ok(&[arguments, &admin].concat());
+    let shown = |name: &str| -> Value {
+        let list = call(&["volume", "list", "--json"]);
+        let mut volumes = list.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        volumes.find(|volume: &Value| volume["name"] == name).expect("the volume")
+    };
+    let limit = &shown("floe")["limit"];
+    assert_eq!(limit["requests_per_second"], 5000);
+    assert_eq!(
+        (&limit["bytes_per_second"], &limit["limit_burst_ms"]),
+        (&Value::Null, &1000.into())
+    );
+    assert!(call(&["status"]).contains("5000 requests/s"));
+
+    let said = call(&["volume", "limit", "floe", "--bytes-per-second", "1MiB"]);
+    assert_eq!(said.trim_end(), "floe: 5000 requests/s, 1MiB/s");
+    let (_, metrics) = http(&server.admin, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    for line in [
+        "floe_volume_limit_requests_per_second{volume=\"floe\"} 5000",
+        "floe_volume_limit_bytes_per_second{volume=\"floe\"} 1048576",
+        "floe_volume_delayed_requests_total{volume=\"floe\"} 0",
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line}");
+    }
+    call(&["volume", "add", "more", "memory:1MiB", "--requests-per-second", "7"]);
+    assert_eq!(shown("more")["limit"]["requests_per_second"], 7);
+    let lifted = ["--requests-per-second", "none", "--bytes-per-second", "none"];
+    let said = call(&[&["volume", "limit", "floe"][..], &lifted].concat());
+    assert_eq!(said.trim_end(), "floe: no limit");
+    let output =
+        floe(&[&["volume", "limit", "nothing", "--limit-burst", "5s"][..], &admin].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("no volume"), "{said}");
+    server.end();
+}

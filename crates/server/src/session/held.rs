@@ -1,0 +1,136 @@
+//! A session's requests that wait for the limits of their volumes.
+
+use std::time::{Duration, Instant};
+
+use floe_block::{RequestKind, VolumeId};
+
+use super::receiving::Incoming;
+use super::{Payloads, Session, Want, bytes_of, line_up};
+use crate::protocol::Request;
+
+/// Number of requests for which a client that waits for no limit keeps memory.
+const HELD_KEPT: usize = 4;
+
+/// A request that waits for the limit of its volume.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) request: Request,
+    since: Instant,
+    stage: Stage,
+}
+
+/// The memory and the payload of a request that waits.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// The request has neither memory nor payload.
+    Bare,
+    /// The payload is being received into the client's own memory.
+    Filling,
+    /// The payload is complete. Boxed, because clients can have many bare requests.
+    Filled(Box<Incoming>),
+}
+
+/// Returns the bytes of a request that count against the limit of its volume; `None` if the request
+/// has no limit. A flush has none, because what it makes durable has been let through.
+pub(super) fn limited_bytes(request: &Request) -> Option<u64> {
+    match request.kind {
+        RequestKind::Flush | RequestKind::Drain | RequestKind::Warm => None,
+        RequestKind::Trim | RequestKind::DirtyMap => Some(0),
+        RequestKind::Read
+        | RequestKind::Write { .. }
+        | RequestKind::Zero { .. }
+        | RequestKind::Prefetch => Some(request.length.into()),
+    }
+}
+
+/// Returns whether a request must wait for the limit of its volume. If so, the session stands
+/// in line, and [`limit_passed`] is called when its turn has come.
+pub(super) fn waits_for_limit(session: &Session, request: &Request, now: Instant) -> bool {
+    let Some(bytes) = limited_bytes(request) else { return false };
+    session.payloads.next_held(request.volume).is_some()
+        || !session.common.throttle.take(session.key, request.volume, bytes, now)
+}
+
+/// Keeps a request until its volume's limit lets it through. If its payload follows and fits
+/// into the client's own memory, which nobody else waits for, the payload is received first, so
+/// that later requests can be read.
+pub(super) fn hold(session: &mut Session, request: Request, now: Instant) -> Option<Want> {
+    let receives = request.payload_follows
+        && request.length > 0
+        && session.common.budget.take_own(session.key, bytes_of(&request));
+    let stage = if receives { Stage::Filling } else { Stage::Bare };
+    session.payloads.held.push_back(Held { request, since: now, stage });
+    session.serving += usize::from(receives);
+    receives.then_some(Want::Serve(request))
+}
+
+/// Lets the oldest request that waits for this volume's limit go on. Returns how long it has
+/// waited; `None` if the request is gone.
+pub(crate) fn limit_passed(
+    session: &mut Session,
+    volume: VolumeId,
+    now: Instant,
+) -> Option<Duration> {
+    let at = session.payloads.held.iter().position(|held| held.request.volume == volume)?;
+    let Held { request, since, stage } = session.payloads.held.remove(at)?;
+    match stage {
+        Stage::Bare => line_up(session, request, now),
+        Stage::Filling => {} // it is served when its payload is complete
+        Stage::Filled(write) => session.payloads.filled.push_back(*write),
+    }
+    if session.payloads.held.is_empty() {
+        session.payloads.held.shrink_to(HELD_KEPT);
+    }
+    if let Some(bytes) = session.payloads.next_held(volume) {
+        session.common.throttle.wait(session.key, volume, bytes, now);
+    }
+    Some(now.saturating_duration_since(since))
+}
+
+/// Drops the requests that wait for limits.
+pub(super) fn end_held(session: &mut Session) {
+    if !session.payloads.held.is_empty() {
+        session.common.throttle.leave(session.key, Instant::now());
+    }
+    for Held { request, stage, .. } in session.payloads.held.drain(..) {
+        if let Stage::Filled(_) = stage {
+            session.serving -= 1;
+            session.common.budget.give_back(session.key, bytes_of(&request));
+        }
+    }
+}
+
+impl Payloads {
+    /// Handles the completion of a payload. The request is served next, or waits on for its limit.
+    pub(super) fn complete(&mut self, write: Incoming) {
+        let tag = write.request.tag;
+        match self.held.iter_mut().find(|held| held.is_filling(tag)) {
+            Some(held) => held.stage = Stage::Filled(Box::new(write)),
+            None => self.filled.push_back(write),
+        }
+    }
+
+    /// Forgets that the write with this tag, whose payload is damaged, waits for a limit.
+    pub(super) fn release(&mut self, tag: u64) {
+        self.held.retain(|held| !held.is_filling(tag));
+    }
+
+    /// Returns whether nothing can be received until the newest request is let through.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.held
+            .back()
+            .is_some_and(|held| held.request.payload_follows && matches!(held.stage, Stage::Bare))
+    }
+
+    /// Returns the bytes of the oldest request that waits for this volume's limit.
+    fn next_held(&self, volume: VolumeId) -> Option<u64> {
+        let held = self.held.iter().find(|held| held.request.volume == volume)?;
+        limited_bytes(&held.request)
+    }
+}
+
+impl Held {
+    fn is_filling(&self, tag: u64) -> bool {
+        self.request.tag == tag && matches!(self.stage, Stage::Filling)
+    }
+}

@@ -1,0 +1,213 @@
+//! The lines of clients whose requests wait for the limits of their volumes, one for each volume.
+//!
+//! A client stands in a volume's line once, for the first of its requests that wait. Clients take
+//! turns, so a line is never longer than there are clients, whatever they send. The first in line
+//! has taken its share of the volume's bucket already, and waits for its start. So workers that
+//! share a bucket take turns, too.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use floe_block::VolumeId;
+
+use crate::volume_limit::VolumeLimit;
+
+/// The volumes' limits and lines on one thread.
+#[derive(Debug, Default)]
+pub(crate) struct Throttle {
+    /// Lines by number of the volume; `None` for volumes that never had a limit.
+    lines: RefCell<Vec<Option<Line>>>,
+    /// Number of places taken in all lines.
+    waiting: Cell<usize>,
+}
+
+#[derive(Debug)]
+struct Line {
+    /// `None` once the limit is lifted.
+    limit: Option<Arc<VolumeLimit>>,
+    /// Time at which the first in line may start.
+    start: Instant,
+    waiting: VecDeque<Place>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    client: u32,
+    bytes: u64,
+}
+
+impl Line {
+    /// Takes the share of the client that is first in line now.
+    fn reserve(&mut self, now: Instant) {
+        if let Some(first) = self.waiting.front() {
+            self.start = self.limit.as_ref().map_or(now, |limit| limit.take(first.bytes, now));
+        }
+    }
+}
+
+impl Throttle {
+    /// Sets or lifts the limit of a volume. The first in line asks for its start again.
+    pub(crate) fn set(&self, volume: VolumeId, limit: Option<Arc<VolumeLimit>>, now: Instant) {
+        let limit = limit.filter(|limit| limit.limit().is_any());
+        let (mut lines, at) = (self.lines.borrow_mut(), usize::from(volume.0));
+        if lines.len() <= at && limit.is_some() {
+            lines.resize_with(at + 1, || None);
+        }
+        match lines.get_mut(at) {
+            Some(Some(line)) => {
+                line.limit = limit;
+                line.reserve(now);
+            }
+            Some(line) if limit.is_some() => {
+                *line = Some(Line { limit, start: now, waiting: VecDeque::new() });
+            }
+            _ => {}
+        }
+    }
+
+    /// Lifts all limits of this thread, because the server ends.
+    pub(crate) fn lift(&self, now: Instant) {
+        for line in self.lines.borrow_mut().iter_mut().flatten() {
+            line.limit = None;
+            line.reserve(now);
+        }
+    }
+
+    /// Returns whether a request of so many bytes may start now. If not, the client stands in line.
+    pub(crate) fn take(&self, client: u32, volume: VolumeId, bytes: u64, now: Instant) -> bool {
+        let mut lines = self.lines.borrow_mut();
+        let Some(Some(line)) = lines.get_mut(usize::from(volume.0)) else { return true };
+        if line.waiting.is_empty() {
+            let Some(limit) = &line.limit else { return true };
+            line.start = limit.take(bytes, now);
+            if line.start <= now {
+                return true;
+            }
+        }
+        line.waiting.push_back(Place { client, bytes });
+        self.waiting.set(self.waiting.get() + 1);
+        false
+    }
+
+    /// Puts a client in line for its next request.
+    pub(crate) fn wait(&self, client: u32, volume: VolumeId, bytes: u64, now: Instant) {
+        let mut lines = self.lines.borrow_mut();
+        let line = lines[usize::from(volume.0)].as_mut().expect("it has waited there before");
+        line.waiting.push_back(Place { client, bytes });
+        self.waiting.set(self.waiting.get() + 1);
+        if line.waiting.len() == 1 {
+            line.reserve(now);
+        }
+    }
+
+    /// Removes and returns a client that may start its request to this volume now.
+    pub(crate) fn next_in_turn(&self, now: Instant) -> Option<(u32, VolumeId)> {
+        if self.waiting.get() == 0 {
+            return None;
+        }
+        let mut lines = self.lines.borrow_mut();
+        let is_due = |line: &Line| !line.waiting.is_empty() && line.start <= now;
+        let volume = lines.iter().position(|line| line.as_ref().is_some_and(is_due))?;
+        let line = lines[volume].as_mut()?;
+        let Place { client, .. } = line.waiting.pop_front()?;
+        line.reserve(now);
+        self.waiting.set(self.waiting.get() - 1);
+        Some((client, VolumeId(volume as u16)))
+    }
+
+    /// Removes a client from all lines. The share that it has taken as the first is lost.
+    pub(crate) fn leave(&self, client: u32, now: Instant) {
+        if self.waiting.get() == 0 {
+            return;
+        }
+        let mut left = 0;
+        for line in self.lines.borrow_mut().iter_mut().flatten() {
+            let (before, first) = (line.waiting.len(), line.waiting.front().map(|it| it.client));
+            line.waiting.retain(|place| place.client != client);
+            left += line.waiting.len();
+            if before > line.waiting.len() && first == Some(client) {
+                line.reserve(now);
+            }
+        }
+        self.waiting.set(left);
+    }
+
+    /// Returns whether any client stands in line.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.get() > 0
+    }
+
+    /// Returns the time at which the next client may start.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        if self.waiting.get() == 0 {
+            return None;
+        }
+        let lines = self.lines.borrow();
+        let waiting = lines.iter().flatten().filter(|line| !line.waiting.is_empty());
+        waiting.map(|line| line.start).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::volume_limit::RequestLimit;
+
+    fn limit(requests: u64) -> Arc<VolumeLimit> {
+        let requests_per_second = Some(requests);
+        let limit = RequestLimit { requests_per_second, bytes_per_second: None, limit_burst_ms: 1 };
+        Arc::new(VolumeLimit::new(limit))
+    }
+
+    #[test]
+    fn threads_and_clients_take_turns_and_other_volumes_go_on() {
+        let (shared, begun) = (limit(10), Instant::now());
+        let threads = [Throttle::default(), Throttle::default()];
+        let volume = VolumeId(3);
+        threads.iter().for_each(|it| it.set(volume, Some(Arc::clone(&shared)), begun));
+        assert!(threads[0].take(7, volume, 0, begun));
+        for client in 0..3 {
+            assert!(threads.iter().all(|it| !it.take(client, volume, 0, begun)));
+            assert!(threads[0].take(client, VolumeId(0), 0, begun), "no limit there");
+        }
+        // Client 1 of the first thread goes, and client 0 waits again after each turn.
+        threads[0].leave(1, begun);
+        let (mut order, mut now) = ([Vec::new(), Vec::new()], begun);
+        while let Some(due) = threads.iter().filter_map(Throttle::next_due).min() {
+            now = due.max(now);
+            for (throttle, order) in threads.iter().zip(&mut order) {
+                while let Some((client, of)) = throttle.next_in_turn(now) {
+                    assert_eq!(of, volume);
+                    order.push(client);
+                    if client == 0 && order.len() < 4 {
+                        throttle.wait(0, volume, 0, now);
+                    }
+                }
+            }
+        }
+        assert_eq!(order, [vec![0, 2, 0, 0], vec![0, 1, 2, 0]]);
+        let time = now - begun;
+        assert!(
+            time >= Duration::from_millis(799) && time <= Duration::from_millis(801),
+            "{time:?}"
+        );
+    }
+
+    #[test]
+    fn a_lifted_limit_lets_all_go() {
+        let (throttle, begun) = (Throttle::default(), Instant::now());
+        throttle.set(VolumeId(0), Some(limit(1)), begun);
+        assert!(throttle.take(0, VolumeId(0), 0, begun));
+        (1..100).for_each(|client| assert!(!throttle.take(client, VolumeId(0), 0, begun)));
+        assert!(throttle.next_in_turn(begun).is_none());
+        throttle.set(VolumeId(0), None, begun);
+        let gone: Vec<u32> =
+            std::iter::from_fn(|| throttle.next_in_turn(begun)).map(|(client, _)| client).collect();
+        assert_eq!(gone, (1..100).collect::<Vec<_>>());
+        assert!(throttle.take(0, VolumeId(0), 0, begun) && throttle.next_due().is_none());
+    }
+}
