@@ -3,7 +3,8 @@
 //! A client stands in a volume's line once, for the first of its requests that wait. Clients take
 //! turns, so a line is never longer than there are clients, whatever they send. The first in line
 //! has taken its share of the volume's bucket already, and waits for its start. So workers that
-//! share a bucket take turns, too.
+//! share a bucket take turns, too. A thread that is late starts that request late, in addition to
+//! what the bucket has gathered meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -152,7 +153,10 @@ impl Throttle {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::Duration;
+
+    use floe_testkit::Random;
 
     use super::*;
     use crate::volume_limit::RequestLimit;
@@ -209,5 +213,93 @@ mod tests {
             std::iter::from_fn(|| throttle.next_in_turn(begun)).map(|(client, _)| client).collect();
         assert_eq!(gone, (1..100).collect::<Vec<_>>());
         assert!(throttle.take(0, VolumeId(0), 0, begun) && throttle.next_due().is_none());
+    }
+
+    /// Requests that wait, by client and volume, and the starts of a volume since its last change.
+    #[derive(Default)]
+    struct Model {
+        waiting: BTreeMap<(u32, u16), u64>,
+        starts: BTreeMap<u16, Vec<Instant>>,
+    }
+
+    impl Model {
+        fn started(&mut self, volume: u16, now: Instant, rate: Option<u64>) {
+            let starts = self.starts.entry(volume).or_default();
+            starts.push(now);
+            let Some(rate) = rate else { return };
+            for (count, first) in starts.iter().rev().enumerate() {
+                // The burst, and one of each thread that is late to look.
+                let allowed = 3.0 + (now - *first).as_secs_f64() * rate as f64;
+                assert!(count as f64 <= allowed, "{count} in {:?}", now - *first);
+            }
+        }
+    }
+
+    #[test]
+    fn each_request_starts_once_within_the_limit_whatever_happens() {
+        const VOLUMES: usize = 3;
+        for seed in 0..200 {
+            let (mut random, mut now) = (Random(seed), Instant::now());
+            let throttles = [Throttle::default(), Throttle::default()];
+            let mut rates = [None; VOLUMES];
+            let mut models = [Model::default(), Model::default()];
+            let mut starts = Model::default();
+            let go_on =
+                |at: usize, models: &mut [Model; 2], starts: &mut Model, rates: &[_], now| {
+                    while let Some((client, volume)) = throttles[at].next_in_turn(now) {
+                        let left =
+                            models[at].waiting.get_mut(&(client, volume.0)).expect("it waits");
+                        *left -= 1;
+                        match *left {
+                            0 => drop(models[at].waiting.remove(&(client, volume.0))),
+                            _ => throttles[at].wait(client, volume, 0, now),
+                        }
+                        starts.started(volume.0, now, rates[usize::from(volume.0)]);
+                    }
+                };
+            for _ in 0..400 {
+                let (at, client) = (random.below(2), random.below(5) as u32);
+                let volume = random.below(VOLUMES);
+                let id = VolumeId(volume as u16);
+                match random.below(12) {
+                    0 => {
+                        rates[volume] = [None, Some(1), Some(100)][random.below(3)];
+                        let limit = rates[volume].map(limit);
+                        throttles.iter().for_each(|it| it.set(id, limit.clone(), now));
+                        starts.starts.remove(&id.0);
+                    }
+                    1 => {
+                        throttles[at].leave(client, now);
+                        models[at].waiting.retain(|(of, _), _| *of != client);
+                    }
+                    2..5 => {
+                        now += Duration::from_millis(random.below(40) as u64);
+                        let due = throttles[at].next_due();
+                        now = due.filter(|_| random.below(2) == 0).map_or(now, |due| due.max(now));
+                        go_on(at, &mut models, &mut starts, &rates, now);
+                    }
+                    _ => match models[at].waiting.get_mut(&(client, id.0)) {
+                        Some(waiting) => *waiting += 1,
+                        None if throttles[at].take(client, id, 0, now) => {
+                            starts.started(id.0, now, rates[volume]);
+                        }
+                        None => drop(models[at].waiting.insert((client, id.0), 1)),
+                    },
+                }
+                for (throttle, model) in throttles.iter().zip(&models) {
+                    assert_eq!(throttle.is_waited_for(), !model.waiting.is_empty(), "seed {seed}");
+                    assert_eq!(throttle.next_due().is_some(), !model.waiting.is_empty());
+                    assert_eq!(throttle.waiting.get(), model.waiting.len());
+                }
+            }
+            // In the end, all start by themselves.
+            for at in [0, 1] {
+                while let Some(due) = throttles[at].next_due() {
+                    now = due.max(now);
+                    go_on(at, &mut models, &mut starts, &rates, now);
+                }
+                assert!(models[at].waiting.is_empty(), "seed {seed}");
+            }
+        }
     }
 }
