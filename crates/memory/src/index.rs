@@ -132,9 +132,13 @@ impl Tags {
         (free != 0).then(|| free.trailing_zeros() as usize / 8)
     }
 
+    /// Sets the tag of an empty lane, which is 0.
     fn with_tag(self, lane: usize, tag: u64) -> Self {
-        let shift = 8 * lane;
-        Self(self.0 & !(0xff << shift) | tag << shift)
+        Self(self.0 | tag << (8 * lane))
+    }
+
+    fn without_tag(self, lane: usize) -> Self {
+        Self(self.0 & !(0xff << (8 * lane)))
     }
 
     fn with_one_more_passed_by(self) -> Self {
@@ -230,9 +234,11 @@ pub(crate) struct Index {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lane(u8);
 
-/// Position of a key in an index: the number of its bucket, and its lane there.
+/// Position of a key in an index: the numbers of its first bucket and of its bucket, and its lane
+/// there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spot {
+    first: usize,
     bucket: usize,
     lane: usize,
 }
@@ -329,7 +335,7 @@ impl Index {
             for lane in tags.matching(hash) {
                 let place = self.bucket(bucket).place(lane);
                 if place != NOWHERE && is_it(place) {
-                    return Some((Spot { bucket, lane }, place));
+                    return Some((Spot { first, bucket, lane }, place));
                 }
             }
             if !tags.were_passed_by() {
@@ -369,12 +375,12 @@ impl Index {
         if at == Lane::SOMEWHERE {
             return self.search_spot(hash, is_it);
         }
-        let (bucket, lane) = (self.first(hash), usize::from(at.0));
-        let place = self.bucket(bucket).place(lane);
+        let (first, lane) = (self.first(hash), usize::from(at.0));
+        let place = self.bucket(first).place(lane);
         // Not of a spot that was emptied: there is no entry at place 0.
         assert!(place != NOWHERE, "a key that is in has a place");
         debug_assert!(is_it(place), "place {place} is another key's");
-        (Spot { bucket, lane }, place)
+        (Spot { first, bucket: first, lane }, place)
     }
 
     /// Returns the position of a key that has passed its first bucket by, and the number of its
@@ -394,12 +400,12 @@ impl Index {
 
     /// Removes a key that is in the index. Only the owner may call this.
     #[inline(always)]
-    pub(crate) fn remove(&self, hash: Hash32, spot: Spot) {
+    pub(crate) fn remove(&self, spot: Spot) {
         let bucket = self.bucket(spot.bucket);
         // Before the entry goes, by the barrier in between.
         bucket.places[spot.lane].store(NOWHERE, Ordering::Release);
-        bucket.change_tags(|tags| tags.with_tag(spot.lane, 0));
-        let mut number = self.first(hash);
+        bucket.change_tags(|tags| tags.without_tag(spot.lane));
+        let mut number = spot.first;
         while number != spot.bucket {
             self.bucket(number).change_tags(Tags::with_one_less_passed_by);
             number = self.after(number);

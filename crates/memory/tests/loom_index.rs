@@ -69,7 +69,7 @@ fn search(index: &Index, key: u32, places: &[u32]) -> Option<u32> {
 /// Takes a key out, as its owner does.
 fn remove(index: &Index, key: u32, lane: Lane) {
     let (spot, _) = index.spot(hash(key), lane, |place| place == key + 1);
-    index.remove(hash(key), spot);
+    index.remove(spot);
 }
 
 fn model(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {

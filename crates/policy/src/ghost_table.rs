@@ -27,22 +27,24 @@ const TIDY_EVERY: u64 = 32;
 /// The ghosts of a bucket, newest first: the lower 32 bits of each, and the upper ones. The lowest
 /// bits are the rest of the tag.
 #[derive(Debug, Clone, Copy, Default)]
-#[repr(C, align(8))]
+#[repr(C)]
 struct Bucket {
     low: [u32; PLACES],
-    high: [u8; PLACES],
+    /// A byte for each, the lowest for the newest.
+    high: u64,
 }
 
 impl Bucket {
     #[inline(always)]
     fn get(&self, place: usize) -> u64 {
-        u64::from(self.high[place]) << u32::BITS | u64::from(self.low[place])
+        u64::from((self.high >> (8 * place)) as u8) << u32::BITS | u64::from(self.low[place])
     }
 
     #[inline(always)]
     fn set(&mut self, place: usize, bits: u64) {
         self.low[place] = bits as u32;
-        self.high[place] = (bits >> u32::BITS) as u8;
+        let shift = 8 * place;
+        self.high = self.high & !(0xff << shift) | u64::from((bits >> u32::BITS) as u8) << shift;
     }
 }
 
@@ -119,8 +121,9 @@ impl GhostTable {
         let (home, rest) = self.home(tag);
         let bucket = &mut self.buckets[home];
         bucket.low.copy_within(..PLACES - 1, 1);
-        bucket.high.copy_within(..PLACES - 1, 1);
-        bucket.set(0, self.departures << self.rest_bits | u64::from(rest));
+        let bits = self.departures << self.rest_bits | u64::from(rest);
+        bucket.low[0] = bits as u32;
+        bucket.high = bucket.high << u8::BITS | u64::from((bits >> u32::BITS) as u8);
         if self.departures.is_multiple_of(TIDY_EVERY) {
             self.tidy();
         }

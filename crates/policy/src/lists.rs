@@ -2,46 +2,28 @@
 //! and stacks.
 //!
 //! The array starts with a sentinel per list that closes its ring, so no operation has a case for
-//! the ends. A slot is in one list at most; its list is stored in the lowest bits of a link, as
-//! many as the number of lists needs. Frozen slots are in no list, but their old list stays stored,
-//! and one of their links holds their place in the frozen list. A slot takes eight bytes, four more
-//! once weights differ.
+//! the ends. A slot is in one list at most; its list is stored with its links. Frozen slots are in
+//! no list, but their old list stays stored, and their place in the frozen list is in place of a
+//! link. A slot takes [five bytes](Near), and [eight](Far) where there are too many slots for links
+//! of 16 bits. Weights take four more once they differ.
 //!
 //! Invariants: `sizes[l]` is the sum of the weights in list `l`; `len` counts listed and frozen
-//! slots; a slot whose `hotter` is [`FROZEN`] is in `frozen`, at the place in its `colder`.
+//! slots; a slot whose link is frozen is in `frozen`, at the place in its link.
 
+use self::links::{Far, Link, Links, Near, at, change, own, slot_of};
 use crate::count::{Names, Operation};
 use crate::{Cursor, Slot};
+
+mod links;
 
 /// Reciprocal of the growth step. Growth by a sixteenth keeps the unused part of the array small,
 /// because block caches budget metadata bytes.
 const GROWTH_SHARE: usize = 16;
 
-/// The `hotter` link of a slot in no list.
-const OUT: u32 = u32::MAX;
-/// The `hotter` link of a frozen slot.
-const FROZEN: u32 = u32::MAX - 1;
-
-#[derive(Debug, Clone, Copy)]
-struct Link {
-    /// Number of the next link towards the cold end, or the place of a frozen slot, and in the
-    /// lowest bits the list.
-    colder_in_list: u32,
-    hotter: u32,
-}
-
-/// Returns the link of a slot, or sentinel, of one of `N` lists.
-#[inline(always)]
-fn link<const N: usize>(colder: u32, list: usize, hotter: u32) -> Link {
-    Link { colder_in_list: colder << Lists::<N>::LIST_BITS | list as u32, hotter }
-}
-
 /// `N` lists of slots, each from hot (head) to cold (tail).
 #[derive(Debug, Clone)]
 pub struct Lists<const N: usize> {
-    /// `links[l]` is the sentinel of list `l`: its `colder` is the head, its `hotter` the tail.
-    /// Slot `s` is `links[N + s]`.
-    links: Vec<Link>,
+    links: Links<N>,
     /// Weight of each slot, stored only once one differs from 1.
     weights: Vec<u32>,
     sizes: [u64; N],
@@ -56,7 +38,10 @@ pub struct Lists<const N: usize> {
 impl<const N: usize> Default for Lists<N> {
     fn default() -> Self {
         Self {
-            links: (0..N as u32).map(|own| link::<N>(own, own as usize, own)).collect(),
+            links: Links {
+                near: (0..N).map(|own| Near::new(own as u32, own, own as u32)).collect(),
+                far: Vec::new(),
+            },
             weights: Vec::new(),
             sizes: [0; N],
             len: 0,
@@ -75,39 +60,20 @@ impl<const N: usize> Lists<N> {
         Self { names: Names::new(names), ..Self::default() }
     }
 
-    /// Bits of a link that have the list.
-    const LIST_BITS: u32 = usize::BITS - (N - 1).leading_zeros();
-    /// Mask of these bits.
-    const LIST: u32 = (1 << Self::LIST_BITS) - 1;
-
-    #[inline(always)]
-    fn colder_than(&self, link: u32) -> u32 {
-        self.links[link as usize].colder_in_list >> Self::LIST_BITS
-    }
-
-    /// Makes `colder` the neighbour of a link, or sentinel, of the same list.
-    #[inline(always)]
-    fn set_colder(&mut self, list: usize, link: u32, colder: u32) {
-        self.links[link as usize].colder_in_list = colder << Self::LIST_BITS | list as u32;
-    }
-
     /// Allocates for slots `0..slots`.
     ///
     /// # Panics
     /// When there are about 2³² slots, or half as many for each doubling of the lists.
     pub fn reserve(&mut self, slots: usize) {
-        let wanted = slots + N;
-        let most = (FROZEN >> Self::LIST_BITS) as usize;
+        let (wanted, before) = (slots + N, self.slots() + N);
+        let most = (Far::<N>::FROZEN >> Far::<N>::LIST_BITS) as usize;
         assert!(wanted < most, "{N} lists hold fewer than {most} slots, not {slots}");
-        if wanted <= self.links.len() {
+        if wanted <= before {
             return;
         }
-        if wanted > self.links.capacity() {
-            let step = if self.len == 0 { 0 } else { self.links.len() / GROWTH_SHARE };
-            let target = wanted.max(self.links.len() + step);
-            self.links.reserve_exact(target - self.links.len());
-        }
-        self.links.resize(wanted, Link { colder_in_list: 0, hotter: OUT });
+        let step = if self.len == 0 { 0 } else { before / GROWTH_SHARE };
+        let room = wanted.max(before + step);
+        self.links.resize(wanted, room);
         if !self.weights.is_empty() {
             self.weights.resize(slots, 1);
         }
@@ -200,19 +166,19 @@ impl<const N: usize> Lists<N> {
     /// Returns the stored list of a slot that is known to be listed or frozen.
     #[inline]
     fn list_before(&self, slot: Slot) -> usize {
-        (self.links[slot.index() + N].colder_in_list & Self::LIST) as usize % N
+        at!(self.links, slot.index() + N, |link| link.list()) % N
     }
 
     /// Returns whether `slot` is in one of the lists.
     #[inline]
     pub fn contains(&self, slot: Slot) -> bool {
-        self.links[slot.index() + N].hotter < FROZEN
+        at!(self.links, slot.index() + N, |link| link.is_listed())
     }
 
     /// Returns whether `slot` is frozen.
     #[inline]
     pub fn is_frozen(&self, slot: Slot) -> bool {
-        self.links[slot.index() + N].hotter == FROZEN
+        at!(self.links, slot.index() + N, |link| link.is_frozen())
     }
 
     /// Puts a slot at the hot end of a list.
@@ -220,18 +186,9 @@ impl<const N: usize> Lists<N> {
     pub fn push_head(&mut self, list: usize, slot: Slot) {
         debug_assert!(!self.contains(slot), "slot {} is in a list already", slot.0);
         self.names.note(list, Operation::Head);
-        self.link_at_head(list, slot);
+        self.links.link_at_head(list, own::<N>(slot));
         self.sizes[list] += self.weight(slot);
         self.len += 1;
-    }
-
-    #[inline(always)]
-    fn link_at_head(&mut self, list: usize, slot: Slot) {
-        let own = slot.0 + N as u32;
-        let head = self.colder_than(list as u32);
-        self.links[own as usize] = link::<N>(head, list, list as u32);
-        self.links[head as usize].hotter = own;
-        self.set_colder(list, list as u32, own);
     }
 
     /// Inserts a slot next to `than`, on its hot side; at the cold end of the list if `than` is
@@ -240,22 +197,13 @@ impl<const N: usize> Lists<N> {
     pub fn push_hotter(&mut self, list: usize, slot: Slot, than: Option<Slot>) {
         debug_assert!(!self.contains(slot), "slot {} is in a list already", slot.0);
         self.names.note(list, Operation::Head);
-        let own = slot.0 + N as u32;
-        let colder = than.map_or(list as u32, |than| than.0 + N as u32);
-        let hotter = self.links[colder as usize].hotter;
-        self.links[own as usize] = link::<N>(colder, list, hotter);
-        self.links[colder as usize].hotter = own;
-        self.set_colder(list, hotter, own);
+        let (own, colder) = (own::<N>(slot), than.map_or(list as u32, own::<N>));
+        let hotter = at!(self.links, colder as usize, |link| link.hotter());
+        change!(self.links, own as usize, |link| *link = Link::new(colder, list, hotter));
+        change!(self.links, colder as usize, |link| link.set_hotter(own));
+        change!(self.links, hotter as usize, |link| link.set_colder(own));
         self.sizes[list] += self.weight(slot);
         self.len += 1;
-    }
-
-    /// Connects the neighbours of a listed slot with each other.
-    #[inline]
-    fn unlink(&mut self, slot: Slot) {
-        let Link { colder_in_list, hotter } = self.links[slot.index() + N];
-        self.links[(colder_in_list >> Self::LIST_BITS) as usize].hotter = hotter;
-        self.links[hotter as usize].colder_in_list = colder_in_list; // of the same list
     }
 
     /// Removes a slot, listed or frozen, and returns its list.
@@ -264,9 +212,9 @@ impl<const N: usize> Lists<N> {
         if self.contains(slot) {
             let list = self.list_before(slot);
             self.names.left(list, slot);
-            self.unlink(slot);
+            self.links.unlink(own::<N>(slot));
+            change!(self.links, slot.index() + N, |link| *link = Link::OUT);
             self.sizes[list] -= self.weight(slot);
-            self.links[slot.index() + N].hotter = OUT;
             self.len -= 1;
             Some(list)
         } else {
@@ -278,14 +226,13 @@ impl<const N: usize> Lists<N> {
     #[cold]
     fn delink_frozen(&mut self, slot: Slot) {
         if self.is_frozen(slot) {
-            let place = self.colder_than(slot.0 + N as u32);
-            self.links[slot.index() + N].hotter = OUT;
             self.frozen_size -= self.weight(slot);
             self.len -= 1;
+            let place = at!(self.links, slot.index() + N, |link| link.place());
+            change!(self.links, slot.index() + N, |link| *link = Link::OUT);
             let links = &mut self.links;
             self.frozen.leave(place, |slot, place| {
-                let stored = &mut links[slot.index() + N].colder_in_list;
-                *stored = place << Self::LIST_BITS | *stored & Self::LIST;
+                change!(links, slot.index() + N, |link| *link = Link::frozen(place, link.list()));
             });
         }
     }
@@ -293,8 +240,10 @@ impl<const N: usize> Lists<N> {
     /// Moves a listed slot to the hot end of `list`; ignores a slot that is in no list.
     #[inline]
     pub fn move_to_head(&mut self, list: usize, slot: Slot) {
-        let hotter = self.links[slot.index() + N].hotter;
-        if hotter >= FROZEN || hotter == list as u32 {
+        let is_to_move = at!(self.links, slot.index() + N, |link| {
+            link.is_listed() && link.hotter() != list as u32
+        });
+        if !is_to_move {
             return;
         }
         self.names.moved(self.list_before(slot), list, slot);
@@ -306,20 +255,20 @@ impl<const N: usize> Lists<N> {
                 self.sizes[list] += weight;
             }
         }
-        self.unlink(slot);
-        self.link_at_head(list, slot);
+        self.links.unlink(own::<N>(slot));
+        self.links.link_at_head(list, own::<N>(slot));
     }
 
     /// Returns the slot at the hot end of a list.
     #[inline]
     pub fn head(&self, list: usize) -> Option<Slot> {
-        self.colder_than(list as u32).checked_sub(N as u32).map(Slot)
+        slot_of::<N>(at!(self.links, list, |link| link.colder()))
     }
 
     /// Returns the slot at the cold end of a list.
     #[inline]
     pub fn tail(&self, list: usize) -> Option<Slot> {
-        let tail = self.links[list].hotter.checked_sub(N as u32).map(Slot);
+        let tail = slot_of::<N>(at!(self.links, list, |link| link.hotter()));
         self.names.reached(list, tail);
         tail
     }
@@ -327,51 +276,54 @@ impl<const N: usize> Lists<N> {
     /// Returns the next slot towards the hot end of the slot's list.
     #[inline]
     pub fn hotter(&self, slot: Slot) -> Option<Slot> {
-        self.links[slot.index() + N].hotter.checked_sub(N as u32).map(Slot)
+        slot_of::<N>(at!(self.links, slot.index() + N, |link| link.hotter()))
     }
 
     /// Returns the next slot towards the cold end of the slot's list.
     #[inline]
     pub fn colder(&self, slot: Slot) -> Option<Slot> {
-        self.colder_than(slot.0 + N as u32).checked_sub(N as u32).map(Slot)
+        slot_of::<N>(at!(self.links, slot.index() + N, |link| link.colder()))
     }
 
     /// Removes the slot at the cold end of a list and returns it.
     #[inline(always)]
     pub fn pop_tail(&mut self, list: usize) -> Option<Slot> {
         let tail = self.tail(list)?;
+        self.pop(list, tail);
+        Some(tail)
+    }
+
+    /// Removes the slot at the cold end of a list, which the caller knows.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self, list: usize, tail: Slot) {
         self.names.note(list, Operation::Tail);
-        let hotter = self.links[tail.index() + N].hotter;
-        self.set_colder(list, hotter, list as u32);
-        self.links[list].hotter = hotter;
-        self.links[tail.index() + N].hotter = OUT;
+        let hotter = at!(self.links, tail.index() + N, |link| link.hotter());
+        change!(self.links, hotter as usize, |link| link.set_colder(list as u32));
+        change!(self.links, list, |link| link.set_hotter(hotter));
+        change!(self.links, tail.index() + N, |link| *link = Link::OUT);
         self.sizes[list] -= self.weight(tail);
         self.len -= 1;
-        Some(tail)
     }
 
     /// Replaces slot `from` by `to`, which is in no list and gets its place and weight; returns
     /// false if `from` had no place.
     pub fn transfer(&mut self, from: Slot, to: Slot) -> bool {
-        let link = self.links[from.index() + N];
-        if from == to || link.hotter == OUT {
-            return link.hotter != OUT;
+        if from == to || !self.contains(from) && !self.is_frozen(from) {
+            return self.contains(from) || self.is_frozen(from);
         }
-        let (own, now) = (from.0 + N as u32, to.0 + N as u32);
-        debug_assert_eq!(
-            self.links[now as usize].hotter, OUT,
-            "slot {} is in the order already",
-            to.0
-        );
-        self.links[own as usize].hotter = OUT;
-        self.links[now as usize] = link;
-        let colder = link.colder_in_list >> Self::LIST_BITS;
-        if link.hotter == FROZEN {
-            self.frozen.replace(colder, to);
+        debug_assert!(!self.contains(to), "slot {} is in the order already", to.0);
+        let (own, now, list) = (from.index() + N, to.index() + N, self.list_before(from));
+        if self.is_frozen(from) {
+            let place = at!(self.links, own, |link| link.place());
+            change!(self.links, now, |link| *link = Link::frozen(place, list));
+            self.frozen.replace(place, to);
         } else {
-            self.links[colder as usize].hotter = now;
-            self.set_colder(self.list_before(to), link.hotter, now);
+            let (colder, hotter) = at!(self.links, own, |link| (link.colder(), link.hotter()));
+            change!(self.links, now, |link| *link = Link::new(colder, list, hotter));
+            change!(self.links, colder as usize, |link| link.set_hotter(now as u32));
+            change!(self.links, hotter as usize, |link| link.set_colder(now as u32));
         }
+        change!(self.links, own, |link| *link = Link::OUT);
         if !self.weights.is_empty() {
             self.weights[to.index()] = self.weights[from.index()];
         }
@@ -380,7 +332,8 @@ impl<const N: usize> Lists<N> {
 
     /// Returns the bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
-        self.links.capacity() * size_of::<Link>()
+        self.links.near.capacity() * size_of::<Near>()
+            + self.links.far.capacity() * size_of::<Far<N>>()
             + self.weights.capacity() * size_of::<u32>()
             + self.frozen.memory_bytes()
     }
@@ -393,10 +346,10 @@ impl<const N: usize> Lists<N> {
         for &slot in slots {
             if self.contains(slot) {
                 let (list, weight) = (self.list_before(slot), self.weight(slot));
-                self.unlink(slot);
                 self.sizes[list] -= weight;
                 let place = self.frozen.push(slot);
-                self.links[slot.index() + N] = link::<N>(place, list, FROZEN);
+                self.links.unlink(own::<N>(slot));
+                change!(self.links, slot.index() + N, |link| *link = Link::frozen(place, list));
                 self.frozen_size += weight;
             }
         }
@@ -417,7 +370,7 @@ impl<const N: usize> Lists<N> {
     pub fn thaw_last(&mut self) -> Option<Slot> {
         let slot = self.frozen.pop()?;
         let (list, weight) = (self.list_before(slot), self.weight(slot));
-        self.link_at_head(list, slot);
+        self.links.link_at_head(list, own::<N>(slot));
         self.sizes[list] += weight;
         self.frozen_size -= weight;
         Some(slot)

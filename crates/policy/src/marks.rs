@@ -55,27 +55,37 @@ impl Marks for TryPromote {
 /// A hit counter per entry that stops at a limit; hits beyond the limit only read. One byte each.
 ///
 /// The counters are in the order of slots, or of the entries' places in memory where the owner
-/// [says](crate::Eviction::place) which those are. Then a map from slots to places takes four more
-/// bytes a slot. Only the owner reads the map.
+/// [says](crate::Eviction::place) which those are. Then a map from slots to places takes two more
+/// bytes a slot, or four where there are more than 2¹⁶ places. Only the owner reads the map.
 #[derive(Debug, Clone)]
 pub struct Counters {
     counts: Arc<[AtomicU8]>,
     /// Place of the entry in each slot; empty where counters are in the order of slots.
-    places: Arc<[AtomicU32]>,
+    places: Arc<[AtomicU16]>,
+    /// The same where there are too many places for 16 bits.
+    far_places: Arc<[AtomicU32]>,
     limit: u8,
 }
 
 impl Counters {
     /// Creates counters from 0 to `limit`.
     pub fn new(limit: u8) -> Self {
-        Self { counts: Arc::default(), places: Arc::default(), limit }
+        Self { counts: Arc::default(), places: Arc::default(), far_places: Arc::default(), limit }
     }
 
     /// Returns the number of a slot's counter.
     #[inline(always)]
     fn number(&self, slot: Slot) -> usize {
         match self.places.get(slot.index()) {
-            Some(place) => place.load(Relaxed) as usize, // the owner alone reads and writes it
+            Some(place) => place.load(Relaxed).into(), // the owner alone reads and writes it
+            None => self.far_number(slot),
+        }
+    }
+
+    #[cold]
+    fn far_number(&self, slot: Slot) -> usize {
+        match self.far_places.get(slot.index()) {
+            Some(place) => place.load(Relaxed) as usize, // as above
             None => slot.index(),
         }
     }
@@ -105,9 +115,13 @@ impl Counters {
     /// Allocates counters for entries at places `0..places`, and puts counters in the order of
     /// places, if no slot was in use before.
     pub(crate) fn reserve_places(&mut self, places: usize) {
-        if self.places.is_empty() {
-            let slots = self.counts.len();
-            self.places = (0..slots).map(|_| AtomicU32::new(0)).collect();
+        let (slots, is_far) = (self.counts.len(), places > 1 << u16::BITS);
+        if self.places.is_empty() && self.far_places.is_empty() {
+            self.places = (0..slots).map(|_| AtomicU16::new(0)).collect();
+        }
+        if is_far && !self.places.is_empty() {
+            let place = |place: &AtomicU16| AtomicU32::new(place.load(Relaxed).into());
+            self.far_places = std::mem::take(&mut self.places).iter().map(place).collect();
         }
         self.grow_counts(places);
     }
@@ -116,6 +130,15 @@ impl Counters {
         grow(&mut self.counts, counts, |old| {
             AtomicU8::new(old.map_or(0, |count| count.load(Relaxed)))
         });
+    }
+
+    #[cold]
+    fn far_place(&self, slot: Slot, place: u32, moves: bool) {
+        let Some(lies_at) = self.far_places.get(slot.index()) else { return };
+        if moves {
+            self.counts[place as usize].store(self.get(slot), Relaxed); // as in `set`
+        }
+        lies_at.store(place, Relaxed); // the owner alone reads and writes it
     }
 
     /// Number of classes that [`class`](Self::class) distinguishes.
@@ -144,17 +167,21 @@ impl Marks for Counters {
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     fn reserve(&mut self, slots: usize) {
-        if self.places.is_empty() {
-            self.grow_counts(slots);
-        } else {
+        if !self.places.is_empty() {
             grow(&mut self.places, slots, |old| {
+                AtomicU16::new(old.map_or(0, |place| place.load(Relaxed)))
+            });
+        } else if !self.far_places.is_empty() {
+            grow(&mut self.far_places, slots, |old| {
                 AtomicU32::new(old.map_or(0, |place| place.load(Relaxed)))
             });
+        } else {
+            self.grow_counts(slots);
         }
     }
 
     fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.counts) + size_of_val(&*self.places)
+        size_of_val(&*self.counts) + size_of_val(&*self.places) + size_of_val(&*self.far_places)
     }
 
     #[inline]
@@ -174,12 +201,14 @@ impl Marks for Counters {
 
     #[inline(always)]
     fn place(&self, slot: Slot, place: u32, moves: bool) {
-        let Some(lies_at) = self.places.get(slot.index()) else { return };
+        let Some(lies_at) = self.places.get(slot.index()) else {
+            return self.far_place(slot, place, moves);
+        };
         if moves {
-            let count = self.get(slot);
-            self.counts[place as usize].store(count, Relaxed); // a hint: see the module's head
+            let count = &self.counts[usize::from(lies_at.load(Relaxed))]; // the owner's, see below
+            self.counts[place as usize].store(count.load(Relaxed), Relaxed); // a hint: see the head
         }
-        lies_at.store(place, Relaxed); // the owner alone reads and writes it
+        lies_at.store(place as u16, Relaxed); // the owner alone reads and writes it
     }
 }
 
@@ -387,5 +416,34 @@ impl Marks for Stamps {
 fn grow<T>(array: &mut Arc<[T]>, slots: usize, copy: impl Fn(Option<&T>) -> T) {
     if slots > array.len() {
         *array = (0..slots).map(|at| copy(array.get(at))).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_move_with_entries_whatever_the_bits_of_places() {
+        const MANY: u32 = 1 << u16::BITS;
+        let mut counters = Counters::new(7);
+        counters.reserve(3);
+        counters.reserve_places(0);
+        counters.reserve_places(MANY as usize);
+        counters.place(Slot(0), MANY - 1, false);
+        counters.place(Slot(1), 5, false);
+        counters.touch(Slot(0));
+        counters.touch_at(|| Slot(0), || MANY - 1);
+        assert!(counters.far_places.is_empty());
+        counters.reserve_places(MANY as usize + 2);
+        assert!(counters.places.is_empty());
+        assert_eq!((counters.get(Slot(0)), counters.get(Slot(1))), (2, 0));
+        counters.place(Slot(0), MANY + 1, true);
+        counters.touch_at(|| Slot(0), || MANY + 1);
+        counters.touch_at(|| Slot(1), || 5);
+        counters.reserve(4);
+        counters.place(Slot(3), MANY, false);
+        assert!(counters.spend(Slot(0), 3, |count| count - 2));
+        assert_eq!([0, 1, 3].map(|slot| counters.get(Slot(slot))), [1, 1, 0]);
     }
 }

@@ -139,9 +139,10 @@ pub struct QuickDemotion<R, G: DemotionGhosts = LatestGhosts, const N: usize = 2
     small_target: u64,
     window_target: u64,
     ghosts: G,
-    /// For each slot, the tag of its key and a note for the ghost that it may become; `None` where
-    /// the owner has the tags.
-    tags: Option<Vec<(Tag, G::Note)>>,
+    /// For each slot, the tag of its key and a note for the ghost that it may become.
+    tags: Vec<(Tag, G::Note)>,
+    /// True if there are no tags, as the owner has them.
+    owner_has_tags: bool,
     /// True if the key evicted last becomes a ghost once the owner tells its tag.
     becomes_ghost: bool,
     /// True if new entries enter the main queue once the small one has its share, until the first
@@ -188,7 +189,8 @@ impl<R: DemotionRules, G: DemotionGhosts, const N: usize> QuickDemotion<R, G, N>
             small_target: 0,
             window_target: 0,
             ghosts,
-            tags: Some(Vec::new()),
+            tags: Vec::new(),
+            owner_has_tags: false,
             becomes_ghost: false,
             overflows: false,
             filling: true,
@@ -232,7 +234,7 @@ impl<R: DemotionRules, G: DemotionGhosts, const N: usize> QuickDemotion<R, G, N>
     /// Returns the tag of the latest key in a slot. The order must keep tags.
     #[inline]
     pub(crate) fn tag(&self, slot: Slot) -> Tag {
-        self.tags.as_ref().expect("the owner has none")[slot.index()].0
+        self.tags[slot.index()].0
     }
 
     /// Returns the weight of a slot.
@@ -341,7 +343,7 @@ impl<R: DemotionRules, G: DemotionGhosts, const N: usize> Listed for QuickDemoti
 
     fn leave_tags_to_owner(&mut self) {
         if G::NEEDS_TAGS_ONLY {
-            self.tags = None;
+            (self.tags, self.owner_has_tags) = (Vec::new(), true);
         }
     }
 
@@ -356,8 +358,8 @@ impl<R: DemotionRules, G: DemotionGhosts, const N: usize> Listed for QuickDemoti
     fn insert(&mut self, slot: Slot, access: &Access) {
         let tag = Tag::of(access.hash);
         let (is_known, note) = self.ghosts.take(tag);
-        if let Some(tags) = &mut self.tags {
-            tags[slot.index()] = (tag, note);
+        if !self.owner_has_tags {
+            self.tags[slot.index()] = (tag, note);
         }
         let to_main = self.fills_main(access.weight) || is_known;
         let entry = if self.has_window() { Self::ENTRY } else { Self::SMALL };
@@ -378,15 +380,14 @@ impl<R: DemotionRules, G: DemotionGhosts, const N: usize> Listed for QuickDemoti
         if R::STAYS_DUE {
             self.small_was_due = false;
         }
-        match &self.tags {
-            None => self.becomes_ghost = queue != Self::MAIN,
-            Some(tags) if queue != Self::MAIN => {
-                let (tag, note) = tags[oldest.index()];
-                self.ghosts.push(tag, note, || self.queues.weight(oldest));
-            }
-            Some(_) => {}
+        if self.owner_has_tags {
+            self.becomes_ghost = queue != Self::MAIN;
+        } else if queue != Self::MAIN {
+            let (tag, note) = self.tags[oldest.index()];
+            self.ghosts.push(tag, note, || self.queues.weight(oldest));
         }
-        self.queues.pop_tail(queue)
+        self.queues.pop(queue, oldest);
+        Some(oldest)
     }
 
     fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
@@ -404,8 +405,8 @@ impl<R: DemotionRules, G: DemotionGhosts, const N: usize> Listed for QuickDemoti
     fn resized(&mut self) {
         let slots = self.queues.slots();
         self.hits.reserve(slots);
-        if let Some(tags) = &mut self.tags {
-            tags.resize(slots, Default::default());
+        if !self.owner_has_tags {
+            self.tags.resize(slots, Default::default());
         }
         let capacity = self.queues.capacity();
         self.ghosts.resize(self.ghost_share, slots, capacity);
@@ -415,14 +416,14 @@ impl<R: DemotionRules, G: DemotionGhosts, const N: usize> Listed for QuickDemoti
 
     fn moved(&mut self, from: Slot, to: Slot) {
         self.hits.set(to, self.hits.get(from));
-        if let Some(tags) = &mut self.tags {
-            tags[to.index()] = tags[from.index()];
+        if !self.owner_has_tags {
+            self.tags[to.index()] = self.tags[from.index()];
         }
     }
 
     fn other_memory_bytes(&self) -> usize {
         self.hits.memory_bytes()
-            + self.tags.as_ref().map_or(0, Vec::capacity) * size_of::<(Tag, G::Note)>()
+            + self.tags.capacity() * size_of::<(Tag, G::Note)>()
             + self.ghosts.memory_bytes()
     }
 }

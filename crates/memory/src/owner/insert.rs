@@ -67,7 +67,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             }
             None => {
                 let here = self.room.is_made_here(budget, need, need, asks_others);
-                let Some(victim) = here.then(|| self.choose_victim(Some(&access))).flatten() else {
+                let Some((victim, _)) = here.then(|| self.choose_victim(Some(&access))).flatten()
+                else {
                     return Err(self.room.lacks(need));
                 };
                 if self.slots.weight(victim.0) == candidate.weight {
@@ -181,7 +182,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 break;
             }
             let here = self.room.is_made_here(budget, need, more, asks_others);
-            let Some(victim) = here.then(|| self.choose_victim(Some(&access))).flatten() else {
+            let Some((victim, _)) = here.then(|| self.choose_victim(Some(&access))).flatten()
+            else {
                 if let Some(slot) = replaced {
                     self.take_out(shard.table(), slot, Cause::Replaced, gone);
                 }
@@ -264,7 +266,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         debug_assert!(!self.slots[victim.0].is_frozen(), "what is frozen is out of reach");
         let Position { index, spot, place: before } = self.position(table, victim.0);
         let place = self.place(victim.0, candidate);
-        index.remove(self.slots[victim.0].hash, spot);
+        index.remove(spot);
         let lane = table.index.insert(candidate.unplaced.hash.in_shard(), place);
         let pinned = candidate.pinned;
         // It is as heavy.
@@ -611,16 +613,16 @@ impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
             return false;
         }
         let (table, access) = (shard.table(), unplaced.hash.access(1));
-        let Some(victim) = self.choose_victim(Some(&access)) else { return false };
-        let Position { index, spot, place: before } = self.position(table, victim.0);
-        debug_assert!(std::ptr::eq(index, &raw const table.index), "no keys move");
+        let Some((victim, tenant)) = self.choose_victim(Some(&access)) else { return false };
+        debug_assert!(table.old.is_none(), "no keys move");
+        // SAFETY: as in `insert_usually`.
+        let is_it = |place| unsafe { &*self.slab.entry(place) }.slot() == victim.0;
+        let (spot, before) = table.index.spot(tenant.hash, tenant.lane(), is_it);
         let hash = unplaced.hash.in_shard();
         let place = place(&mut self.slab, victim.0, unplaced);
-        let tenant = &mut self.slots[victim.0];
-        debug_assert!(tenant.is_in_reach(), "such are out of reach");
-        index.remove(tenant.hash, spot);
+        table.index.remove(spot);
         let lane = table.index.insert(hash, place);
-        *tenant = Tenant::new(hash, lane, tenant.era());
+        self.slots[victim.0] = Tenant::new(hash, lane, tenant.era());
         self.counts.insertions += 1;
         self.counts.evictions += 1;
         self.limbo.push(Retired { place: before, weight: 1 });

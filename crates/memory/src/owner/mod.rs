@@ -168,7 +168,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let Position { index, spot, place } = self.position(table, slot);
         let tenant = self.slots.vacate(slot);
         self.frozen.left(&tenant, place);
-        index.remove(tenant.hash, spot);
+        index.remove(spot);
         let room = self.room.left(weight);
         self.counts.note(cause);
         self.let_go(place, weight, cause, gone);
@@ -185,17 +185,17 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Asks the policy for a victim. The policy can be the user's code, so memory safety must not
-    /// depend on its answer.
+    /// Asks the policy for a victim, and returns it with its record. The policy can be the user's
+    /// code, so memory safety must not depend on its answer.
     ///
     /// # Panics
     /// When the policy names a slot without an entry that it may evict.
     #[inline(always)]
-    fn choose_victim(&mut self, incoming: Option<&Access>) -> Option<Slot> {
+    fn choose_victim(&mut self, incoming: Option<&Access>) -> Option<(Slot, Tenant)> {
         let victim = self.order.evict(incoming)?;
-        let Some(&Tenant { hash, .. }) = self.slots.in_reach(victim) else { wrong_victim(victim) };
-        self.order.departed(hash.0);
-        Some(victim)
+        let Some(&tenant) = self.slots.in_reach(victim) else { wrong_victim(victim) };
+        self.order.departed({ tenant.hash }.0);
+        Some((victim, tenant))
     }
 
     /// Gives up room for another shard, at most as much as is wanted, and returns it. Evicts one
@@ -209,7 +209,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     ) -> Amount {
         let wanted = if beyond { wanted.min(self.room.beyond()) } else { wanted };
         if !self.room.lacks(wanted).is_nothing()
-            && let Some(victim) = self.choose_victim(None)
+            && let Some((victim, _)) = self.choose_victim(None)
         {
             self.take_out(table, victim.0, Cause::Evicted, gone);
         }

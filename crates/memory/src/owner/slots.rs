@@ -413,7 +413,7 @@ impl IndexGrowth {
                 let is_it = |place| slot_at(place) == slot as u32;
                 let (spot, place) = old.spot(tenant.hash, tenant.lane(), is_it);
                 let lane = table.index.insert(tenant.hash, place);
-                old.remove(tenant.hash, spot); // after it has come to the new one: see `table`
+                old.remove(spot); // after it has come to the new one: see `table`
                 tenant.set_lane(lane, self.era);
             }
         }

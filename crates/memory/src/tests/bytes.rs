@@ -49,7 +49,7 @@ fn bytes<P: Replacement>(policy: P) -> Bytes {
 #[cfg_attr(miri, ignore = "many entries")]
 fn each_structure_takes_its_bytes() {
     for (name, bytes, order) in
-        [("QD-CLOCK", bytes(QdClock::default()), 20.0), ("FIFO", bytes(Fifo::default()), 8.7)]
+        [("QD-CLOCK", bytes(QdClock::default()), 13.0), ("FIFO", bytes(Fifo::default()), 5.4)]
     {
         println!("{name}: {bytes:.2?}");
         assert!(bytes.entries < 16.0 + 10.5, "heads, and places to be used again: {bytes:?}");

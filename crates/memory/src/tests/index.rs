@@ -21,7 +21,7 @@ proptest! {
         for (place, (key, step)) in (1..).zip(steps) {
             let spot = |key| index.spot(hash(key), lanes[&key], |place| place == map[&key]).0;
             match (step, map.contains_key(&key)) {
-                (0, true) => index.remove(hash(key), spot(key)),
+                (0, true) => index.remove(spot(key)),
                 (1, true) => index.replace(spot(key), place),
                 (_, false) if map.len() < 40 => {
                     lanes.insert(key, index.insert(hash(key), place));
@@ -41,7 +41,7 @@ proptest! {
         for (key, place) in map {
             let (spot, found) = index.spot(hash(key), lanes[&key], |found| found == place);
             assert_eq!(found, place);
-            index.remove(hash(key), spot);
+            index.remove(spot);
         }
         let mut number = 0;
         loop {
@@ -69,7 +69,7 @@ fn a_key_far_from_its_first_bucket_is_removed_as_any_other() {
         let spot = |place| index.spot(hash(key), lanes[key as usize], |found| found == place).0;
         index.replace(spot(key + 1), 1000);
         assert!(!finds(key));
-        index.remove(hash(key), spot(1000));
+        index.remove(spot(1000));
     }
     let is_empty = |number| index.bucket(number).tags().matching(hash(0)).first().is_none();
     assert!((0..100).all(is_empty) && !index.bucket(0).tags().were_passed_by());

@@ -56,7 +56,7 @@ fn keys_are_found_at_every_step_of_a_move_and_only_in_the_new_index_after_it() {
     let mut tenants: Vec<_> = (0..KEYS).map(|key| insert(&growth, &table, key)).collect();
     let gone = std::mem::replace(&mut tenants[7], Tenant::NONE);
     let (spot, _) = table.index.spot(gone.hash, gone.lane(), |found| found == place(7));
-    table.index.remove(gone.hash, spot);
+    table.index.remove(spot);
     table = self::table(growth.begin(growth.doubled(1000)), Some(table.index));
     assert_eq!(growth.keys_max(), 2 * KEYS as usize);
     for step in 1.. {
