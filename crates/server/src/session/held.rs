@@ -34,7 +34,7 @@ pub(super) enum Stage {
 /// has no limit. A flush has none, because what it makes durable has been let through.
 pub(super) fn limited_bytes(request: &Request) -> Option<u64> {
     match request.kind {
-        RequestKind::Flush | RequestKind::Drain | RequestKind::Warm => None,
+        RequestKind::Flush | RequestKind::Drain | RequestKind::Warm | RequestKind::Evict => None,
         RequestKind::Trim | RequestKind::DirtyMap => Some(0),
         RequestKind::Read
         | RequestKind::Write { .. }
