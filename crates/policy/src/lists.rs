@@ -37,6 +37,7 @@ pub struct Lists<const N: usize> {
 
 impl<const N: usize> Default for Lists<N> {
     fn default() -> Self {
+        const { assert!(N <= Near::LISTS_MAX) };
         Self {
             links: Links {
                 near: (0..N).map(|own| Near::new(own as u32, own, own as u32)).collect(),

@@ -415,10 +415,29 @@ impl Acceptor {
 
     /// Has a worker write a volume's dirty data back; [`Purpose::Evict`] then drops the part.
     fn evict(&mut self, admin: u32, name: &str, part: VolumePart) -> Result<(), Reply> {
-        let request = self.part(name, part, RequestKind::Evict, VolumePart::EVICT_BYTES_MAX)?;
-        let drain = Request { kind: RequestKind::Drain, offset: 0, len: 0, ..request };
-        self.ask_one(drain, Purpose::Evict { admin, request });
+        let left = self.part(name, part, RequestKind::Evict, VolumePart::EVICT_BYTES_MAX)?;
+        let drain = Request { kind: RequestKind::Drain, offset: 0, len: 0, ..left };
+        self.ask_one(drain, Purpose::Evict { admin, left });
         Ok(())
+    }
+
+    /// Has a worker drop the first bytes of a part, or answers if none are left. An eviction needs
+    /// no device, so a worker does it at once: it must be short, or clients would wait.
+    fn evict_next(&mut self, admin: u32, left: Request) {
+        if left.len == 0 {
+            return self.admin.tell(admin, &Reply::Done("evicted"));
+        }
+        let is_there =
+            self.board.state().volumes.iter().any(|offered| {
+                offered.id == left.volume && left.offset + left.len <= offered.bytes
+            });
+        if !is_there {
+            let problem = "the volume was removed or shrunk meanwhile";
+            return self.admin.tell(admin, &Reply::trouble(Trouble::Conflict, problem));
+        }
+        let len = left.len.min(VolumePart::WARM_BYTES_MAX);
+        let rest = Request { offset: left.offset + len, len: left.len - len, ..left };
+        self.ask_one(Request { len, ..left }, Purpose::Evict { admin, left: rest });
     }
 
     /// Returns the request for a part of a volume that is at most `most` bytes long.
@@ -468,10 +487,7 @@ impl Acceptor {
         let (admin, reply) = match purpose {
             Purpose::Flushed { admin } => (admin, Reply::Done("flushed")),
             Purpose::Warmed { admin } => (admin, Reply::Done("warmed")),
-            Purpose::Evict { admin, request } => {
-                return self.ask_one(request, Purpose::Evicted { admin });
-            }
-            Purpose::Evicted { admin } => (admin, Reply::Done("evicted")),
+            Purpose::Evict { admin, left } => return self.evict_next(admin, left),
             Purpose::Status { admin } => {
                 (admin, Reply::json(&self.report(Audience::Admin, replies).status()))
             }
@@ -502,8 +518,7 @@ impl Acceptor {
             | Purpose::Tiers { admin }
             | Purpose::Flushed { admin }
             | Purpose::Warmed { admin }
-            | Purpose::Evict { admin, .. }
-            | Purpose::Evicted { admin } => self.admin.tell(admin, &problem.into_reply()),
+            | Purpose::Evict { admin, .. } => self.admin.tell(admin, &problem.into_reply()),
             Purpose::Sample => self.reporting.feed.give_up(),
             Purpose::LogDirty => {}
         }

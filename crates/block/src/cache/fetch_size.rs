@@ -114,6 +114,9 @@ impl FetchSize {
             cost.operations += fetched.operations as f64;
             cost.sectors += fetched.sectors as f64;
         }
+        if piece.kind == PieceKind::Evict {
+            return false; // no request of a client
+        }
         self.seen += 1;
         self.seen == WINDOW && self.decide()
     }

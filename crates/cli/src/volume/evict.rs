@@ -16,7 +16,8 @@ Examples:
 
 const NOTES: &str = "\
 The server first writes all dirty data of the volume back, and drops nothing if that fails. Then it
-drops the copies in the parts from all tiers. Data that clients write meanwhile may stay.";
+drops the copies in the parts from all tiers, a TiB at a time. Data that clients write meanwhile may
+stay.";
 
 #[derive(Debug, Args)]
 #[command(after_help = format!("{NOTES}\n\n{EXAMPLES}"))]

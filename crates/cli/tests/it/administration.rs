@@ -539,18 +539,16 @@ fn an_upgrade_goes_on_with_the_new_program_or_says_why_that_has_ended() {
 
 #[test]
 fn a_volume_or_a_part_of_it_leaves_the_cache_once_its_dirty_data_is_written_back() {
-    let volume = Volume::new(&pattern(9, 8 * MIB), "back").with(&["--memory", "4MiB"]);
+    let volume = Volume::new(&pattern(9, 130 * MIB), "back").with(&["--memory", "4MiB"]);
     let server = volume.serve();
     let evict = |more: &[&str]| {
         floe(&[&["volume", "evict", "floe", "--admin", &server.admin], more].concat())
     };
     let cached =
         || server.status().threads.iter().map(|thread| thread.valid_bytes).sum::<u64>() as usize;
-    assert!(
-        floe(&["volume", "warm", "floe", "--range", "0..2MiB", "--admin", &server.admin])
-            .status
-            .success()
-    );
+    let warm =
+        |range| floe(&["volume", "warm", "floe", "--range", range, "--admin", &server.admin]);
+    assert!(warm("0..2MiB").status.success());
     let mut client = floe_server::nbd_client::Client::connect(&server.unix.parse().expect("a URI"))
         .expect("a client");
     client.write(4096, &pattern(3, 8192), false).expect("a write");
@@ -563,10 +561,12 @@ fn a_volume_or_a_part_of_it_leaves_the_cache_once_its_dirty_data_is_written_back
     let mut found = vec![0; 16384];
     client.read(0, &mut found).expect("a read");
     assert_eq!(found[4096..12288], pattern(3, 8192));
+    assert!(warm("128MiB..129MiB").status.success(), "beyond what is dropped at once");
+    assert!(cached() > MIB);
     let said = evict(&[]);
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "the cache has dropped 8MiB of floe\n");
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "the cache has dropped 130MiB of floe\n");
     assert_eq!(cached(), 0);
-    refused(&evict(&["--range", "7MiB..9MiB"]), 2, &["floe ends at 8388608 bytes"]);
+    refused(&evict(&["--range", "129MiB..131MiB"]), 2, &["floe ends at 136314880 bytes"]);
     let other = floe(&["volume", "evict", "other", "--admin", &server.admin]);
     refused(&other, 2, &["no volume \"other\""]);
     server.end();

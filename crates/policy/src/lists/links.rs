@@ -25,7 +25,8 @@ pub(super) trait Link: Copy {
     fn set_hotter(&mut self, hotter: u32);
 }
 
-/// A link of five bytes, for fewer than 2¹⁶ slots: shards of a cache in memory seldom have more.
+/// A link of five bytes, for up to 2¹⁶ slots and sentinels: shards of a cache in memory seldom have
+/// more.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, packed)]
 pub(super) struct Near {
@@ -40,6 +41,8 @@ pub(super) struct Near {
 impl Near {
     /// Largest number of slots and sentinels.
     pub(super) const MOST: usize = 1 << u16::BITS;
+    /// Largest number of lists: flags take the other bits.
+    pub(super) const LISTS_MAX: usize = 1 << 6;
     /// Flag of a slot in no list.
     const NOWHERE: u8 = 1 << 7;
     /// Flag of a frozen slot.

@@ -39,13 +39,11 @@ pub(crate) enum Purpose {
     Warmed {
         admin: u32,
     },
-    /// The volume's dirty data has been written back; the request then drops a part of it.
+    /// The volume's dirty data is written back, and then dropped bit by bit; `left` is the part
+    /// that still has to be dropped after the reply.
     Evict {
         admin: u32,
-        request: Request,
-    },
-    Evicted {
-        admin: u32,
+        left: Request,
     },
     /// The replies make a point of the live page's history.
     Sample,

@@ -136,7 +136,7 @@ impl VolumePart {
     /// Maximum length in bytes of a part to be brought in, so that each answer comes soon.
     pub const WARM_BYTES_MAX: u64 = 64 << 20;
     /// Maximum length in bytes of a part that is to leave the cache.
-    pub const EVICT_BYTES_MAX: u64 = 64 << 30;
+    pub const EVICT_BYTES_MAX: u64 = 1 << 40;
 }
 
 /// The request body with the access that NVMe hosts have to a volume on this server.
