@@ -46,7 +46,7 @@ use crate::protocol::{
 };
 use crate::status::Snapshot;
 use crate::tls::{Channel, TlsConfig};
-use held::{Held, end_held, hold, waits_for_limit};
+use held::{Held, end_held, hold, unblock, waits_for_limit};
 use receiving::{Filling, Incoming};
 
 pub(crate) use budget::Budget;
@@ -247,6 +247,9 @@ impl Session {
             }
             if self.end.ended {
                 return Ok(Some(Want::End));
+            }
+            if let Some(want) = unblock(self) {
+                return Ok(Some(want));
             }
             if self.payloads.is_blocked() || !self.payloads.held.is_empty() && self.is_crowded() {
                 // The client may not keep the memory of incomplete writes for as long.
@@ -483,8 +486,15 @@ impl Session {
     /// a request that needs no memory, because nothing else limits how many of those wait.
     fn goes_first(&self, request: &Request) -> bool {
         let is_write = matches!(request.kind, RequestKind::Write { .. });
-        request.payload_follows && !self.payloads.incoming.is_empty()
+        request.payload_follows && self.is_owed_payload()
             || self.line.turn.is_some() && !is_write && bytes_of(request) == 0
+    }
+
+    /// Returns whether the client sends the payload of an earlier write after what it sends next:
+    /// it was asked for that payload, or will be asked once there is memory.
+    fn is_owed_payload(&self) -> bool {
+        let is_asked_for = |request: &Request| request.has_payload() && !request.payload_follows;
+        !self.payloads.incoming.is_empty() || self.line.waiting().any(is_asked_for)
     }
 
     /// Takes the memory of a request from the budget, or puts the request in line for it.
@@ -590,13 +600,10 @@ impl Session {
     /// Returns whether the client has chosen the volume, or has a waiting or incomplete request to
     /// it.
     pub(crate) fn uses(&self, volume: VolumeId) -> bool {
-        let turn = self.line.turn.iter().map(|turn| match turn {
-            Turn::Waiting(request) | Turn::SetAside(request) | Turn::Come(request) => request,
-        });
         let incoming =
             self.payloads.incoming.iter().chain(&self.payloads.filled).map(|write| &write.request);
         let held = self.payloads.held.iter().map(|held| &held.request).chain(&self.line.first);
-        let mut waiting = turn.chain(&self.line.behind).chain(incoming).chain(held);
+        let mut waiting = self.line.waiting().chain(incoming).chain(held);
         self.volume() == Some(volume) || waiting.any(|request| request.volume == volume)
     }
 
@@ -674,6 +681,14 @@ struct Line {
 impl Line {
     fn is_empty(&self) -> bool {
         self.turn.is_none() && self.behind.is_empty() && self.first.is_empty()
+    }
+
+    /// Returns the requests that have not overtaken others, oldest first.
+    fn waiting(&self) -> impl Iterator<Item = &Request> {
+        let turn = self.turn.iter().map(
+            |(Turn::Waiting(request) | Turn::SetAside(request) | Turn::Come(request))| request,
+        );
+        turn.chain(&self.behind)
     }
 }
 

@@ -64,6 +64,19 @@ pub(super) fn hold(session: &mut Session, request: Request, now: Instant) -> Opt
     receives.then_some(Want::Serve(request))
 }
 
+/// Begins to receive the payload that holds up the client's bytes, if payload of an earlier write
+/// is behind it, because only that one may free memory.
+pub(super) fn unblock(session: &mut Session) -> Option<Want> {
+    if !session.payloads.is_blocked() || !session.is_owed_payload() {
+        return None;
+    }
+    let held = session.payloads.held.back_mut()?;
+    session.common.budget.take_at_once(session.key, bytes_of(&held.request));
+    held.stage = Stage::Filling;
+    session.serving += 1;
+    Some(Want::Serve(held.request))
+}
+
 /// Lets the oldest request that waits for this volume's limit go on. Returns how long it has
 /// waited; `None` if the request is gone.
 pub(crate) fn limit_passed(

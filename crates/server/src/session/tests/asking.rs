@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 
 use super::*;
 use crate::protocol::ProtocolName;
+use crate::volume_limit::{RequestLimit, VolumeLimit};
 
 /// Longest silence that clients of the test protocol promise.
 const SILENCE: std::time::Duration = std::time::Duration::from_secs(5);
@@ -254,4 +255,68 @@ fn a_client_that_breaks_its_promise_to_send_something_is_late() {
     assert!(matches!(session.next(begun), Ok(Some(Want::Receive { .. }))));
     session.received(1, just_before).unwrap();
     assert_eq!(session.overdue(begun + SILENCE), None);
+}
+
+/// Limits the volume to one request a second. Clients have 4 KiB of their own.
+fn limited_session(budget: &Rc<Budget>, begun: Instant) -> Session {
+    let session = session(budget, begun);
+    let limit = RequestLimit { requests_per_second: Some(1), ..RequestLimit::default() };
+    let limit = Arc::new(VolumeLimit::new(RequestLimit { limit_burst_ms: 1, ..limit }));
+    session.common.throttle.set(VolumeId(0), Some(limit), begun);
+    session
+}
+
+/// Lets the next request through that waits for the limit.
+#[track_caller]
+fn pass(session: &mut Session) {
+    let at = session.common.throttle.next_due().expect("a request waits");
+    assert_eq!(session.common.throttle.next_in_turn(at), Some((0, VolumeId(0))));
+    limit_passed(session, VolumeId(0), at).unwrap();
+}
+
+/// Returns a session with a write 1, which is asked for its payload, and a write 2, which is
+/// followed by it, beyond the client's own memory. Both wait for the limit.
+fn session_with_two_limited(budget: &Rc<Budget>, begun: Instant) -> Session {
+    let mut session = limited_session(budget, begun);
+    arrive(&mut session, &[&b"r0\x00w1\x10i2\x08"[..], &[2; 3000]].concat());
+    let Ok(Some(Want::Serve(read))) = session.next(begun) else { panic!("{session:?}") };
+    session.reply(&read, Ok(None));
+    assert!(matches!(session.next(begun), Ok(Some(Want::Pause))), "there is no room for 2");
+    session
+}
+
+#[test]
+fn a_limited_write_does_not_wait_behind_one_that_is_asked_for_its_payload_later() {
+    let (budget, begun) = (Rc::new(Budget::new(400_000, 100)), now());
+    let mut session = session_with_two_limited(&budget, begun);
+    budget.take_at_once(1, 400_000); // another client has the memory
+    pass(&mut session);
+    assert_eq!(serve(&mut session), b'2', "it waits for no memory");
+    pass(&mut session);
+    budget.give_back(1, 400_000);
+    assert_eq!(budget.next_in_turn(), Some(0));
+    session.turn_has_come();
+    assert_eq!(serve(&mut session), b'1');
+    arrive(&mut session, &[2; 5192]);
+    assert_eq!(written(&mut session), (b'2', vec![2; 8192]));
+    arrive(&mut session, &[&b"d1\x10"[..], &[1; 4093]].concat());
+    arrive(&mut session, &[1; 12_291]);
+    assert_eq!(written(&mut session), (b'1', vec![1; 16 << 10]));
+}
+
+#[test]
+fn a_limited_write_holds_up_no_payload_that_the_client_was_asked_for() {
+    let (budget, begun) = (Rc::new(Budget::new(400_000, 100)), now());
+    let mut session = session_with_two_limited(&budget, begun);
+    pass(&mut session);
+    assert_eq!((serve(&mut session), serve(&mut session)), (b'1', b'2'));
+    arrive(&mut session, &[2; 5192]);
+    assert_eq!(sent(&mut session), b"?1.0");
+    arrive(&mut session, &[&b"d1\x10"[..], &[1; 4093]].concat());
+    arrive(&mut session, &[1; 12_291]);
+    assert_eq!(written(&mut session), (b'1', vec![1; 16 << 10]));
+    pass(&mut session);
+    assert_eq!(written(&mut session), (b'2', vec![2; 8192]));
+    assert_eq!(sent(&mut session), b".1.2");
+    assert_eq!((session.serving, budget.used()), (0, 0));
 }
