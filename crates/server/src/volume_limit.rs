@@ -153,15 +153,23 @@ impl Bucket {
     fn take(&mut self, limit: &RequestLimit, bytes: u64, now: u64) -> u64 {
         let (burst, costs) = (limit.burst_ns(), limit.costs_ns(bytes));
         let shares = || self.used_until.iter().zip(costs);
-        let starts = shares()
-            .filter_map(|(used, cost)| Some((used + cost?.min(burst)).saturating_sub(burst)));
+        let starts = shares().filter_map(|(used, cost)| {
+            Some(used.saturating_add(cost?.min(burst)).saturating_sub(burst))
+        });
         let start = starts.fold(now, u64::max);
         for (used, cost) in self.used_until.iter_mut().zip(costs) {
             if let Some(cost) = cost {
-                *used = (*used).max(start) + cost; // a bucket that is full takes no more
+                *used = (*used).max(start).saturating_add(cost); // a bucket that is full takes no more
             }
         }
         start
+    }
+
+    /// Gives back the share of a request that will not start.
+    fn give_back(&mut self, limit: &RequestLimit, bytes: u64) {
+        for (used, cost) in self.used_until.iter_mut().zip(limit.costs_ns(bytes)) {
+            *used = used.saturating_sub(cost.unwrap_or(0));
+        }
     }
 
     /// Forgets the shares of requests that have not started.
@@ -204,6 +212,12 @@ impl VolumeLimit {
             start if start <= since => now,
             start => self.origin + Duration::from_nanos(start),
         }
+    }
+
+    /// Gives back the share of a request that was taken and will not start.
+    pub(crate) fn give_back(&self, bytes: u64) {
+        let (limit, bucket) = &mut *self.lock();
+        bucket.give_back(limit, bytes);
     }
 
     fn nanos(&self, now: Instant) -> u64 {
@@ -310,6 +324,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_bucket_used_up_for_ever_overflows_nowhere() {
+        let limit = RequestLimit { bytes_per_second: Some(BYTES_MIN), ..RequestLimit::default() };
+        let mut bucket = Bucket { used_until: [u64::MAX - 1; 2] };
+        let start = bucket.take(&limit, u32::MAX.into(), 0);
+        assert_eq!(start, u64::MAX - limit.burst_ns());
+        assert_eq!(bucket.used_until, [u64::MAX - 1, u64::MAX]);
+        bucket.give_back(&limit, 1 << 40);
+        bucket.give_back(&RequestLimit { bytes_per_second: None, ..limit }, 1);
+        let cost = (1 << 40) / BYTES_MIN * NANOS as u64;
+        assert_eq!(bucket.used_until, [u64::MAX - 1, u64::MAX - cost]);
     }
 
     #[test]

@@ -46,6 +46,16 @@ impl Line {
             self.start = self.limit.as_ref().map_or(now, |limit| limit.take(first.bytes, now));
         }
     }
+
+    /// Removes a client. If it is the first, it gives back the share that it has taken.
+    fn leave(&mut self, client: u32, now: Instant) {
+        let first = self.waiting.front().filter(|place| place.client == client).copied();
+        self.waiting.retain(|place| place.client != client);
+        if let Some(first) = first {
+            self.limit.iter().for_each(|limit| limit.give_back(first.bytes));
+            self.reserve(now);
+        }
+    }
 }
 
 impl Throttle {
@@ -103,36 +113,40 @@ impl Throttle {
         }
     }
 
-    /// Removes and returns a client that may start its request to this volume now.
-    pub(crate) fn next_in_turn(&self, now: Instant) -> Option<(u32, VolumeId)> {
+    /// Returns the client that [`Throttle::next_in_turn`] removes next.
+    pub(crate) fn first_due(&self, now: Instant) -> Option<(u32, VolumeId)> {
         if self.waiting.get() == 0 {
             return None;
         }
-        let mut lines = self.lines.borrow_mut();
-        let is_due = |line: &Line| !line.waiting.is_empty() && line.start <= now;
-        let volume = lines.iter().position(|line| line.as_ref().is_some_and(is_due))?;
-        let line = lines[volume].as_mut()?;
-        let Place { client, .. } = line.waiting.pop_front()?;
-        line.reserve(now);
-        self.waiting.set(self.waiting.get() - 1);
-        Some((client, VolumeId(volume as u16)))
+        let lines = self.lines.borrow();
+        lines.iter().enumerate().find_map(|(volume, line)| {
+            let line = line.as_ref().filter(|line| line.start <= now)?;
+            Some((line.waiting.front()?.client, VolumeId(volume as u16)))
+        })
     }
 
-    /// Removes a client from all lines. The share that it has taken as the first is lost.
+    /// Removes and returns a client that may start its request to this volume now.
+    pub(crate) fn next_in_turn(&self, now: Instant) -> Option<(u32, VolumeId)> {
+        let (client, volume) = self.first_due(now)?;
+        let mut lines = self.lines.borrow_mut();
+        let line = lines[usize::from(volume.0)].as_mut()?;
+        line.waiting.pop_front();
+        line.reserve(now);
+        self.waiting.set(self.waiting.get() - 1);
+        Some((client, volume))
+    }
+
+    /// Removes a client from all lines.
     pub(crate) fn leave(&self, client: u32, now: Instant) {
         if self.waiting.get() == 0 {
             return;
         }
-        let mut left = 0;
-        for line in self.lines.borrow_mut().iter_mut().flatten() {
-            let (before, first) = (line.waiting.len(), line.waiting.front().map(|it| it.client));
-            line.waiting.retain(|place| place.client != client);
-            left += line.waiting.len();
-            if before > line.waiting.len() && first == Some(client) {
-                line.reserve(now);
-            }
-        }
-        self.waiting.set(left);
+        let mut lines = self.lines.borrow_mut();
+        let left = lines.iter_mut().flatten().map(|line| {
+            line.leave(client, now);
+            line.waiting.len()
+        });
+        self.waiting.set(left.sum());
     }
 
     /// Returns whether any client stands in line.
@@ -199,6 +213,28 @@ mod tests {
             time >= Duration::from_millis(799) && time <= Duration::from_millis(801),
             "{time:?}"
         );
+    }
+
+    #[test]
+    fn a_client_that_leaves_and_comes_back_delays_nobody() {
+        let (throttle, limit, begun) = (Throttle::default(), limit(1), Instant::now());
+        throttle.set(VolumeId(0), Some(limit), begun);
+        assert!(throttle.take(0, VolumeId(0), 0, begun));
+        let second = Duration::from_secs(1);
+        for tries in 0..100 {
+            let now = begun + tries * second / 100;
+            assert!(!throttle.take(1, VolumeId(0), 0, now));
+            assert!(throttle.next_due() <= Some(begun + second), "{tries}");
+            throttle.leave(1, now);
+        }
+        // Nor does one that has left when its turn came.
+        assert!(
+            !throttle.take(1, VolumeId(0), 0, begun) && !throttle.take(2, VolumeId(0), 0, begun)
+        );
+        assert_eq!(throttle.first_due(begun + second), Some((1, VolumeId(0))));
+        throttle.leave(1, begun + second);
+        assert_eq!(throttle.next_in_turn(begun + second), Some((2, VolumeId(0))));
+        assert!(!throttle.is_waited_for());
     }
 
     #[test]
