@@ -50,7 +50,7 @@ use held::{Held, end_held, hold, unblock, waits_for_limit};
 use receiving::{Filling, Incoming};
 
 pub(crate) use budget::Budget;
-pub(crate) use held::limit_passed;
+pub(crate) use held::{end_if_vanished, limit_passed};
 pub(crate) use throttle::Throttle;
 
 /// The next action that a session requests from the worker.

@@ -1,8 +1,10 @@
 //! A session's requests that wait for the limits of their volumes.
 
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use floe_block::{RequestKind, VolumeId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::receiving::Incoming;
 use super::{Payloads, Session, Want, bytes_of, line_up};
@@ -75,6 +77,27 @@ pub(super) fn unblock(session: &mut Session) -> Option<Want> {
     held.stage = Stage::Filling;
     session.serving += 1;
     Some(Want::Serve(held.request))
+}
+
+/// Ends the session if its client has closed the connection, or the one that this one belongs to
+/// has ended, and the session receives nothing that tells it. Returns whether it has. So a client
+/// that comes back is not overtaken by what it sent before.
+pub(crate) fn end_if_vanished(session: &mut Session) -> bool {
+    let has_vanished = !session.end.ended
+        && !session.input.receiving
+        && (session.protocol.has_parent() == Some(false) || is_closed(&session.socket));
+    if has_vanished {
+        session.end();
+    }
+    has_vanished
+}
+
+/// Returns whether the other side of a connection has closed it.
+fn is_closed(socket: &OwnedFd) -> bool {
+    let closed = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut polled = [PollFd::new(socket, closed)];
+    let result = poll(&mut polled, Some(&Timespec::default()));
+    result.is_ok() && polled[0].revents().intersects(closed)
 }
 
 /// Lets the oldest request that waits for this volume's limit go on. Returns how long it has

@@ -15,7 +15,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 
 use crate::messages::{Done, Problem, Ticket};
 use crate::protocol::{Answer as ToClient, ProtocolFactory, Request, same_bytes};
-use crate::session::{Passed, SessionError, Want, limit_passed};
+use crate::session::{Passed, SessionError, Want, end_if_vanished, limit_passed};
 use crate::status::Operation;
 use crate::ublk::{LocalQueue, LocalRequest, QueueOrder};
 use crate::warnings::Complaint;
@@ -84,9 +84,14 @@ impl Worker {
         }
         if self.common.throttle.is_waited_for() {
             let now = Instant::now();
-            while let Some((index, volume)) = self.common.throttle.next_in_turn(now) {
-                if let Some(waited) = limit_passed(&mut self.sessions[index], volume, now) {
-                    self.counters.delayed(volume, waited);
+            while let Some((index, volume)) = self.common.throttle.first_due(now) {
+                if end_if_vanished(&mut self.sessions[index]) {
+                    self.common.throttle.leave(index, now);
+                } else {
+                    self.common.throttle.next_in_turn(now);
+                    if let Some(waited) = limit_passed(&mut self.sessions[index], volume, now) {
+                        self.counters.delayed(volume, waited);
+                    }
                 }
                 self.pump(index);
             }

@@ -1,6 +1,6 @@
 //! Volumes whose requests are limited, beside one without limits, on one thread and on two.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use floe_block::WriteMode;
@@ -16,7 +16,7 @@ use floe_testkit::nvme_host::{Access, Range};
 use floe_testkit::{PATIENCE, pattern};
 
 use super::volumes::refused;
-use crate::rig::{Rig, Setup, VOLUME, Wrapped, header};
+use crate::rig::{Rig, Setup, VOLUME, Wrapped, header, simple_reply};
 
 const SIZE: u64 = 8 << 20;
 const NQN: &str = "nqn.2026-11.io.example:floe";
@@ -225,6 +225,33 @@ fn a_thousand_throttled_writes_hold_none_of_the_others_memory() {
     drop(crowd);
     lift(&rig); // a client that has gone is noticed when its turn comes
     rig.wait_for(|status| status.volumes[0].connections == 0);
+    rig.end();
+}
+
+#[test]
+fn writes_of_a_client_that_has_gone_do_not_start_when_their_turn_comes() {
+    let bytes_per_second = Some(4096);
+    let limit = RequestLimit { requests_per_second: None, bytes_per_second, limit_burst_ms: 1000 };
+    let rig = start(1, limit);
+    let mut client = rig.raw();
+    // What comes behind this waits for four minutes.
+    client.write_all(&header(command::READ, 0, 0, 1 << 20)).unwrap();
+    assert_eq!(simple_reply(&mut client), (0, 0));
+    let mut before = vec![0; 1 << 20];
+    client.read_exact(&mut before).unwrap();
+    // A write that waits with its payload, and one for which there is no room.
+    let write = [header(command::WRITE, 1, 0, 512), vec![!before[0]; 512]].concat();
+    let (flush, large) =
+        (header(command::FLUSH, 2, 0, 0), header(command::WRITE, 3, 4096, 1 << 20));
+    client.write_all(&[write, flush, large].concat()).unwrap();
+    assert_eq!(simple_reply(&mut client), (0, 2));
+    drop(client);
+    let none = LimitChange { bytes_per_second: Some(None), ..LimitChange::default() };
+    admin::limit_volume(&rig.admin, "floe", &none).unwrap();
+    rig.wait_for(|status| status.volumes[0].connections == 0);
+    let mut after = vec![0; 1 << 20];
+    rig.client().read(0, &mut after).unwrap();
+    assert!(after == before);
     rig.end();
 }
 
