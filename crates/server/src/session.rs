@@ -486,15 +486,8 @@ impl Session {
     /// a request that needs no memory, because nothing else limits how many of those wait.
     fn goes_first(&self, request: &Request) -> bool {
         let is_write = matches!(request.kind, RequestKind::Write { .. });
-        request.payload_follows && self.is_owed_payload()
+        request.payload_follows && is_owed_payload(self)
             || self.line.turn.is_some() && !is_write && bytes_of(request) == 0
-    }
-
-    /// Returns whether the client sends the payload of an earlier write after what it sends next:
-    /// it was asked for that payload, or will be asked once there is memory.
-    fn is_owed_payload(&self) -> bool {
-        let is_asked_for = |request: &Request| request.has_payload() && !request.payload_follows;
-        !self.payloads.incoming.is_empty() || self.line.waiting().any(is_asked_for)
     }
 
     /// Takes the memory of a request from the budget, or puts the request in line for it.
@@ -623,6 +616,13 @@ impl Session {
     pub(crate) fn receive_cancelled(&mut self) {
         self.input.receiving = false;
     }
+}
+
+/// Returns whether the client sends the payload of an earlier write after what it sends next: it
+/// was asked for that payload, or will be asked once there is memory.
+fn is_owed_payload(session: &Session) -> bool {
+    let is_asked_for = |request: &Request| request.has_payload() && !request.payload_follows;
+    !session.payloads.incoming.is_empty() || session.line.waiting().any(is_asked_for)
 }
 
 /// Puts a request into the line for memory, or before it.

@@ -159,7 +159,8 @@ impl Bucket {
         let start = starts.fold(now, u64::max);
         for (used, cost) in self.used_until.iter_mut().zip(costs) {
             if let Some(cost) = cost {
-                *used = (*used).max(start).saturating_add(cost); // a bucket that is full takes no more
+                // A bucket that is full takes no more.
+                *used = (*used).max(start).saturating_add(cost);
             }
         }
         start

@@ -7,7 +7,7 @@ use floe_block::{RequestKind, VolumeId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::receiving::Incoming;
-use super::{Payloads, Session, Want, bytes_of, line_up};
+use super::{Payloads, Session, Want, bytes_of, is_owed_payload, line_up};
 use crate::protocol::Request;
 
 /// Number of requests for which a client that waits for no limit keeps memory.
@@ -69,7 +69,7 @@ pub(super) fn hold(session: &mut Session, request: Request, now: Instant) -> Opt
 /// Begins to receive the payload that holds up the client's bytes, if payload of an earlier write
 /// is behind it, because only that one may free memory.
 pub(super) fn unblock(session: &mut Session) -> Option<Want> {
-    if !session.payloads.is_blocked() || !session.is_owed_payload() {
+    if !session.payloads.is_blocked() || !is_owed_payload(session) {
         return None;
     }
     let held = session.payloads.held.back_mut()?;
