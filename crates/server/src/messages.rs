@@ -87,8 +87,8 @@ pub(crate) enum WorkerCommand {
     OpenVolume { name: String, source: Arc<dyn DeviceSource> },
     /// Close the device of a volume that will not be added after all.
     CloseVolume { name: String },
-    /// Add the volume whose device [`WorkerCommand::OpenVolume`] has opened.
-    AddVolume { name: String },
+    /// Add the volume whose device [`WorkerCommand::OpenVolume`] has opened, and enforce its limit.
+    AddVolume { name: String, limit: Arc<VolumeLimit> },
     /// Wait until no client uses a volume that is no longer offered.
     RetireVolume(VolumeId),
     /// Forget a clean volume in one tier; no client uses it any more.

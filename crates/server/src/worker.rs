@@ -363,7 +363,7 @@ impl Worker {
             WorkerCommand::CloseVolume { name } => {
                 self.commands.opened.remove(&name); // where it could not be opened there is none
             }
-            WorkerCommand::AddVolume { name } => {
+            WorkerCommand::AddVolume { name, limit } => {
                 let device = self
                     .commands
                     .opened
@@ -371,7 +371,7 @@ impl Worker {
                     .expect("a volume is added after its device is open");
                 let volume = self.driver.add_volume(&name, device);
                 self.counters.forget(volume);
-                self.common.throttle.set(volume, None, Instant::now());
+                self.common.throttle.set(volume, Some(limit), Instant::now());
                 return Ok(Done::Numbered(self.driver.volume_ids(volume)));
             }
             WorkerCommand::LimitVolume(volume, limit) => {

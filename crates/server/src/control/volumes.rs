@@ -51,7 +51,9 @@ pub(crate) fn add_volume(
     }
 
     // They add it, and number it alike.
-    let added = control.ask_all(Wait::Long, || WorkerCommand::AddVolume { name: name.clone() });
+    let limit = Arc::new(VolumeLimit::new(volume.limit));
+    let add = || WorkerCommand::AddVolume { name: name.clone(), limit: Arc::clone(&limit) };
+    let added = control.ask_all(Wait::Long, add);
     let ids = match added.map_err(Problem::into_reply)?.pop() {
         Some(Done::Numbered(ids)) => ids,
         other => unreachable!("workers number the volume they add, not {other:?}"),
@@ -82,10 +84,6 @@ pub(crate) fn add_volume(
         }
     }
 
-    let limit = Arc::new(VolumeLimit::new(volume.limit));
-    if volume.limit.is_any() {
-        enforce(control, ids[0], &limit).map_err(Problem::into_reply)?;
-    }
     watch(control, &volume);
     let bytes = volume.backing.size_bytes();
     let offered = Offered { id: ids[0], ids, volume, bytes, limit, leaving: false };
@@ -277,8 +275,13 @@ pub(crate) fn limit_volume(
     let wanted = change.applied(limit.limit());
     let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
     limit.change(wanted, Instant::now());
-    enforce(control, id, &limit).map_err(Problem::into_reply)?;
+    let enforced = enforce(control, id, &limit);
     control.publish();
+    enforced.map_err(|problem| {
+        let problem =
+            format!("the limits are changed, but not yet enforced by all threads: {problem}");
+        Reply::trouble(Trouble::Failed, problem)
+    })?;
     tracing::info!(
         volume = name,
         requests_per_second = wanted.requests_per_second,

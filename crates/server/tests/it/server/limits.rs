@@ -7,8 +7,8 @@ use floe_block::WriteMode;
 use floe_device::MemoryDevice;
 use floe_nbd::wire::command;
 use floe_server::RequestLimit;
-use floe_server::admin::LimitChange;
 use floe_server::admin::client as admin;
+use floe_server::admin::{LimitChange, NewVolume};
 use floe_server::nbd_client::Client;
 use floe_server::status::VolumeStatus;
 use floe_testkit::nvme_host::tcp::Controller;
@@ -278,6 +278,30 @@ fn what_waits_delays_neither_a_removal_nor_the_end() {
         assert_eq!(rig.end().len(), VOLUME);
         assert!(begun.elapsed() < PATIENCE, "{threads} threads");
     }
+}
+
+#[test]
+fn a_volume_that_is_added_is_limited_from_its_first_request_on() {
+    let rig = start(2, RequestLimit::default());
+    let bytes_per_second = Some(Some(4096));
+    let volume = NewVolume {
+        name: "late".into(),
+        backing: "memory:4MiB".into(),
+        read_only: false,
+        nvme_block_bytes: None,
+        description: String::new(),
+        limit: LimitChange { bytes_per_second, ..LimitChange::default() },
+    };
+    admin::add_volume(&rig.admin, &volume).unwrap();
+    let mut client = rig.client_of("late").unwrap();
+    client.read(0, &mut vec![0; 1 << 20]).unwrap();
+    let read = client.submit_read(0, 512).unwrap(); // it waits for four minutes
+    let flush = client.submit_flush().unwrap();
+    assert_eq!(client.next_reply().unwrap().unwrap().cookie, flush);
+    let none = LimitChange { bytes_per_second: Some(None), ..LimitChange::default() };
+    admin::limit_volume(&rig.admin, "late", &none).unwrap();
+    assert_eq!(client.next_reply().unwrap().unwrap().cookie, read);
+    rig.end();
 }
 
 #[test]
