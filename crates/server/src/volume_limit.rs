@@ -111,6 +111,11 @@ fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<u64>>, D::E
 }
 
 impl LimitChange {
+    /// Returns whether nothing is to change.
+    pub(crate) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Returns the first value that no volume can have, as an error message.
     pub fn out_of_range(&self) -> Option<String> {
         self.of(RequestLimit::default()).out_of_range().map(|(_, problem)| problem)

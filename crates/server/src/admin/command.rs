@@ -108,7 +108,7 @@ pub struct NewVolume {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// The limits of the volume's requests; none where a field is missing.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "LimitChange::is_none")]
     pub limit: LimitChange,
 }
 

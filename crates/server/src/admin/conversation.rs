@@ -120,7 +120,7 @@ mod tests {
     use floe_nvme::target::io::BlockSize;
 
     use super::*;
-    use crate::admin::command::{Addition, AnaState};
+    use crate::admin::command::{Addition, AnaState, NewVolume};
     use crate::volume_limit::{LimitChange, RequestLimit};
 
     fn hear(request: &[u8]) -> Heard {
@@ -202,6 +202,10 @@ mod tests {
             limit: RequestLimit::default(),
         };
         assert_eq!(add, AdminCommand::AddVolume(Box::new(addition)));
+        // Servers of earlier versions know no limits, and refuse what they do not know.
+        let volume: NewVolume =
+            serde_json::from_str(r#"{"name": "a", "backing": "memory:4MiB"}"#).unwrap();
+        assert!(!serde_json::to_string(&volume).unwrap().contains("limit"));
     }
 
     #[test]
