@@ -551,6 +551,8 @@ impl Session {
             }
         } else if self.end.ended
             && self.serving == 0
+            && self.payloads.held.is_empty()
+            && self.line.is_empty()
             && !std::mem::replace(&mut self.end.closed, true)
         {
             channel.close();

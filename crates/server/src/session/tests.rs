@@ -500,6 +500,41 @@ fn long_requests_pass_through_tls_in_bounded_pieces() {
 }
 
 #[test]
+fn tls_ends_after_the_replies_to_requests_that_wait_for_a_limit() {
+    let mut encrypted = Encrypted::new(disk(1 << 20));
+    encrypted.say(b"IHAVEOPT\0\0\0\x01\0\0\0\x04disk");
+    let throttle = Rc::clone(&encrypted.session.common.throttle);
+    let begun = limited::one_a_second(&throttle);
+    let requests =
+        [request(command::FLUSH, 0, 0), request(command::TRIM, 0, 512).repeat(2)].concat();
+    encrypted.say(&requests[..56]);
+    let last = [&requests[56..], &request(command::DISC, 0, 0)].concat();
+    std::io::Write::write_all(&mut encrypted.client.writer(), &last).unwrap();
+    let mut bytes = Vec::new();
+    encrypted.client.write_tls(&mut bytes).unwrap();
+    let session = &mut encrypted.session;
+    let Ok(Some(Want::Receive { into, .. })) = session.next(begun) else { panic!("{session:?}") };
+    into.slice(0..bytes.len()).copy_from(&bytes);
+    session.received(bytes.len(), begun).unwrap();
+    assert!(matches!(session.next(begun), Ok(Some(Want::End))));
+    assert!(session.next_send(begun).is_none(), "a reply is to come");
+    let due = throttle.next_due().expect("a request waits");
+    assert_eq!(throttle.next_in_turn(due), Some((0, VolumeId(3))));
+    limit_passed(session, VolumeId(3), due).unwrap();
+    let Ok(Some(Want::Serve(trim))) = session.next(due) else { panic!("{session:?}") };
+    session.reply(&trim, Ok(None));
+    let mut heard = Vec::new();
+    while let Some(slices) = session.next_send(due) {
+        slices.iter().for_each(|slice| heard.extend(slice.to_vec()));
+        session.sent(due);
+    }
+    assert!(session.is_over());
+    encrypted.client.read_tls(&mut &heard[..]).unwrap();
+    let state = encrypted.client.process_new_packets().unwrap();
+    assert!(state.plaintext_bytes_to_read() == 16 && state.peer_has_closed());
+}
+
+#[test]
 fn a_client_that_ends_tls_ends_the_session() {
     let mut encrypted = Encrypted::new(disk(4096));
     encrypted.client.send_close_notify();

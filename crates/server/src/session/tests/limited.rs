@@ -12,11 +12,17 @@ const SECOND: Duration = Duration::from_secs(1);
 fn limited_session(requests: &[u8], own_bytes: usize) -> (Session, Instant) {
     let budget = Rc::new(Budget::new(4 * own_bytes, 1));
     let session = session_with(requests, &[disk(1 << 20)], &budget, 7);
+    let begun = one_a_second(&session.common.throttle);
+    (session, begun)
+}
+
+/// Limits the volume to one request a second. Returns the time from which that counts.
+pub(super) fn one_a_second(throttle: &Throttle) -> Instant {
     let limit =
         RequestLimit { requests_per_second: Some(1), bytes_per_second: None, limit_burst_ms: 1 };
     let (limit, begun) = (VolumeLimit::new(limit), now());
-    session.common.throttle.set(VOLUME, Some(Arc::new(limit)), begun);
-    (session, begun)
+    throttle.set(VOLUME, Some(Arc::new(limit)), begun);
+    begun
 }
 
 /// A write of two bytes, which takes the memory of a sector, 4 KiB.
@@ -125,9 +131,26 @@ fn a_session_that_ends_leaves_its_line_and_gives_all_memory_back() {
     serve(&mut session, 1, begun);
     receive(&mut session, begun);
     assert!(matches!(session.next(begun), Ok(Some(Want::End))) && !session.is_over());
+    assert!(!end_if_vanished(&mut session), "it has closed its connection after a disconnect");
     pass(&mut session, begun + SECOND);
     serve(&mut session, 2, begun);
     assert!(session.next_send(begun).is_some());
     session.sent(begun);
     assert!(session.is_over());
+}
+
+#[test]
+fn a_client_that_closes_its_connection_is_noticed_though_nothing_is_received() {
+    let requests: Vec<_> = (1..=5).flat_map(write).collect();
+    let (mut session, begun) = limited_session(&requests, 16 << 10);
+    receive(&mut session, begun);
+    serve(&mut session, 1, begun);
+    (2..=4).for_each(|_| receive(&mut session, begun));
+    assert!(matches!(session.next(begun), Ok(Some(Want::Pause))));
+    assert!(end_if_vanished(&mut session) && !end_if_vanished(&mut session));
+    assert!(matches!(session.next(begun), Ok(Some(Want::End))));
+    assert!(!session.common.throttle.is_waited_for());
+    assert!(session.next_send(begun).is_some(), "the reply to 1");
+    session.sent(begun);
+    assert!(session.is_over() && session.common.budget.used() == 0);
 }
