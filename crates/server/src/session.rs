@@ -46,7 +46,7 @@ use crate::protocol::{
 };
 use crate::status::Snapshot;
 use crate::tls::{Channel, TlsConfig};
-use held::{Held, end_held, hold, unblock, waits_for_limit};
+use held::{Held, end_held, hold, release, unblock, waits_for_limit};
 use receiving::{Filling, Incoming};
 
 pub(crate) use budget::Budget;
@@ -304,7 +304,7 @@ impl Session {
                     match intact {
                         true => self.payloads.complete(write),
                         false => {
-                            self.payloads.release(write.request.tag);
+                            release(self, tag, now);
                             self.reply(&write.request, Err(Fault::Io)); // it is not written
                         }
                     }

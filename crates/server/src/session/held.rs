@@ -123,6 +123,18 @@ pub(crate) fn limit_passed(
     Some(now.saturating_duration_since(since))
 }
 
+/// Forgets that the write with this tag, whose payload is damaged, waits for a limit.
+pub(super) fn release(session: &mut Session, tag: u64, now: Instant) {
+    let Some(at) = session.payloads.held.iter().position(|held| held.is_filling(tag)) else {
+        return;
+    };
+    let removed = session.payloads.held.remove(at).expect("it was found there");
+    let volume = removed.request.volume;
+    if session.payloads.next_held(volume).is_none() {
+        session.common.throttle.leave_line(session.key, volume, now);
+    }
+}
+
 /// Drops the requests that wait for limits.
 pub(super) fn end_held(session: &mut Session) {
     if !session.payloads.held.is_empty() {
@@ -144,11 +156,6 @@ impl Payloads {
             Some(held) => held.stage = Stage::Filled(Box::new(write)),
             None => self.filled.push_back(write),
         }
-    }
-
-    /// Forgets that the write with this tag, whose payload is damaged, waits for a limit.
-    pub(super) fn release(&mut self, tag: u64) {
-        self.held.retain(|held| !held.is_filling(tag));
     }
 
     /// Returns whether nothing can be received until the newest request is let through.

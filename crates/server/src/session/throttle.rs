@@ -136,6 +136,15 @@ impl Throttle {
         Some((client, volume))
     }
 
+    /// Removes a client from the line of a volume.
+    pub(crate) fn leave_line(&self, client: u32, volume: VolumeId, now: Instant) {
+        let mut lines = self.lines.borrow_mut();
+        let Some(Some(line)) = lines.get_mut(usize::from(volume.0)) else { return };
+        let before = line.waiting.len();
+        line.leave(client, now);
+        self.waiting.set(self.waiting.get() + line.waiting.len() - before);
+    }
+
     /// Removes a client from all lines.
     pub(crate) fn leave(&self, client: u32, now: Instant) {
         if self.waiting.get() == 0 {

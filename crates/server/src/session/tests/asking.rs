@@ -3,7 +3,8 @@
 //!
 //! A request is a letter, a tag and the KiB of its range: `r` reads, `w` writes, `c` compares. The
 //! server asks for the payload with `?` and the tag. A part of the payload is `d`, the tag, its KiB
-//! and its bytes. A write `i` is followed by its payload without being asked for it.
+//! and its bytes. A write `i` is followed by its payload without being asked for it, and so is `b`,
+//! whose payload is damaged.
 
 use std::net::SocketAddr;
 
@@ -19,6 +20,8 @@ struct Asking {
     payload_bytes: usize,
     /// Tag of the write whose payload follows.
     follows: Option<u64>,
+    /// Tag of the write whose payload is damaged.
+    damaged: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -42,6 +45,9 @@ impl Protocol for Asking {
             return Ok((0, Event::Payload { tag, bytes: self.payload_bytes }));
         }
         assert_eq!(self.payload_bytes, 0, "the session lacks payload");
+        if let Some(tag) = self.damaged.take() {
+            return Ok((0, Event::Checked { tag, intact: false }));
+        }
         let &[kind, tag, kib, ..] = input else { return Ok((0, Event::NeedMore)) };
         let length = u32::from(kib) << 10;
         let compares = kind == b'c';
@@ -49,7 +55,8 @@ impl Protocol for Asking {
             b'r' => RequestKind::Read,
             b'w' => RequestKind::Write { durable: false },
             b'c' => RequestKind::Read,
-            b'i' => {
+            b'i' | b'b' => {
+                self.damaged = (kind == b'b').then_some(tag.into());
                 (self.payload_bytes, self.follows) = (length as usize, Some(tag.into()));
                 RequestKind::Write { durable: false }
             }
@@ -78,12 +85,20 @@ impl Protocol for Asking {
         self.payload_bytes -= payload.len();
     }
 
+    fn checks_payload(&self) -> bool {
+        self.damaged.is_some()
+    }
+
     fn end_of_input(&self) -> Result<(), Broken> {
         Ok(())
     }
 
     fn reply(&mut self, request: &Request, answer: Result<Answer<'_>, Fault>, out: Reply<'_>) {
-        let sign = if matches!(answer, Ok(Answer::Differs)) { b'!' } else { b'.' };
+        let sign = match answer {
+            Ok(Answer::Differs) => b'!',
+            Ok(_) => b'.',
+            Err(_) => b'x',
+        };
         out.send(&[sign, request.tag as u8], None);
     }
 
@@ -319,4 +334,21 @@ fn a_limited_write_holds_up_no_payload_that_the_client_was_asked_for() {
     assert_eq!(written(&mut session), (b'2', vec![2; 8192]));
     assert_eq!(sent(&mut session), b".1.2");
     assert_eq!((session.serving, budget.used()), (0, 0));
+}
+
+#[test]
+fn a_damaged_payload_leaves_no_place_in_line() {
+    let begun = now();
+    let mut session = limited_session(&Rc::new(Budget::new(1 << 20, 1)), begun);
+    arrive(&mut session, &[&b"r0\x00b1\x01"[..], &[1; 1024], b"r2\x01"].concat());
+    let Ok(Some(Want::Serve(read))) = session.next(begun) else { panic!("{session:?}") };
+    session.reply(&read, Ok(None));
+    assert_eq!(serve(&mut session), b'1');
+    let due = session.common.throttle.next_due();
+    assert!(matches!(session.next(begun), Ok(Some(Want::Receive { .. }))));
+    assert_eq!(sent(&mut session), b".0x1");
+    assert_eq!(session.common.throttle.next_due(), due, "2 has the place of 1");
+    pass(&mut session);
+    assert!(!session.common.throttle.is_waited_for());
+    assert_eq!(serve(&mut session), b'2');
 }
