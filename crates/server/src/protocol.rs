@@ -160,11 +160,17 @@ pub(crate) trait Protocol: Debug + Send {
         false
     }
 
-    /// Returns whether a request may be carried out, now that its payload is complete. If not, it
-    /// must be answered as failed.
+    /// Returns whether a request may be carried out, now that its payload is complete or that it
+    /// has waited for a limit. If not, it must be answered as failed.
     fn may_start(&mut self, request: &Request) -> bool {
         let _ = request;
         true
+    }
+
+    /// Tells the protocol that a request waits for the limit of its volume. [`Protocol::may_start`]
+    /// is called before it is carried out.
+    fn held_back(&mut self, request: &Request) {
+        let _ = request;
     }
 
     /// Tells the protocol that reservations of NVMe hosts have changed.

@@ -398,6 +398,15 @@ impl Connection {
         flight.started
     }
 
+    /// Reports that a request has not begun: the caller asks [`Connection::may_start`] before it
+    /// carries it out. Until then, other hosts need not wait for its command, unless other requests
+    /// of the same command are under way.
+    pub fn hold_back(&mut self, tag: u16) {
+        if let Some(flight) = self.flights.get(tag).filter(|flight| flight.pending == 1) {
+            flight.started = false;
+        }
+    }
+
     /// Returns whether the connection is a queue that the host may use.
     pub fn is_connected(&self) -> bool {
         !matches!(self.role, Role::None) && !owes_proof(self.authentication.as_deref())
@@ -530,19 +539,8 @@ impl Connection {
         message.resize(bytes, 0);
         self.admin_answer(command, Ok(AdminOutcome::Data(message)), out);
         result.map_err(|Failed| Violation::NotAuthenticated)?;
-        self.proved()?;
+        claim_if_proved(self)?;
         Ok(Some(Event::Nothing))
-    }
-
-    /// Claims the queue's number for an I/O queue as soon as its host has authenticated.
-    fn proved(&mut self) -> Result<(), Violation> {
-        let is_proved = !owes_proof(self.authentication.as_deref());
-        match &mut self.role {
-            Role::Io(lease) if is_proved && !lease.holds() => {
-                lease.claim().map_err(|_| Violation::QueueTaken)
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Processes an authentication message of the host. If the message needs a calculation, its
@@ -617,7 +615,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<Event, Violation> {
         self.complete(command.id(), 0, Status::SUCCESS, out);
-        self.proved()?;
+        claim_if_proved(self)?;
         Ok(Event::Nothing)
     }
 
@@ -696,6 +694,17 @@ fn reason(violation: Violation) -> Option<(u16, u32)> {
 /// Security protocol of NVMe authentication: two protocol-specific bytes, then the protocol's
 /// number.
 const PROTOCOL: [u8; 3] = [1, 1, 0xe9];
+
+/// Claims the queue's number for an I/O queue as soon as its host has authenticated.
+fn claim_if_proved(connection: &mut Connection) -> Result<(), Violation> {
+    let is_proved = !owes_proof(connection.authentication.as_deref());
+    match &mut connection.role {
+        Role::Io(lease) if is_proved && !lease.holds() => {
+            lease.claim().map_err(|_| Violation::QueueTaken)
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Returns whether the host must still authenticate.
 fn owes_proof(authentication: Option<&Authentication>) -> bool {

@@ -147,6 +147,10 @@ impl Protocol for NvmeClient {
         self.connection.may_start(request.tag as u16)
     }
 
+    fn held_back(&mut self, request: &Request) {
+        self.connection.hold_back(request.tag as u16);
+    }
+
     fn reservations_changed(&mut self, out: &mut Outbox) {
         self.connection.reservations_changed(&mut self.answers);
         if self.has_failed {

@@ -3,12 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use floe_block::{RequestKind, VolumeId};
+use floe_block::{Fault, RequestKind, VolumeId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::receiving::Incoming;
 use super::{Payloads, Session, Want, bytes_of, is_owed_payload, line_up};
-use crate::protocol::Request;
+use crate::protocol::{Reply, Request};
 
 /// Number of requests for which a client that waits for no limit keeps memory.
 const HELD_KEPT: usize = 4;
@@ -61,6 +61,7 @@ pub(super) fn hold(session: &mut Session, request: Request, now: Instant) -> Opt
         && request.length > 0
         && session.common.budget.take_own(session.key, bytes_of(&request));
     let stage = if receives { Stage::Filling } else { Stage::Bare };
+    session.protocol.held_back(&request);
     session.payloads.held.push_back(Held { request, since: now, stage });
     session.serving += usize::from(receives);
     receives.then_some(Want::Serve(request))
@@ -110,7 +111,13 @@ pub(crate) fn limit_passed(
     let at = session.payloads.held.iter().position(|held| held.request.volume == volume)?;
     let Held { request, since, stage } = session.payloads.held.remove(at)?;
     match stage {
-        Stage::Bare => line_up(session, request, now),
+        Stage::Bare if request.has_payload() || session.protocol.may_start(&request) => {
+            line_up(session, request, now);
+        }
+        Stage::Bare => {
+            let out = Reply::new(&mut session.output.outbox, &session.common.pool, 0);
+            session.protocol.reply(&request, Err(Fault::Io), out);
+        }
         Stage::Filling => {} // it is served when its payload is complete
         Stage::Filled(write) => session.payloads.filled.push_back(*write),
     }

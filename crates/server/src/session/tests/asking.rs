@@ -4,7 +4,7 @@
 //! A request is a letter, a tag and the KiB of its range: `r` reads, `w` writes, `c` compares. The
 //! server asks for the payload with `?` and the tag. A part of the payload is `d`, the tag, its KiB
 //! and its bytes. A write `i` is followed by its payload without being asked for it, and so is `b`,
-//! whose payload is damaged.
+//! whose payload is damaged. A zeroing `z` is refused if a limit has held it back.
 
 use std::net::SocketAddr;
 
@@ -22,6 +22,7 @@ struct Asking {
     follows: Option<u64>,
     /// Tag of the write whose payload is damaged.
     damaged: Option<u64>,
+    held_back: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -55,6 +56,7 @@ impl Protocol for Asking {
             b'r' => RequestKind::Read,
             b'w' => RequestKind::Write { durable: false },
             b'c' => RequestKind::Read,
+            b'z' => RequestKind::Zero { durable: false, may_unmap: false, fast: false },
             b'i' | b'b' => {
                 self.damaged = (kind == b'b').then_some(tag.into());
                 (self.payload_bytes, self.follows) = (length as usize, Some(tag.into()));
@@ -87,6 +89,15 @@ impl Protocol for Asking {
 
     fn checks_payload(&self) -> bool {
         self.damaged.is_some()
+    }
+
+    fn held_back(&mut self, request: &Request) {
+        self.held_back.push(request.tag);
+    }
+
+    fn may_start(&mut self, request: &Request) -> bool {
+        let zeroes = matches!(request.kind, RequestKind::Zero { .. });
+        !zeroes || !self.held_back.contains(&request.tag)
     }
 
     fn end_of_input(&self) -> Result<(), Broken> {
@@ -351,4 +362,18 @@ fn a_damaged_payload_leaves_no_place_in_line() {
     pass(&mut session);
     assert!(!session.common.throttle.is_waited_for());
     assert_eq!(serve(&mut session), b'2');
+}
+
+#[test]
+fn what_has_become_forbidden_while_it_waited_is_refused() {
+    let (budget, begun) = (Rc::new(Budget::new(1 << 20, 1)), now());
+    let mut session = limited_session(&budget, begun);
+    arrive(&mut session, b"z0\x01z1\x01");
+    let Ok(Some(Want::Serve(first))) = session.next(begun) else { panic!("{session:?}") };
+    session.reply(&first, Ok(None));
+    assert!(matches!(session.next(begun), Ok(Some(Want::Receive { .. }))));
+    pass(&mut session);
+    assert!(matches!(session.next(begun), Ok(None)), "nothing is served");
+    assert_eq!(sent(&mut session), b".0x1");
+    assert_eq!((session.serving, budget.used()), (0, 0));
 }

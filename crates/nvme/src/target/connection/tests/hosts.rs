@@ -171,6 +171,8 @@ pub(super) struct Caller {
     writes: BTreeMap<u16, (Request, Vec<u8>)>,
     /// Flushes stay unanswered until [`Caller::end_flushes`].
     pub(super) flushes_wait: bool,
+    /// Requests to zero are held back until [`Caller::let_through`].
+    pub(super) holds_back: bool,
     /// Volumes of the flush requests received so far.
     pub(super) flushed: Vec<u16>,
     waiting: Vec<Request>,
@@ -187,6 +189,7 @@ impl Caller {
             input: Vec::new(),
             writes: BTreeMap::new(),
             flushes_wait: false,
+            holds_back: false,
             flushed: Vec::new(),
             waiting: Vec::new(),
             damaged: 0,
@@ -256,6 +259,11 @@ impl Caller {
                 }
                 return;
             }
+            RequestKind::WriteZeroes { .. } | RequestKind::Deallocate if self.holds_back => {
+                self.connection.hold_back(request.tag);
+                self.waiting.push(request);
+                return;
+            }
             RequestKind::WriteZeroes { .. } | RequestKind::Deallocate => {
                 self.volume[range_of(&request)].fill(0);
             }
@@ -285,6 +293,17 @@ impl Caller {
     pub(super) fn end_flushes(&mut self) {
         for request in std::mem::take(&mut self.waiting) {
             self.reply(&request, Ok(()));
+        }
+    }
+
+    /// Carries out all requests that were held back.
+    pub(super) fn let_through(&mut self) {
+        self.holds_back = false;
+        for request in std::mem::take(&mut self.waiting) {
+            match self.connection.may_start(request.tag) {
+                true => self.serve(request),
+                false => self.reply(&request, Err(Failure::Device)),
+            }
         }
     }
 

@@ -230,6 +230,36 @@ fn a_host_that_lost_its_access_writes_nothing_more() {
 }
 
 #[test]
+fn a_command_held_back_delays_no_other_host_and_is_refused_after_its_host_lost_its_access() {
+    let subsystem = reserving();
+    let [mut first, mut second, mut third] = three(&subsystem);
+    second.queue.volume.fill(7);
+    second.queue.holds_back = true;
+    for (id, opcode) in [(51, io::WRITE_ZEROES), (52, io::WRITE_ZEROES)] {
+        second.queue.take(&capsule(&blocks(opcode, id, 0, 1), &[])).unwrap();
+    }
+    first.begin(io::RESERVATION_ACQUIRE, 1 << 8, [10, 0]);
+    for host in [&mut first, &mut second, &mut third] {
+        host.look();
+    }
+    first.queue.take(&[]).unwrap();
+    assert_eq!(status_of(&first.queue.told()), Status::SUCCESS, "nothing is under way");
+    second.queue.let_through();
+    let told = second.queue.told();
+    let conflicts = told
+        .iter()
+        .filter(|it| matches!(it, Said::Completed(completion) if completion.status == CONFLICT));
+    assert_eq!((conflicts.count(), told.len()), (2, 2), "{told:?}");
+    assert!(second.queue.volume.iter().all(|byte| *byte == 7), "nothing is zeroed");
+    // Without a reservation, it is carried out.
+    assert_eq!(first.clear(10), Status::SUCCESS);
+    second.queue.holds_back = true;
+    second.queue.take(&capsule(&blocks(io::WRITE_ZEROES, 53, 0, 1), &[])).unwrap();
+    second.queue.let_through();
+    assert_eq!(second.queue.volume[..513], [[0; 512].as_slice(), &[7]].concat());
+}
+
+#[test]
 fn a_host_that_is_gone_holds_nobody_up() {
     let subsystem = reserving();
     let [mut first, mut second, third] = three(&subsystem);
