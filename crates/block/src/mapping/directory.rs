@@ -11,10 +11,10 @@
 //! A block is removed only with its place: by replacement or with its whole group. Losing its data
 //! (a trim, a failed write) merely clears its valid bits, so groups never have holes.
 //!
-//! A block is a slot in flat arrays: 12 bytes here, with LRU 8 for its place in the order, and 6 to
-//! 7 in the hash index. A group takes 4 bytes, and 8 for its order. Each sector has a valid and a
-//! dirty bit. With one block size no choice between groups is needed, and their order does not
-//! exist.
+//! A block is a slot in flat arrays: 12 bytes here, with LRU 5 for its place in the order (8 in a
+//! shard with more than 65,000 blocks), and 6 to 7 in the hash index. A group takes 4 bytes, and 5
+//! or 8 for its order. Each sector has a valid and a dirty bit. With one block size no choice
+//! between groups is needed, and their order does not exist.
 //!
 //! [`Blocks`] knows where each block is and the state of its sectors, [`Groups`] where there is
 //! room, and [`EvictionOrder`] which block is the next victim. Here they are kept in step.
