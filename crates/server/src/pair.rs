@@ -15,8 +15,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use floe_device::{RbdName, create_private_folder, end_process, patiently};
@@ -102,6 +102,9 @@ pub struct Turn {
     is_over: AtomicBool,
     /// Set once an operator has asked this server to take over.
     wanted: AtomicBool,
+    /// Whether this server's NVMe controllers have identifiers of the upper half. Decided once,
+    /// when the other server's half is known: hosts keep their controllers.
+    upper_half: OnceLock<bool>,
     told: Mutex<Told>,
 }
 
@@ -122,6 +125,7 @@ impl Default for Turn {
             until: AtomicU64::new(NEVER),
             is_over: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
+            upper_half: OnceLock::new(),
             told: Mutex::new(told),
         }
     }
@@ -175,6 +179,18 @@ impl Turn {
     /// Records an operator's wish that this server takes over, even from a healthy active server.
     pub(crate) fn want(&self) {
         self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Decides the half of the identifiers that this server gives to NVMe controllers, unless that
+    /// is decided: not the half of the other server. Returns whether it is the upper one.
+    fn choose_half(&self, others: bool) -> bool {
+        *self.upper_half.get_or_init(|| !others)
+    }
+
+    /// Returns whether this server gives NVMe controllers identifiers of the upper half; `None`
+    /// until that is decided.
+    pub(crate) fn upper_half(&self) -> Option<bool> {
+        self.upper_half.get().copied()
     }
 
     fn is_wanted(&self) -> bool {

@@ -277,10 +277,8 @@ impl Bound {
             subsystem_name(&addresses.map(ToString::to_string).collect::<Vec<_>>())
         });
         let subsystem = Subsystem::new(&nqn, env!("CARGO_PKG_VERSION"))?;
-        let subsystem = match config.turn {
-            Some(_) => subsystem.numbering_after(random_stack().map_err(ServeError::Link)? as u16),
-            None => subsystem,
-        };
+        let place = random_stack().map_err(ServeError::Link)? as u16;
+        let subsystem = subsystem.numbering_from(place);
         let subsystem = subsystem.with_access(Arc::clone(config.nvme.access.rules()));
         config.nvme.reservations = reservations_of(&config, &nqn)?;
         let subsystem = match &config.nvme.reservations {
@@ -334,7 +332,11 @@ impl Bound {
         export: &mut dyn FnMut(),
     ) -> Result<Waited, ServeError> {
         let desk = self.attend(turn, signal)?;
-        Ok(stand_by(turn, images, self.own_note(images).as_ref(), desk.ended(), export)?)
+        let mut export = || {
+            turn.upper_half().into_iter().for_each(|upper| self.subsystem.use_half(upper));
+            export();
+        };
+        Ok(stand_by(turn, images, self.own_note(images).as_ref(), desk.ended(), &mut export)?)
     }
 
     /// Returns the lock file on this machine for the pair with these images; `None` without a state
@@ -391,6 +393,8 @@ impl Bound {
                  server a socket of its own with --admin unix:PATH, or --admin none"
             );
         }
+        let half = config.turn.as_ref().and_then(|turn| turn.upper_half());
+        half.into_iter().for_each(|upper| subsystem.use_half(upper));
         let nqn = subsystem.nqn().to_owned();
         let threads = tiers.first().expect("there is a tier").cache.threads();
         let config = Arc::new(config);

@@ -9,6 +9,7 @@
 //! controller or grant queues, and while queues are counted.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
@@ -18,8 +19,8 @@ use crate::wire::{NQN_MAX_BYTES, Status};
 
 /// Maximum number of I/O queues of a controller: the bits of [`Queues::connected`].
 pub(super) const QUEUES_MAX: u16 = 64;
-/// Highest identifier of a controller.
-const CONTROLLER_MAX: u16 = 0xffef;
+/// All identifiers that a controller may have.
+const IDENTIFIERS: RangeInclusive<u16> = 1..=0xffef;
 
 /// The NVMe subsystem of a server.
 #[derive(Debug)]
@@ -34,10 +35,13 @@ pub struct Subsystem {
     reservations: Option<Arc<Reservations>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Controllers {
     by_id: BTreeMap<u16, Arc<Controller>>,
-    last: u16,
+    /// The identifiers of new controllers.
+    identifiers: RangeInclusive<u16>,
+    /// Place in this range at which the search for a free identifier begins; may lie beyond it.
+    next: u16,
 }
 
 /// The identity that a host presents when it connects.
@@ -76,18 +80,31 @@ impl Subsystem {
     /// When `nqn` is not an NVMe qualified name.
     pub fn new(nqn: &str, firmware: &str) -> Result<Self, NqnError> {
         check_nqn(nqn)?;
-        let controllers = Mutex::default();
+        let (by_id, identifiers) = (BTreeMap::new(), IDENTIFIERS);
+        let controllers = Mutex::new(Controllers { by_id, identifiers, next: 0 });
         let (nqn, number, firmware) = (nqn.to_owned(), number_of(&[nqn]), firmware.to_owned());
         let (rules, paths, reservations) = (Arc::default(), Arc::default(), None);
         Ok(Self { nqn, number, firmware, controllers, rules, paths, reservations })
     }
 
-    /// Makes controller identifiers start after `last`. Servers of one subsystem should start at
-    /// different numbers, because a host refuses two controllers with the same identifier.
+    /// Makes controller identifiers start at this place, which may be any number. A host refuses two
+    /// controllers with the same identifier, and remembers those of a server that has restarted
+    /// until all its paths are connected again. So each start should begin at another place.
     #[must_use]
-    pub fn numbering_after(self, last: u16) -> Self {
-        lock(&self.controllers).last = last.min(CONTROLLER_MAX - 1);
+    pub fn numbering_from(self, place: u16) -> Self {
+        lock(&self.controllers).next = place;
         self
+    }
+
+    /// Gives new controllers identifiers of one half only: the upper one if `upper`. Two servers of
+    /// a subsystem should have a half each.
+    pub fn use_half(&self, upper: bool) {
+        let middle = IDENTIFIERS.end() / 2;
+        let half = match upper {
+            true => middle + 1..=*IDENTIFIERS.end(),
+            false => *IDENTIFIERS.start()..=middle,
+        };
+        lock(&self.controllers).identifiers = half;
     }
 
     /// Sets the paths to the subsystem, which may change later.
@@ -162,10 +179,10 @@ impl Subsystem {
     /// Creates a controller for a host; `None` when all identifiers are in use.
     pub(super) fn admit(self: &Arc<Self>, host: Host, discovery: bool) -> Option<ControllerLease> {
         let mut all = lock(&self.controllers);
-        let after = all.last;
-        let ids = (after + 1..=CONTROLLER_MAX).chain(1..=after);
-        let id = ids.into_iter().find(|id| !all.by_id.contains_key(id))?;
-        all.last = if id == CONTROLLER_MAX { 0 } else { id };
+        let (first, last) = all.identifiers.clone().into_inner();
+        let next = first + all.next % (last - first + 1);
+        let id = (next..=last).chain(first..next).find(|id| !all.by_id.contains_key(id))?;
+        all.next = id - first + 1;
         let (queues, epoch) = (Mutex::default(), AtomicU32::new(0));
         let controller = Arc::new(Controller { id, host, discovery, queues, epoch });
         all.by_id.insert(id, Arc::clone(&controller));
@@ -411,5 +428,30 @@ mod tests {
         drop(lease);
         assert!(!other.is_valid() && other.claim().is_err());
         assert_eq!(subsystem.controllers(), 0);
+    }
+
+    #[test]
+    fn servers_with_a_half_each_give_no_identifier_twice() {
+        let subsystem = |place| {
+            let subsystem = Subsystem::new("nqn.2026-11.io.example:a", "1").unwrap();
+            Arc::new(subsystem.numbering_from(place))
+        };
+        let host = || Host { nqn: "nqn.2026-11.io.example:h".into(), id: [1; 16] };
+        let one = subsystem(0);
+        let leases: Vec<_> = std::iter::from_fn(|| one.admit(host(), false)).collect();
+        let ids: Vec<_> = leases.iter().map(|it| it.controller.id).collect();
+        assert!(ids.iter().copied().eq(IDENTIFIERS), "all of them, in order");
+        // Places before, in, at the end of and beyond a half.
+        for place in [0, 5, 0x7ff6, 0x7ff7, 0x7ff8, 0xffee, 0xffff] {
+            let halves = [false, true].map(|upper| {
+                let server = subsystem(place);
+                server.use_half(upper);
+                let leases = std::iter::from_fn(|| server.admit(host(), false));
+                leases.map(|it| (it.controller.id, it)).collect::<BTreeMap<_, _>>()
+            });
+            let all: Vec<_> = halves.iter().flat_map(BTreeMap::keys).copied().collect();
+            assert!(all.into_iter().eq(IDENTIFIERS), "{place}: each once");
+            assert!(halves[0].len().abs_diff(halves[1].len()) <= 1);
+        }
     }
 }

@@ -73,6 +73,7 @@ impl Lease {
             beat: 0,
             lease_ms: lease.as_millis() as u64,
             owners: owners.map_err(failed)?.into_iter().flatten().collect(),
+            upper_half: turn.choose_half(standby(&first).is_some_and(|it| it.upper_half)),
         };
         let held = own.and_then(|own| match own.hold(&record.owners) {
             Ok(held) => Some(held),
@@ -165,6 +166,9 @@ pub struct LeaseRecord {
     pub lease_ms: u64,
     /// Owners of the images' locks, as the cluster names them, in the order of the volumes.
     pub owners: Vec<String>,
+    /// Whether its NVMe controllers have identifiers of the upper half.
+    #[serde(default)]
+    pub upper_half: bool,
 }
 
 impl LeaseRecord {
@@ -194,11 +198,14 @@ pub(super) struct StandbyRecord {
     pub(super) server: String,
     /// Uptime of the standby's machine in milliseconds, so that each note differs from the last.
     pub(super) beat: u64,
+    /// Whether its NVMe controllers have identifiers of the upper half.
+    #[serde(default)]
+    pub(super) upper_half: bool,
 }
 
 impl StandbyRecord {
-    pub(super) fn new(beat: Duration) -> Self {
-        Self { server: machine(), beat: beat.as_millis() as u64 }
+    pub(super) fn new(beat: Duration, upper_half: bool) -> Self {
+        Self { server: machine(), beat: beat.as_millis() as u64, upper_half }
     }
 
     pub(super) fn encode(&self) -> String {
@@ -227,10 +234,13 @@ mod record_tests {
             beat: 12,
             lease_ms: 5000,
             owners: vec!["127.0.0.1:0/1".to_owned()],
+            upper_half: true,
         };
         assert_eq!(LeaseRecord::decode(&record.encode()), Some(record.clone()));
         let newer = record.encode().replacen('{', "{\"colour\":\"red\",", 1);
-        assert_eq!(LeaseRecord::decode(&newer), Some(record));
+        assert_eq!(LeaseRecord::decode(&newer), Some(record.clone()));
+        let older = record.encode().replacen(",\"upper_half\":true", "", 1);
+        assert_eq!(LeaseRecord::decode(&older), Some(LeaseRecord { upper_half: false, ..record }));
         for text in ["", "{}", "[]", "storage1", "{\"server\":1}"] {
             assert_eq!(LeaseRecord::decode(text), None, "{text}");
         }

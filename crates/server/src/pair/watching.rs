@@ -135,6 +135,7 @@ pub fn stand_by(
                 let next = dead.map_or_else(|| seen.look(&look), LeaseState::Own);
                 if let (LeaseState::Wait, Some(record)) = (&next, &look.record) {
                     turn.saw(record.generation, &record.server, record.lease(), seen.since);
+                    turn.choose_half(record.upper_half);
                 }
                 next
             }
@@ -187,7 +188,9 @@ pub fn stand_by(
         }
         if next == LeaseState::Wait && now() >= note_at {
             note_at = now() + NOTE;
-            if let Err(error) = first.set_note(STANDBY, &StandbyRecord::new(note_at).encode()) {
+            let half = turn.upper_half().unwrap_or_default();
+            let note = StandbyRecord::new(note_at, half).encode();
+            if let Err(error) = first.set_note(STANDBY, &note) {
                 tracing::warn!(%error, "the active server cannot be told of this; trying again");
             }
         }
@@ -257,6 +260,7 @@ mod tests {
             beat,
             lease_ms: LEASE.as_millis() as u64,
             owners: vec!["x".to_owned(), "y".to_owned()],
+            upper_half: false,
         }
     }
 
