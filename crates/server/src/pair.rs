@@ -102,8 +102,8 @@ pub struct Turn {
     is_over: AtomicBool,
     /// Set once an operator has asked this server to take over.
     wanted: AtomicBool,
-    /// Whether this server's NVMe controllers have identifiers of the upper half. Decided once,
-    /// when the other server's half is known: hosts keep their controllers.
+    /// The half of the identifiers that this server gives to NVMe controllers: the upper one if
+    /// true. Decided once, when the other server's half is known: hosts keep their controllers.
     upper_half: OnceLock<bool>,
     told: Mutex<Told>,
 }

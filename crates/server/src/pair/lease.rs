@@ -166,7 +166,7 @@ pub struct LeaseRecord {
     pub lease_ms: u64,
     /// Owners of the images' locks, as the cluster names them, in the order of the volumes.
     pub owners: Vec<String>,
-    /// Whether its NVMe controllers have identifiers of the upper half.
+    /// Its NVMe controllers have identifiers of the upper half.
     #[serde(default)]
     pub upper_half: bool,
 }
@@ -198,7 +198,7 @@ pub(super) struct StandbyRecord {
     pub(super) server: String,
     /// Uptime of the standby's machine in milliseconds, so that each note differs from the last.
     pub(super) beat: u64,
-    /// Whether its NVMe controllers have identifiers of the upper half.
+    /// Its NVMe controllers have identifiers of the upper half.
     #[serde(default)]
     pub(super) upper_half: bool,
 }
