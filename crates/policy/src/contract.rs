@@ -136,6 +136,13 @@ pub trait Marks: Clone + Send + Sync {
         0
     }
 
+    /// Returns a handle for readers of an order [by place](Eviction::BY_PLACE), who only
+    /// [touch places](Self::touch_at). It keeps nothing in memory that only the owner needs.
+    #[must_use]
+    fn of_readers(&self) -> Self {
+        self.clone()
+    }
+
     /// Says that the entry in `slot` lies at `place`, as [`Eviction::place`] does. With `moves`,
     /// the hits of the former place go along. Only the order's owner calls this.
     #[inline]

@@ -123,7 +123,9 @@ impl Counters {
             let place = |place: &AtomicU16| AtomicU32::new(place.load(Relaxed).into());
             self.far_places = std::mem::take(&mut self.places).iter().map(place).collect();
         }
-        self.grow_counts(places);
+        if places > self.counts.len() {
+            self.grow_counts(places.max(slots + slots / 4));
+        }
     }
 
     fn grow_counts(&mut self, counts: usize) {
@@ -167,6 +169,9 @@ impl Marks for Counters {
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     fn reserve(&mut self, slots: usize) {
+        // There are about as many places as slots. Late readers keep replaced counts in memory, so
+        // counts do not grow little by little as places do.
+        self.grow_counts(slots);
         if !self.places.is_empty() {
             grow(&mut self.places, slots, |old| {
                 AtomicU16::new(old.map_or(0, |place| place.load(Relaxed)))
@@ -175,13 +180,16 @@ impl Marks for Counters {
             grow(&mut self.far_places, slots, |old| {
                 AtomicU32::new(old.map_or(0, |place| place.load(Relaxed)))
             });
-        } else {
-            self.grow_counts(slots);
         }
     }
 
     fn memory_bytes(&self) -> usize {
         size_of_val(&*self.counts) + size_of_val(&*self.places) + size_of_val(&*self.far_places)
+    }
+
+    fn of_readers(&self) -> Self {
+        let (places, far_places) = (Arc::default(), Arc::default());
+        Self { counts: Arc::clone(&self.counts), places, far_places, limit: self.limit }
     }
 
     #[inline]

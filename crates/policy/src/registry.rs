@@ -587,6 +587,18 @@ macro_rules! any_marks {
             const KIND: HitKind = HitKind::LruLike;
             const PLAIN: Option<Plain<Self>> = Plain::YES;
 
+            fn memory_bytes(&self) -> usize {
+                match &self.0 {
+                    $(Inner::$Kind(marks) => marks.memory_bytes(),)*
+                }
+            }
+
+            fn of_readers(&self) -> Self {
+                match &self.0 {
+                    $(Inner::$Kind(marks) => marks.of_readers().into(),)*
+                }
+            }
+
             #[inline]
             fn touch(&self, slot: Slot) -> Touch {
                 match &self.0 {

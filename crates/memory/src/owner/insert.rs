@@ -3,7 +3,7 @@
 
 use floe_policy::{Access, Eviction, Priority, Slot};
 
-use super::{Gone, Owner, Position, Tenant};
+use super::{Gone, Owner, Position, Tenant, marks_of_readers};
 use crate::budget::{Amount, Budget};
 use crate::clock::{Clock, Moment};
 use crate::entry::{Candidate, Entry, Head, Unplaced};
@@ -448,10 +448,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if let Some(admission) = &mut self.admission {
             admission.reserve(self.slots.within_limit(slots), self.capacity);
         }
-        let marks = self.order.marks().clone();
+        let marks = marks_of_readers(&self.order);
         self.slots.set_reserved(slots);
         if !self.renewals.is_empty() {
-            self.replaced_renewals += self.renewals.memory_bytes();
             self.renewals = self.renewals.grown(slots);
         }
         let keys = self.growth.doubled(self.slots.reserved());
@@ -475,7 +474,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     #[cold]
     #[inline(never)]
     pub(super) fn begin_moving(&mut self, shard: &Shard<K, V, P>) {
-        let marks = self.order.marks().clone(); // it can be the user's, and panic
+        let marks = marks_of_readers(&self.order); // it can be the user's, and panic
         let keys = self.growth.doubled(self.slots.reserved());
         self.begin_moving_with(shard, marks, keys);
     }
@@ -501,7 +500,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let slot_at = |place| unsafe { &*slab.entry(place) }.slot();
         if self.growth.advance(self.slots.all_mut(), table, slot_at) {
             // Where this panics, the table keeps the old index, which is empty.
-            let marks = self.order.marks().clone();
+            let marks = marks_of_readers(&self.order);
             self.publish(shard, table.index.clone(), None, marks);
         }
     }
@@ -514,7 +513,7 @@ fn take_memory<K, V, P: Eviction>(owner: &mut Owner<K, V, P>, shard: &Shard<K, V
     if P::BY_PLACE {
         // The policy can be the user's, and panic: nothing has changed then.
         owner.order.reserve_places(owner.slab.len_grown());
-        let (table, marks) = (shard.table(), owner.order.marks().clone());
+        let (table, marks) = (shard.table(), marks_of_readers(&owner.order));
         owner.publish(shard, table.index.clone(), table.old.clone(), marks);
     }
     owner.slab.grow();
@@ -528,7 +527,7 @@ pub(crate) fn shrink_index<K, V, P: Eviction>(
 ) -> bool {
     let keys = owner.slots.keys_for(owner.room.held().entries as usize);
     if 2 * keys <= owner.growth.keys_max() {
-        let marks = owner.order.marks().clone(); // it can be the user's, and panic
+        let marks = marks_of_readers(&owner.order); // it can be the user's, and panic
         owner.begin_moving_with(shard, marks, keys);
     }
     owner.growth.is_moving()
@@ -554,7 +553,7 @@ pub(crate) fn move_more<K, V, P: Eviction>(
 fn make_renewals<K, V, P: Eviction>(owner: &mut Owner<K, V, P>, shard: &Shard<K, V, P>) {
     if owner.renewals.is_empty() {
         // The policy can be the user's, and panic: nothing has changed then.
-        let (table, marks) = (shard.table(), owner.order.marks().clone());
+        let (table, marks) = (shard.table(), marks_of_readers(&owner.order));
         owner.renewals = owner.renewals.grown(owner.slots.reserved());
         owner.publish(shard, table.index.clone(), table.old.clone(), marks);
     }

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use equivalent::Equivalent;
-use floe_policy::{Access, Cursor, Eviction, Priority, Slot};
+use floe_policy::{Access, Cursor, Eviction, Marks, Priority, Slot};
 
 use self::slots::{IndexGrowth, Slots};
 use crate::admission::ShardAdmission;
@@ -51,10 +51,34 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     /// The capacity reported to the policy.
     capacity: u64,
     pub(crate) renewals: Renewals,
-    /// Bytes of the renewals that only replaced tables have.
-    replaced_renewals: usize,
     /// Replaced tables. They are freed with the shard, as readers may use them until then.
     pub(crate) replaced_tables: Vec<*mut TableOf<P>>,
+}
+
+/// Returns a handle to a policy's marks for a table. It can be the user's, and panic.
+fn marks_of_readers<P: Eviction>(order: &P) -> P::Marks {
+    if P::BY_PLACE { order.marks().of_readers() } else { order.marks().clone() }
+}
+
+/// Returns the bytes of replaced tables, and of the marks and renewals that only they have.
+pub(crate) fn replaced_bytes<K, V, P: Eviction>(owner: &Owner<K, V, P>) -> usize {
+    let mut bytes = owner.replaced_tables.len() * size_of::<TableOf<P>>();
+    let marks = marks_of_readers(&owner.order);
+    let mut next = [marks.memory_bytes(), owner.renewals.memory_bytes()];
+    for &table in owner.replaced_tables.iter().rev() {
+        // SAFETY: tables live as long as the shard, and nobody changes them.
+        let table = unsafe { &*table };
+        let theirs = [table.marks.memory_bytes(), table.renewals.memory_bytes()];
+        // What a table has in common with the next one is of the same size: it only grows.
+        bytes += theirs
+            .iter()
+            .zip(&next)
+            .filter(|(own, next)| own != next)
+            .map(|(own, _)| own)
+            .sum::<usize>();
+        next = theirs;
+    }
+    bytes
 }
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
@@ -79,7 +103,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         order.set_capacity(shape.capacity.max(1));
         let (index, places) = (growth.index(), Arc::clone(slab.places()));
-        let (marks, renewals) = (order.marks().clone(), Renewals::none());
+        let (marks, renewals) = (marks_of_readers(&order), Renewals::none());
         let table = Table { index, places, old: None, marks, renewals: renewals.clone() };
         let owner = Self {
             order,
@@ -93,7 +117,6 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             counts: ShardCounts::default(),
             admission,
             renewals,
-            replaced_renewals: 0,
             replaced_tables: Vec::new(),
         };
         (owner, table)
@@ -107,8 +130,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             + self.limbo.memory_bytes()
             + self.growth.kept_bytes()
             + self.renewals.memory_bytes()
-            + self.replaced_renewals
-            + self.replaced_tables.len() * size_of::<TableOf<P>>()
+            + replaced_bytes(self)
             + self.admission.as_ref().map_or(0, |admission| admission.memory_bytes())
     }
 
