@@ -8,14 +8,15 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use clap::Args;
-use floe_server::admin::client::{AdminError, Endpoint};
+use floe_server::admin::client::{self, AdminError, Endpoint};
 use floe_server::admin::{AdminAddress, Token};
-use floe_server::take_upgrade_client;
+use floe_server::config::{ServerConfig, VolumeConfig};
+use floe_server::{Served, take_upgrade_client};
 use rustix::net::{Shutdown, shutdown};
 use serde::Serialize;
 
 use crate::error::{CliError, OrFail};
-use crate::{log, output};
+use crate::{draining, log, output};
 
 pub(crate) const FLUSH_EXAMPLES: &str = "\
 Examples:
@@ -97,6 +98,12 @@ pub(crate) fn send(
     Ok(command(&server.endpoint()?)?)
 }
 
+/// Has a server write all dirty data to its volumes, and shows the progress.
+pub(crate) fn flush(server: &Server) -> Result<(), CliError> {
+    let server = server.endpoint()?;
+    Ok(draining::show(&server, |_| true, || client::flush(&server))?)
+}
+
 /// Environment variable that marks the standard input as the upgrade client's connection. Its value
 /// is this process's number.
 const CLIENT: &str = "FLOE_UPGRADE_CLIENT";
@@ -112,15 +119,39 @@ pub(crate) fn note_program() {
     }
 }
 
-/// Checks that the new program accepts this process's arguments and settings: runs it with
-/// `--print-config`.
-pub(crate) fn check_program() -> Result<(), String> {
+/// Checks that the new program accepts this process's arguments and settings, and that these have
+/// what is served: runs it with `--print-config`.
+pub(crate) fn check_program(served: &Served) -> Result<(), String> {
     let mut command = again()?;
-    command.env_remove(CLIENT).arg("--print-config").stdin(Stdio::null()).stdout(Stdio::null());
-    let said = command.stderr(Stdio::piped()).output().map_err(|error| error.to_string())?;
-    match said.status.success() {
-        true => Ok(()),
-        false => Err(format!("{}: {}", said.status, String::from_utf8_lossy(&said.stderr).trim())),
+    command.env_remove(CLIENT).arg("--print-config").stdin(Stdio::null());
+    let said = command.output().map_err(|error| error.to_string())?;
+    if !said.status.success() {
+        return Err(format!("{}: {}", said.status, String::from_utf8_lossy(&said.stderr).trim()));
+    }
+    match ServerConfig::from_text(&String::from_utf8_lossy(&said.stdout)) {
+        Ok(settings) => has_all(&settings, served),
+        Err(_) => Ok(()), // they are those of a newer version
+    }
+}
+
+/// Checks that settings have all volumes, by their names, and all tiers, by their devices. A server
+/// with these settings would refuse to start where a cache has dirty data of another one.
+fn has_all(settings: &ServerConfig, served: &Served) -> Result<(), String> {
+    let lacks = |what: &str, name: &str| {
+        Err(format!(
+            "its settings lack the {what} {name}, which was added while the server ran: add it to \
+             them, or remove it from the server"
+        ))
+    };
+    let names: Vec<_> = settings.volume.iter().map(VolumeConfig::name).collect();
+    if let Some(name) = served.volumes.iter().find(|name| !names.contains(&name.as_str())) {
+        return lacks("volume", &format!("{name:?}"));
+    }
+    let device = |tier: &str| tier.split(',').next().unwrap_or_default().to_owned();
+    let devices: Vec<_> = settings.tiers().map(|tier| device(&tier.name())).collect();
+    match served.tiers.iter().find(|tier| !devices.contains(&device(tier))) {
+        Some(tier) => lacks("tier", tier),
+        None => Ok(()),
     }
 }
 
@@ -164,12 +195,17 @@ pub(crate) fn tell_client(result: Result<(), &CliError>) {
     }
 }
 
-/// Returns a command that runs the program file with this process's arguments.
+/// Options that permit a loss of data at one start. An upgrade is another start.
+const ONE_START: [&str; 4] =
+    ["--initialise", "--discard-dirty", "--accept-backing", "--keep-dirty"];
+
+/// Returns a command that runs the program file with this process's arguments, but for those of
+/// [`ONE_START`].
 fn again() -> Result<Command, String> {
     let program = PROGRAM.get().ok_or("the path of the running program is unknown")?;
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| OsString::from("floe"));
     let mut command = Command::new(program);
-    command.arg0(name).args(arguments);
+    command.arg0(name).args(arguments.filter(|it| !ONE_START.iter().any(|once| it == once)));
     Ok(command)
 }

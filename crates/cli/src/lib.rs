@@ -15,6 +15,7 @@ mod demo;
 mod documented {
     mod tests;
 }
+mod draining;
 mod error;
 mod hybrid;
 mod log;
@@ -167,7 +168,7 @@ pub fn run() -> ExitCode {
         FloeCommand::Attach(arguments) => serve::told(serve::attach(*arguments)),
         FloeCommand::Detach(arguments) => attach::detach(&arguments),
         FloeCommand::Status(arguments) => status::run(&arguments),
-        FloeCommand::Flush(server) => admin::send(&server, client::flush),
+        FloeCommand::Flush(server) => admin::flush(&server),
         FloeCommand::Restore(server) => admin::send(&server, client::restore),
         FloeCommand::Volume(command) => volume::run(&command),
         FloeCommand::Tier(command) => tier::run(&command),

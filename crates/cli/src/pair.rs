@@ -243,7 +243,7 @@ fn bind(config: &ServerConfig) -> Result<Bound, CliError> {
         service: None,
         state: None,
         devices: Arc::new(NamedDevices),
-        check_program: || Ok(()),
+        check_program: |_| Ok(()),
         turn: None,
         log_lines_dropped: || 0,
     })

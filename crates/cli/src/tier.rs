@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::admin::{Answer, Server};
 use crate::error::{CliError, OrFail};
-use crate::output;
+use crate::{draining, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TierCommand {
@@ -96,7 +96,9 @@ pub(crate) fn run(command: &TierCommand) -> Result<(), CliError> {
             answer.print(&added, &format!("added tier {number}: {} of {size}", added.name))
         }
         TierCommand::Remove(Remove { number, answer }) => {
-            client::remove_tier(&answer.endpoint()?, *number)?;
+            let server = answer.endpoint()?;
+            let is_removed = |tier| tier == *number;
+            draining::show(&server, is_removed, || client::remove_tier(&server, *number))?;
             answer.print(&json!({ "removed": number }), &format!("removed tier {number}"))
         }
     }

@@ -89,8 +89,11 @@ impl Export {
         if self.name.len() > STRING_MAX_BYTES || self.description.len() > STRING_MAX_BYTES {
             return wrong("its name or description is longer than 4096 bytes");
         }
-        if self.name.contains('\0') || self.description.contains('\0') {
-            return wrong("its name or description contains a NUL");
+        if self.name.contains(char::is_control) {
+            return wrong("its name contains a control character");
+        }
+        if self.description.contains('\0') {
+            return wrong("its description contains a NUL");
         }
         if self.size_bytes > SIZE_MAX_BYTES {
             return wrong("it is larger than 2^63 - 1 bytes");

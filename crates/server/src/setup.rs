@@ -25,6 +25,15 @@ use crate::socket_file::SocketError;
 use crate::tier::open::CacheDevices;
 use crate::tls::TlsConfig;
 
+/// The volumes and tiers that a server serves at present, by which an upgrade is checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Names of the volumes.
+    pub volumes: Vec<String>,
+    /// Devices and settings of the tiers, from the top, as for `--tier`.
+    pub tiers: Vec<String>,
+}
+
 /// The configuration of a server, from its validated settings, with certificates and token loaded.
 #[derive(Debug, Clone)]
 pub struct ServerSetup {
@@ -55,8 +64,9 @@ pub struct ServerSetup {
     pub state: Option<StateDir>,
     /// Opens the devices of tiers that are added while the server runs.
     pub devices: Arc<dyn CacheDevices>,
-    /// Checks, before an upgrade, that the new program accepts the server's settings.
-    pub check_program: fn() -> Result<(), String>,
+    /// Checks, before an upgrade, that the new program accepts the server's settings, and that they
+    /// have what is served.
+    pub check_program: fn(&Served) -> Result<(), String>,
     /// Right to serve, for a server that is one of a failover pair.
     pub turn: Option<Arc<Turn>>,
     /// Returns the number of log lines dropped so far, for the metrics.

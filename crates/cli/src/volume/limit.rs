@@ -1,6 +1,7 @@
 //! `floe volume limit`: changes the limits of a volume's requests on a running server.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::Args;
 use floe_server::RequestLimit;
@@ -90,8 +91,18 @@ impl Limit {
 
 /// Returns the limits of a volume in words.
 pub(crate) fn shown(limit: &RequestLimit) -> String {
-    let requests = limit.requests_per_second.map(|requests| format!("{requests} requests/s"));
+    let requests = limit.requests_per_second.map(|requests| match requests {
+        1 => "1 request/s".to_owned(),
+        _ => format!("{requests} requests/s"),
+    });
     let bytes = limit.bytes_per_second.map(|bytes| format!("{}/s", output::bytes(bytes)));
-    let limits: Vec<String> = requests.into_iter().chain(bytes).collect();
-    if limits.is_empty() { "no limit".to_owned() } else { limits.join(", ") }
+    let mut limits: Vec<String> = requests.into_iter().chain(bytes).collect();
+    if limits.is_empty() {
+        return "no limit".to_owned();
+    }
+    if limit.limit_burst_ms != RequestLimit::default().limit_burst_ms {
+        let burst = Duration::from_millis(limit.limit_burst_ms);
+        limits.push(format!("bursts of {}", humantime::format_duration(burst)));
+    }
+    limits.join(", ")
 }

@@ -45,7 +45,7 @@ pub(super) fn ranges(
 ) -> Result<Vec<Range<u64>>, CliError> {
     if let Some(ByteRange(range)) = given.iter().find(|ByteRange(range)| range.end > end) {
         return Err(CliError::usage(format!(
-            "{name} ends at {end} bytes, before the range {}..{}",
+            "the range {}..{} exceeds the volume: {name} ends at {end} bytes",
             range.start, range.end
         )));
     }

@@ -80,7 +80,7 @@ fn limits_are_set_shown_and_lifted() {
     assert!(call(&["status"]).contains("5000 requests/s"));
 
     let said = call(&["volume", "limit", "floe", "--bytes-per-second", "1MiB"]);
-    assert_eq!(said.trim_end(), "floe: 5000 requests/s, 1MiB/s");
+    assert_eq!(said.trim_end(), "floe: 5000 requests/s, 1MiB/s, bursts of 1s");
     let (_, metrics) = http(&server.admin, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     for line in [
         "floe_volume_limit_requests_per_second{volume=\"floe\"} 5000",

@@ -3,11 +3,15 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use floe_nbd::uri;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use serde::Deserialize;
 
 use super::{
@@ -21,6 +25,9 @@ use crate::status::{Status, TierStatus, VolumeStatus};
 /// it.
 const BEGINNING: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Time that a server has for each part of its answer to a question.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 20 });
 
 /// A server's admin interface, as its clients reach it.
 #[derive(Debug, Clone)]
@@ -66,6 +73,15 @@ pub enum AdminError {
         address: String,
         /// The operating system's error.
         source: io::Error,
+    },
+    /// The server took a question and did not answer it.
+    #[error(
+        "the server on {address} does not answer within {} s: it is stopped or hangs",
+        PATIENCE.as_secs()
+    )]
+    Mute {
+        /// Address of the admin interface.
+        address: String,
     },
     /// The answer is not that of a Floe server.
     #[error("{address} does not answer as a floe server does")]
@@ -164,12 +180,23 @@ pub fn flush(server: &Endpoint) -> Result<(), AdminError> {
     ask(server, "POST", "/flush", "").map(drop)
 }
 
-/// Tells a server to flush and end, and waits until it has flushed.
+/// Tells a server to flush and end, and waits until it has flushed. On this machine also waits, for
+/// at most a minute, until the server's process has ended: only then are its caches closed.
 ///
 /// # Errors
 /// When no server answers, or dirty data remains in the cache.
 pub fn stop(server: &Endpoint) -> Result<(), AdminError> {
-    ask(server, "POST", "/stop", "").map(drop)
+    let request = request(server, "POST", "/stop", "");
+    let stream = Stream::connect(server).map_err(|error| unreachable(server, error))?;
+    let process = stream.process();
+    let answer = talk(stream, &request).map_err(|error| unreachable(server, error))?;
+    understand(server, answer)?;
+    if let Some(process) = process {
+        let timeout = Timespec { tv_sec: BEGINNING.as_secs() as i64, tv_nsec: 0 };
+        // Without an answer of the system nobody knows more than the server said.
+        let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout));
+    }
+    Ok(())
 }
 
 /// Tells a server to replace its program by the present version of the program file, and waits
@@ -358,7 +385,14 @@ fn understood<T: for<'a> Deserialize<'a>>(server: &Endpoint, body: &str) -> Resu
 
 fn ask(server: &Endpoint, method: &str, path: &str, body: &str) -> Result<String, AdminError> {
     let request = request(server, method, path, body);
-    let answer = Stream::connect(server).and_then(|stream| talk(stream, &request));
+    let connected = Stream::connect(server).and_then(|stream| {
+        // Questions are answered at once; changes take as long as they need.
+        if method == "GET" {
+            stream.limit(PATIENCE)?;
+        }
+        Ok(stream)
+    });
+    let answer = connected.and_then(|stream| talk(stream, &request));
     understand(server, answer.map_err(|error| unreachable(server, error))?)
 }
 
@@ -366,6 +400,7 @@ fn unreachable(server: &Endpoint, source: io::Error) -> AdminError {
     let address = server.to_string();
     match source.kind() {
         io::ErrorKind::PermissionDenied => AdminError::Denied { address, source },
+        io::ErrorKind::WouldBlock => AdminError::Mute { address },
         _ => AdminError::Unreachable { address, source },
     }
 }
@@ -410,6 +445,15 @@ impl Stream {
             AdminAddress::Unix(path) => UnixStream::connect(path).map(Self::Unix),
             AdminAddress::Tcp(address) => TcpStream::connect(address).map(Self::Tcp),
         }
+    }
+
+    /// Returns a descriptor of the server's process, which becomes readable when that ends; `None`
+    /// for another machine, this process, or one that another program opened the socket for.
+    fn process(&self) -> Option<OwnedFd> {
+        let Self::Unix(stream) = self else { return None };
+        let peer = socket_peercred(stream).ok()?.pid;
+        let is_server = peer != getpid() && peer.as_raw_pid() > 1;
+        is_server.then(|| pidfd_open(peer, PidfdFlags::empty()).ok()).flatten()
     }
 
     /// Sets the timeout of a read.
@@ -507,6 +551,18 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn a_server_that_takes_a_question_and_does_not_answer_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let _listener = UnixListener::bind(&path).unwrap(); // the system connects clients to it
+        let error = status(&AdminAddress::Unix(path.clone()).into()).unwrap_err();
+        let name = path.display();
+        let said =
+            format!("the server on unix:{name} does not answer within 1 s: it is stopped or hangs");
+        assert_eq!(error.to_string(), said);
+    }
 
     #[test]
     fn a_server_that_ends_before_it_answers_is_not_there() {

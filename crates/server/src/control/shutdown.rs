@@ -11,7 +11,7 @@ use crate::messages::{Notice, Problem, WorkerCommand};
 use crate::notify;
 use crate::offer::{Offered, facts};
 use crate::persistent::{StartError, SuperblockWriter};
-use crate::setup::ServeError;
+use crate::setup::{ServeError, Served};
 use crate::status::{LostStatus, Snapshot};
 use crate::tier::{Tier, others};
 use crate::volume::DeviceSource;
@@ -93,8 +93,8 @@ fn lost(control: &Control, snapshots: &[Snapshot]) -> Option<String> {
     })
 }
 
-/// Prepares an upgrade: checks that the new program accepts this server's settings, and makes
-/// written data durable, so that requests wait only briefly.
+/// Prepares an upgrade: checks that the new program accepts this server's settings, and that they
+/// have all volumes and tiers; and makes written data durable, so that requests wait only briefly.
 ///
 /// The server then shuts down normally, except that its local devices stay. The process executes
 /// the new program with the same arguments. Requests to local devices wait from the last answer of
@@ -104,7 +104,10 @@ fn lost(control: &Control, snapshots: &[Snapshot]) -> Option<String> {
 /// The reply that refuses the upgrade. The server goes on.
 pub(crate) fn make_ready(control: &mut Control) -> Result<(), Reply> {
     let check = control.config.check_program;
-    let checked = beside(control, check).map_err(|problem| problem.into_reply())?;
+    let volumes = control.offer.all().iter().map(|offered| offered.volume.name.clone());
+    let tiers = control.tiers.iter().map(|tier| tier.facts.name.clone());
+    let served = Served { volumes: volumes.collect(), tiers: tiers.collect() };
+    let checked = beside(control, move || check(&served)).map_err(Problem::into_reply)?;
     checked.map_err(|problem| {
         let problem = format!("the new program is not taken: {problem}");
         Reply::trouble(Trouble::Failed, problem)

@@ -116,7 +116,7 @@ impl Setup {
             service: None,
             state: None,
             devices: Arc::new(NamedDevices),
-            check_program: || Ok(()),
+            check_program: |_| Ok(()),
             turn: None,
             log_lines_dropped: || 0,
         };

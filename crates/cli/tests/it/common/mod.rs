@@ -98,6 +98,11 @@ impl Volume {
         Self { devices: ",write-cache=volatile", ..self }
     }
 
+    /// The same on devices that do few operations a second.
+    pub(crate) fn slow(self) -> Self {
+        Self { devices: ",medium=cloud,iops=50", ..self }
+    }
+
     /// The same with other settings besides.
     pub(crate) fn with(mut self, settings: &[&str]) -> Self {
         self.settings.extend(settings.iter().map(|&setting| setting.to_owned()));
@@ -289,6 +294,11 @@ impl Server {
         };
         let is_silent = || UnixStream::connect(volume.path("nbd.sock")).is_err();
         wait_until("its end", || is_free("cache.img") && is_free("backing.img") && is_silent());
+    }
+
+    /// Whether it has ended already.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it can be waited for").is_some()
     }
 
     /// Waits until it has ended by itself; its exit code.
