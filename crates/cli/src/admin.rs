@@ -11,7 +11,7 @@ use clap::Args;
 use floe_server::admin::client::{self, AdminError, Endpoint};
 use floe_server::admin::{AdminAddress, Token};
 use floe_server::config::{ServerConfig, VolumeConfig};
-use floe_server::{Served, take_upgrade_client};
+use floe_server::{Added, take_upgrade_client};
 use rustix::net::{Shutdown, shutdown};
 use serde::Serialize;
 
@@ -120,8 +120,8 @@ pub(crate) fn note_program() {
 }
 
 /// Checks that the new program accepts this process's arguments and settings, and that these have
-/// what is served: runs it with `--print-config`.
-pub(crate) fn check_program(served: &Served) -> Result<(), String> {
+/// what was added: runs it with `--print-config`.
+pub(crate) fn check_program(added: &Added) -> Result<(), String> {
     let mut command = again()?;
     command.env_remove(CLIENT).arg("--print-config").stdin(Stdio::null());
     let said = command.output().map_err(|error| error.to_string())?;
@@ -129,14 +129,14 @@ pub(crate) fn check_program(served: &Served) -> Result<(), String> {
         return Err(format!("{}: {}", said.status, String::from_utf8_lossy(&said.stderr).trim()));
     }
     match ServerConfig::from_text(&String::from_utf8_lossy(&said.stdout)) {
-        Ok(settings) => has_all(&settings, served),
+        Ok(settings) => has_all(&settings, added),
         Err(_) => Ok(()), // they are those of a newer version
     }
 }
 
-/// Checks that settings have all volumes, by their names, and all tiers, by their devices. A server
-/// with these settings would refuse to start where a cache has dirty data of another one.
-fn has_all(settings: &ServerConfig, served: &Served) -> Result<(), String> {
+/// Checks that settings have all added volumes, by their names, and tiers, by their devices. A server
+/// without them would refuse to start where it has dirty data of theirs.
+fn has_all(settings: &ServerConfig, added: &Added) -> Result<(), String> {
     let lacks = |what: &str, name: &str| {
         Err(format!(
             "its settings lack the {what} {name}, which was added while the server ran: add it to \
@@ -144,12 +144,12 @@ fn has_all(settings: &ServerConfig, served: &Served) -> Result<(), String> {
         ))
     };
     let names: Vec<_> = settings.volume.iter().map(VolumeConfig::name).collect();
-    if let Some(name) = served.volumes.iter().find(|name| !names.contains(&name.as_str())) {
+    if let Some(name) = added.volumes.iter().find(|name| !names.contains(&name.as_str())) {
         return lacks("volume", &format!("{name:?}"));
     }
     let device = |tier: &str| tier.split(',').next().unwrap_or_default().to_owned();
     let devices: Vec<_> = settings.tiers().map(|tier| device(&tier.name())).collect();
-    match served.tiers.iter().find(|tier| !devices.contains(&device(tier))) {
+    match added.tiers.iter().find(|tier| !devices.contains(&device(tier))) {
         Some(tier) => lacks("tier", tier),
         None => Ok(()),
     }

@@ -115,16 +115,16 @@ impl Counters {
     /// Allocates counters for entries at places `0..places`, and puts counters in the order of
     /// places, if no slot was in use before.
     pub(crate) fn reserve_places(&mut self, places: usize) {
-        let (slots, is_far) = (self.counts.len(), places > 1 << u16::BITS);
+        let (counts, is_far) = (self.counts.len(), places > 1 << u16::BITS);
         if self.places.is_empty() && self.far_places.is_empty() {
-            self.places = (0..slots).map(|_| AtomicU16::new(0)).collect();
+            self.places = (0..counts).map(|_| AtomicU16::new(0)).collect();
         }
         if is_far && !self.places.is_empty() {
             let place = |place: &AtomicU16| AtomicU32::new(place.load(Relaxed).into());
             self.far_places = std::mem::take(&mut self.places).iter().map(place).collect();
         }
-        if places > self.counts.len() {
-            self.grow_counts(places.max(slots + slots / 4));
+        if places > counts {
+            self.grow_counts(places.max(counts + counts / 4));
         }
     }
 

@@ -47,6 +47,14 @@ pub(crate) enum Phase {
     Telling(Reply),
 }
 
+/// The end of the acceptor.
+pub(crate) struct Farewell {
+    /// The server ends because a new program replaces it.
+    pub(crate) replaced: bool,
+    /// Connections to close once the server's caches are closed.
+    pub(crate) told: Vec<OwnedFd>,
+}
+
 /// A kind of configuration change that excludes others while it is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -93,7 +101,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// When the ring fails, or another thread has died.
-    pub(crate) fn run(mut self) -> Result<bool, ServeError> {
+    pub(crate) fn run(mut self) -> Result<Farewell, ServeError> {
         for index in 0..self.listeners.len() as u32 {
             self.accept(AcceptorToken::Accept(index));
         }
@@ -125,7 +133,7 @@ impl Acceptor {
                 self.wait()?;
             }
         }
-        Ok(self.replaced)
+        Ok(Farewell { replaced: self.replaced, told: self.admin.told })
     }
 
     fn wait(&mut self) -> Result<(), ServeError> {
@@ -541,6 +549,9 @@ impl Acceptor {
                 let is_kept =
                     session.upgrading && !matches!(session.encryption, Encryption::Tls(_));
                 let word = Reply::Done(crate::admin::REPLACING);
+                self.admin
+                    .told
+                    .extend((!is_kept).then(|| session.socket.try_clone().ok()).flatten());
                 self.admin.tell(index, if is_kept { &word } else { &reply });
             } else if session.listening {
                 let _ = shutdown(&session.socket, Shutdown::Both); // ends the receive

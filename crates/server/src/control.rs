@@ -32,7 +32,7 @@ use crate::messages::{
 };
 use crate::offer::{Offer, Offered};
 use crate::persistent::{StartError, SuperblockWriter};
-use crate::setup::{ServeError, ServerSetup};
+use crate::setup::{Added, ServeError, ServerSetup};
 use crate::status::{Snapshot, TierKey};
 use crate::tier::{Tier, link};
 use crate::ublk::LocalDevices;
@@ -104,6 +104,8 @@ pub(crate) struct Control {
     pub(crate) local: LocalDevices,
     /// The tiers, from the top.
     pub(crate) tiers: Vec<Tier>,
+    /// The names of the volumes, and the number of tiers, with which the server began.
+    pub(crate) begun: (Vec<String>, u32),
     /// A random number that identifies the tiers served together.
     pub(crate) stack: u32,
     /// Number of tiers ever attached; the next tier's key.
@@ -324,6 +326,17 @@ impl Control {
     /// Sends the current offer to all workers.
     pub(crate) fn announce(&self) {
         self.workers.tell_all(|| Message::Offer(Arc::clone(self.offer.exports())));
+    }
+
+    /// Returns the volumes and tiers that were added since the server began.
+    pub(crate) fn added(&self) -> Added {
+        let (volumes, tiers) = &self.begun;
+        let served = self.offer.all().iter().map(|offered| &offered.volume.name);
+        let later = self.tiers.iter().map(|tier| &tier.facts).filter(|it| it.key.0 >= *tiers);
+        Added {
+            volumes: served.filter(|name| !volumes.contains(name)).cloned().collect(),
+            tiers: later.map(|facts| facts.name.clone()).collect(),
+        }
     }
 
     /// Returns whether any tier is persistent.

@@ -16,7 +16,7 @@ pub use nvme_access::{NvmeAccess, NvmeSecretsError};
 pub use reservations::ReservationsError;
 pub use server::{Attached, Bound, Ended, Server};
 pub use session::HandOff;
-pub use setup::{AdminSetup, NvmeSetup, ServeError, Served, ServerSetup};
+pub use setup::{Added, AdminSetup, NvmeSetup, ServeError, ServerSetup};
 pub use socket_file::SocketError;
 pub use standby::{Away, Desk};
 pub use tier::Tier;

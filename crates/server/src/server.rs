@@ -39,7 +39,7 @@ use crate::acceptor::admin::{AdminClients, AdminListener, Io};
 use crate::acceptor::entrance::Entrance;
 use crate::acceptor::questions::Questions;
 use crate::acceptor::reporting::Reporting;
-use crate::acceptor::{Acceptor, Phase};
+use crate::acceptor::{Acceptor, Farewell, Phase};
 use crate::admin::AdminAddress;
 use crate::control::board::Board;
 use crate::control::{Control, End, Inbox};
@@ -141,11 +141,12 @@ impl Server {
         if stopped.is_ok() {
             local.delete(); // a worker that hangs has it open
         }
-        let replaced = accepted?;
+        let Farewell { replaced, told } = accepted?;
         let closing = ended?;
         stopped?; // or the caches would say that all is in order
         let lost = closing.lost();
         closing.finish().map_err(ServeError::Close)?;
+        drop(told); // their clients find everything closed
         match lost {
             Some(lost) => Err(ServeError::DataLost(lost)),
             None => Ok(if replaced { Ended::Replaced } else { Ended::ForGood }),
@@ -475,12 +476,14 @@ impl Bound {
             change: None,
             config: Arc::clone(&config),
         };
+        let names = offer.all().iter().map(|offered| offered.volume.name.clone()).collect();
         let control = Control {
             config,
             workers,
             offer,
             local: LocalDevices::default(),
             stack,
+            begun: (names, tiers.len() as u32),
             keys_given: tiers.len() as u32,
             tiers,
             board,

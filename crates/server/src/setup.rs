@@ -25,9 +25,9 @@ use crate::socket_file::SocketError;
 use crate::tier::open::CacheDevices;
 use crate::tls::TlsConfig;
 
-/// The volumes and tiers that a server serves at present, by which an upgrade is checked.
+/// The volumes and tiers that were added to a running server. The settings of an upgrade need them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Served {
+pub struct Added {
     /// Names of the volumes.
     pub volumes: Vec<String>,
     /// Devices and settings of the tiers, from the top, as for `--tier`.
@@ -65,8 +65,8 @@ pub struct ServerSetup {
     /// Opens the devices of tiers that are added while the server runs.
     pub devices: Arc<dyn CacheDevices>,
     /// Checks, before an upgrade, that the new program accepts the server's settings, and that they
-    /// have what is served.
-    pub check_program: fn(&Served) -> Result<(), String>,
+    /// have what was added.
+    pub check_program: fn(&Added) -> Result<(), String>,
     /// Right to serve, for a server that is one of a failover pair.
     pub turn: Option<Arc<Turn>>,
     /// Returns the number of log lines dropped so far, for the metrics.

@@ -597,6 +597,9 @@ fn names_of_volumes_are_one_line() {
         refused(&added, 2, &["its name contains a control character"]);
     }
     server.end();
+    let line = volume.with(&["--volume", "a\tb"]).command_line();
+    let start = floe(&line.iter().map(String::as_str).collect::<Vec<_>>());
+    refused(&start, 2, &["name \"a\\tb\" contains a control character"]);
 }
 
 #[test]

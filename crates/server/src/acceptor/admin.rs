@@ -98,6 +98,9 @@ impl Io {
 pub(crate) struct AdminClients {
     pub(crate) io: Io,
     pub(crate) sessions: Slots<AdminSession>,
+    /// Connections of clients that were told of the server's end. They stay open until its caches
+    /// are closed, and clients wait for that.
+    pub(crate) told: Vec<OwnedFd>,
     tls: Option<TlsConfig>,
     /// Time limit for a client to send its request, and again to read the reply.
     patience: Duration,
@@ -105,7 +108,7 @@ pub(crate) struct AdminClients {
 
 impl AdminClients {
     pub(crate) fn new(io: Io, tls: Option<TlsConfig>, patience: Duration) -> Self {
-        Self { io, sessions: Slots::default(), tls, patience }
+        Self { io, sessions: Slots::default(), told: Vec::new(), tls, patience }
     }
 
     /// Begins a conversation with a client that has these rights.

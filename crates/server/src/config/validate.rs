@@ -96,6 +96,10 @@ impl ServerConfig {
                 let problem = "name is missing: give the name by which clients ask for this volume";
                 return of_volume("name", problem.to_owned());
             };
+            if name.contains(char::is_control) {
+                let problem = format!("name {name:?} contains a control character");
+                return of_volume("name", problem);
+            }
             let Some(backing) = &volume.backing else {
                 return of_volume(
                     "backing",

@@ -11,7 +11,7 @@ use crate::messages::{Notice, Problem, WorkerCommand};
 use crate::notify;
 use crate::offer::{Offered, facts};
 use crate::persistent::{StartError, SuperblockWriter};
-use crate::setup::{ServeError, Served};
+use crate::setup::ServeError;
 use crate::status::{LostStatus, Snapshot};
 use crate::tier::{Tier, others};
 use crate::volume::DeviceSource;
@@ -94,20 +94,19 @@ fn lost(control: &Control, snapshots: &[Snapshot]) -> Option<String> {
 }
 
 /// Prepares an upgrade: checks that the new program accepts this server's settings, and that they
-/// have all volumes and tiers; and makes written data durable, so that requests wait only briefly.
+/// have the volumes and tiers that were added to the running server. Makes written data durable, so
+/// that requests wait only briefly.
 ///
 /// The server then shuts down normally, except that its local devices stay. The process executes
-/// the new program with the same arguments. Requests to local devices wait from the last answer of
-/// this program until the new one has opened the cache.
+/// the new program with the same arguments, but for permissions to lose data. Requests to local
+/// devices wait from the last answer of this program until the new one has opened the cache.
 ///
 /// # Errors
 /// The reply that refuses the upgrade. The server goes on.
 pub(crate) fn make_ready(control: &mut Control) -> Result<(), Reply> {
     let check = control.config.check_program;
-    let volumes = control.offer.all().iter().map(|offered| offered.volume.name.clone());
-    let tiers = control.tiers.iter().map(|tier| tier.facts.name.clone());
-    let served = Served { volumes: volumes.collect(), tiers: tiers.collect() };
-    let checked = beside(control, move || check(&served)).map_err(Problem::into_reply)?;
+    let added = control.added();
+    let checked = beside(control, move || check(&added)).map_err(Problem::into_reply)?;
     checked.map_err(|problem| {
         let problem = format!("the new program is not taken: {problem}");
         Reply::trouble(Trouble::Failed, problem)
