@@ -134,8 +134,8 @@ pub(crate) fn check_program(added: &Added) -> Result<(), String> {
     }
 }
 
-/// Checks that settings have all added volumes, by their names, and tiers, by their devices. A server
-/// without them would refuse to start where it has dirty data of theirs.
+/// Checks that settings have all added volumes, by their names, and tiers, by their devices. A
+/// server without them would refuse to start where it has dirty data of theirs.
 fn has_all(settings: &ServerConfig, added: &Added) -> Result<(), String> {
     let lacks = |what: &str, name: &str| {
         Err(format!(
