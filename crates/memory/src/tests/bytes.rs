@@ -58,7 +58,8 @@ fn each_structure_takes_its_bytes() {
         assert!(bytes.slots < 5.4, "five bytes a slot: {bytes:?}");
         assert!(bytes.index < 9.1, "half a cache line for 3.7 keys: {bytes:?}");
         assert!(bytes.order < order, "{name}: {bytes:?}");
-        assert!(bytes.waiting < 1.1 && bytes.others < 2.3, "{bytes:?}");
+        // The rest of replaced indexes depends on where pages begin.
+        assert!(bytes.waiting < 1.1 && bytes.others < 2.8, "{bytes:?}");
     }
 }
 
