@@ -580,12 +580,14 @@ fn an_upgrade_is_refused_while_volumes_or_tiers_are_in_no_settings() {
 }
 
 #[test]
-fn a_server_that_was_told_to_stop_has_ended_when_the_command_has() {
+fn a_server_that_was_told_to_stop_has_closed_its_cache_when_the_command_ends() {
     let volume = Volume::new(&pattern(12, MIB), "back").slow();
     let mut server = volume.serve();
     floe_ok(&["stop", "--admin", &server.admin]);
-    assert!(server.has_ended(), "its cache may not be closed yet");
+    let cache = || std::fs::read(volume.path("cache.img")).expect("it is there");
+    let copy = cache();
     assert_eq!(server.ended(), Some(0));
+    assert!(copy == cache(), "the cache was written after the command");
 }
 
 #[test]

@@ -296,11 +296,6 @@ impl Server {
         wait_until("its end", || is_free("cache.img") && is_free("backing.img") && is_silent());
     }
 
-    /// Whether it has ended already.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        self.child.try_wait().expect("it can be waited for").is_some()
-    }
-
     /// Waits until it has ended by itself; its exit code.
     pub(crate) fn ended(&mut self) -> Option<i32> {
         wait_for(&mut self.child).code()
