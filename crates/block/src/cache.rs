@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use floe_policy::admission::Times;
 
-use crate::config::{Config, ConfigError, MOST_SHARDS};
+use crate::config::{CacheShare, Config, ConfigError, MOST_SHARDS};
 use crate::counters::Counts;
 use crate::exchange::{ForeignPiece, Message, PartId};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
@@ -208,7 +208,19 @@ impl BlockCache {
     /// Handles the completion of a device operation that the cache has ordered.
     pub fn completed(&mut self, op: OpId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
         if shard_of(op) == ROUTER {
-            self.router_completed(RouterOp::of(op), result, orders);
+            match RouterOp::of(op) {
+                RouterOp::Request(request) => {
+                    let id = RequestId(request);
+                    self.join(id).answered(result, true);
+                    self.answer_if_done(id, orders);
+                }
+                op => {
+                    let ended = self.commits.op_ended(op, result, &mut self.shards, orders);
+                    if let Some(ended) = ended {
+                        self.drains.go_on(ended, &self.shards, &mut self.commits);
+                    }
+                }
+            }
         } else {
             let shard = self.shards.of_op(op);
             shard.completed(op, result, orders);
@@ -217,21 +229,6 @@ impl BlockCache {
             }
         }
         self.handle_events(orders);
-    }
-
-    fn router_completed(
-        &mut self,
-        op: RouterOp,
-        result: Result<(), Fault>,
-        orders: &mut Vec<Order>,
-    ) {
-        if let RouterOp::Request(request) = op {
-            let id = RequestId(request);
-            self.join(id).answered(result, true);
-            self.answer_if_done(id, orders);
-        } else if let Some(ended) = self.commits.op_ended(op, result, &mut self.shards, orders) {
-            self.drains.go_on(ended, &self.shards, &mut self.commits);
-        }
     }
 
     /// Handles a read that returned corrupt sectors, `bad`. Returns the number not known before.
@@ -526,6 +523,15 @@ impl BlockCache {
         self.shards.each().for_each(|shard| shard.parts.dirt.limit(sectors));
     }
 
+    /// Sets the share of a volume, to be done in all parts alike. Other volumes do not evict what
+    /// is guaranteed, and may use it until the volume does. At its largest part the volume evicts
+    /// only blocks of its own; data beyond it is not cached where none of them can go. What a
+    /// volume has above a new largest part leaves when it makes new blocks. Each shard applies an
+    /// equal part of the share.
+    pub fn set_share(&mut self, id: VolumeId, share: CacheShare) {
+        self.shards.set_share(id, share);
+    }
+
     /// Returns the current counters of this part.
     pub fn stats(&self) -> Stats {
         let refused_bytes = self.condition().refused_bytes();
@@ -539,6 +545,8 @@ impl BlockCache {
             for (sum, live) in stats.blocks.iter_mut().zip(directory.blocks.live()) {
                 sum.1 += live;
             }
+            let unit_bytes = self.config.sizes.smallest() * SECTOR_BYTES;
+            Counts::add(&mut stats.volume_bytes, &directory.blocks.shares.used_bytes(unit_bytes));
             stats.valid_bytes += directory.blocks.valid.sectors() * SECTOR_BYTES;
             stats.dirty_bytes += directory.blocks.dirty_sectors() * SECTOR_BYTES;
             stats.held_bytes += held.len() * SECTOR_BYTES;
@@ -603,6 +611,7 @@ impl BlockCache {
             return Err(VolumeError::Dirty(dirty));
         }
         self.shards.each().for_each(|shard| shard.remove_volume(id));
+        self.shards.set_share(id, CacheShare::default());
         self.volumes.remove(id);
         Ok(())
     }

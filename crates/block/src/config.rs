@@ -118,6 +118,16 @@ impl Config {
     }
 }
 
+/// The share of a volume in a cache, all parts together. By default nothing is guaranteed, and all
+/// of the cache may be used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheShare {
+    /// Bytes of the volume's blocks that other volumes do not evict.
+    pub guaranteed_bytes: u64,
+    /// The most bytes that the volume's blocks may take; `None` for the whole cache.
+    pub most_bytes: Option<u64>,
+}
+
 /// The admission of a cache: the policy that decides which missed blocks are cached. By default
 /// everything is admitted.
 #[derive(Debug, Clone, Default)]

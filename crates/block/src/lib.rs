@@ -69,7 +69,7 @@ mod sync {
 
 pub use cache::{BlockCache, Condition};
 pub use config::{
-    AdmissionConfig, Config, ConfigError, MOST_SHARDS, UnknownWriteMode, WriteMode,
+    AdmissionConfig, CacheShare, Config, ConfigError, MOST_SHARDS, UnknownWriteMode, WriteMode,
     shedding_options,
 };
 pub use counters::{CounterType, Counts, Declaration};

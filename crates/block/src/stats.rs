@@ -149,6 +149,8 @@ counters! {
         pub counters: Counters,
         /// Block sizes in bytes, smallest first, each with its current number of blocks.
         pub blocks: Vec<(u64, u64)>,
+        /// Bytes of the blocks of each volume, by id; blocks may hold less data.
+        pub volume_bytes: Vec<u64> = Gauge {},
         /// Bytes of valid data in the cache.
         pub valid_bytes: u64 = Gauge { json: "valid_bytes", metric: "floe_cache_valid_bytes" },
         /// Bytes of dirty data: newer in the cache than on the backing devices.

@@ -14,6 +14,7 @@ use floe_device::{Action, Buffer, Completion, Device, Pool, Slice};
 use self::io_gate::Relays;
 use super::watched::CacheDevice;
 use crate::cache::{BlockCache, JournalEvent};
+use crate::config::CacheShare;
 use crate::exchange::{Exchange, Message, Parcel, PartId};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::join::{Fault, Request, RequestId, RequestKind};
@@ -382,6 +383,11 @@ impl Tier {
     /// Sets the maximum of dirty bytes in the tier; see [`BlockCache::limit_dirty`].
     pub fn limit_dirty(&mut self, bytes: u64) {
         self.cache.limit_dirty(bytes);
+    }
+
+    /// Sets the share of a volume in the tier; see [`BlockCache::set_share`].
+    pub fn set_share(&mut self, id: VolumeId, share: CacheShare) {
+        self.cache.set_share(id, share);
     }
 
     /// Returns the I/O gate below this tier.

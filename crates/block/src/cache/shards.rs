@@ -4,11 +4,12 @@
 //! [`Shards::each`]. These mark the shards that they return as *stirred*.
 
 use super::fetch_size::{FetchSize, Price};
-use crate::config::Config;
+use crate::config::{CacheShare, Config};
 use crate::exchange::{ForeignPiece, Message, PartId};
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
 use crate::join::Piece;
 use crate::journal::{Change, RestoredBlock};
+use crate::mapping::directory::ShardShare;
 use crate::order::{OpId, Order};
 use crate::shard::Shard;
 use crate::tasks::shard_of;
@@ -169,6 +170,18 @@ impl Shards {
     pub(super) fn set_volume(&mut self, id: VolumeId, bytes: u64) {
         let sectors = bytes.div_ceil(SECTOR_BYTES);
         self.shards.iter_mut().for_each(|shard| shard.parts.map.set_volume(id, sectors));
+    }
+
+    /// Sets the share of a volume. Each shard gets an equal part of it, in whole smallest blocks:
+    /// of a largest part that is not 0 at least one.
+    pub(super) fn set_share(&mut self, id: VolumeId, share: CacheShare) {
+        let block_bytes = self.sizes.smallest() * SECTOR_BYTES * self.all;
+        let part = |bytes: u64| bytes / block_bytes;
+        let most = share.most_bytes.map(|bytes| part(bytes).max(u64::from(bytes > 0)));
+        let most = most.unwrap_or(ShardShare::NONE.most);
+        let guaranteed = share.guaranteed_bytes.div_ceil(block_bytes).min(most);
+        let share = ShardShare { guaranteed, most };
+        self.shards.iter_mut().for_each(|shard| shard.parts.map.directory.set_share(id, share));
     }
 
     /// Returns whether some of the last writes to a volume's backing device would not survive a

@@ -22,23 +22,23 @@
 //! Invariants: the sectors of two blocks never overlap; every block in the order is mapped, and in
 //! a group.
 
-use std::fmt;
-use std::str::FromStr;
-
-use floe_policy::registry::{Choice, ChoiceError, Entry};
-use floe_policy::{
-    Access, Adaptation, AnyPolicy, Eviction, Lru, POLICIES, PendingVictims, Policy, Ranked, Slot,
-};
+use floe_policy::{Access, Adaptation, Slot};
 
 use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
 use crate::journal::RestoredBlock;
 use blocks::arrival;
 use groups::Groups;
+use order::{EvictionOrder, VICTIMS_TRIED};
 
 pub(crate) use blocks::Blocks;
+pub use order::{Evict, EvictError};
+pub(crate) use shares::ShardShare;
 
 mod blocks;
 mod groups;
+mod order;
+mod shares;
+mod within_shares;
 
 /// Arrays of blocks grow by a sixteenth, not by doubling: unused metadata is memory taken from the
 /// user's data.
@@ -56,6 +56,9 @@ pub(crate) enum Room {
     Replace(Block),
     /// Evict all blocks of this group.
     Empty(u32),
+    /// Evict this block of the volume itself, whose place becomes free for others. The volume seeks
+    /// room again if it was above its largest part.
+    GiveUp(Block),
 }
 
 /// The circumstances under which a new block is made.
@@ -96,7 +99,10 @@ impl Directory {
     /// Promotes a block and its group.
     #[inline]
     pub(crate) fn touch(&mut self, block: Block) {
-        self.order.touch(block, |block| self.blocks.access(block));
+        let was_parked = self.blocks.shares.are_set() && self.touch_within_shares(block);
+        if !was_parked {
+            self.order.touch(block, |block| self.blocks.access(block));
+        }
         self.groups.touch(self.blocks.place(block));
     }
 
@@ -104,6 +110,7 @@ impl Directory {
     pub(crate) fn spare(&mut self, block: Block) {
         self.order.spare(block, |block| self.blocks.access(block));
         self.groups.touch(self.blocks.place(block));
+        self.blocks.shares.touch(block, self.blocks.volume(block));
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -127,8 +134,12 @@ impl Directory {
         !self.groups.has_room(Class(0))
     }
 
-    /// Returns the block that a new smallest block would evict; `None` while there is room.
-    pub(crate) fn coldest_if_full(&mut self) -> Option<Block> {
+    /// Returns the block that a new smallest block of a volume would evict; `None` while there is
+    /// room.
+    pub(crate) fn coldest_if_full(&mut self, volume: VolumeId) -> Option<Block> {
+        if self.blocks.shares.are_set() && self.has_shares() {
+            return self.victim_within_shares(volume);
+        }
         if !self.is_full() {
             return None;
         }
@@ -144,6 +155,11 @@ impl Directory {
         class: Class,
         in_use: impl Fn(VolumeId, &Sectors) -> bool,
     ) -> Option<Room> {
+        if self.blocks.shares.are_set() && self.has_shares() {
+            let in_use =
+                |blocks: &Blocks, block| in_use(blocks.volume(block), &blocks.sectors(block));
+            return self.room_within_shares(volume, start, class, in_use);
+        }
         if self.groups.has_room(class) {
             return Some(Room::Free);
         }
@@ -165,7 +181,7 @@ impl Directory {
     pub(crate) fn victims(&self, room: Room) -> impl Iterator<Item = Block> + '_ {
         let (block, group) = match room {
             Room::Free => (None, None),
-            Room::Replace(block) => (Some(block), None),
+            Room::Replace(block) | Room::GiveUp(block) => (Some(block), None),
             Room::Empty(group) => (None, Some(group)),
         };
         block.into_iter().chain(group.into_iter().flat_map(|group| self.blocks_of(group)))
@@ -174,7 +190,7 @@ impl Directory {
     /// Makes a block, without valid sectors, in room that [`Directory::room`] has just found.
     ///
     /// # Panics
-    /// When a victim is dirty, or the block overlaps another.
+    /// When a victim is dirty, the block overlaps another, or the room is not made yet.
     pub(crate) fn allocate(
         &mut self,
         volume: VolumeId,
@@ -195,6 +211,7 @@ impl Directory {
                 self.groups.touch(self.blocks.place(block));
                 block
             }
+            Room::GiveUp(_) => unreachable!("a volume gives blocks up before it gets room"),
             Room::Empty(_) | Room::Free => {
                 if let Room::Empty(group) = room {
                     self.empty(group);
@@ -237,7 +254,8 @@ impl Directory {
 
     /// Drops all data of a volume, dirty or not. Returns the groups that now hold no data at all.
     /// The volume's blocks in other groups stay, empty, until they are the coldest, as after a
-    /// trim. They do no harm to a volume that gets the same id: they spare it an allocation.
+    /// trim. They do no harm to a volume that gets the same id: they spare it an allocation. While
+    /// some volume has a share, they are filler blocks, which count for no volume.
     pub(crate) fn drop_volume(&mut self, volume: VolumeId) -> Vec<u32> {
         let mut emptied = Vec::new();
         for group in 0..self.groups.count() {
@@ -246,15 +264,33 @@ impl Directory {
                 let sectors = self.blocks.sectors(block);
                 if self.blocks.volume(block) == volume {
                     self.blocks.set_invalid(block, &sectors);
+                    if self.blocks.shares.are_set() {
+                        self.disown(block);
+                    }
                     was_in = true;
+                } else {
+                    holds_data |= self.blocks.has_valid(block, &sectors);
                 }
-                holds_data |= self.blocks.has_valid(block, &sectors);
             }
             if was_in && !holds_data {
                 emptied.push(group);
             }
         }
         emptied
+    }
+
+    /// Replaces a block, which must be clean, by a filler block. It keeps its turn to leave.
+    fn disown(&mut self, block: Block) {
+        let hole = self.hole(self.blocks.place(block), self.blocks.class(block));
+        self.blocks.unmap(block);
+        self.blocks.map(block, hole);
+        self.order.release(block, |block| self.blocks.access(block));
+    }
+
+    /// Returns the extent of the filler block at a place.
+    fn hole(&self, place: u32, class: Class) -> Extent {
+        let sizes = self.blocks.sizes();
+        Extent::new(NOBODY, u64::from(place) * sizes.smallest(), sizes.sectors(class))
     }
 
     /// Returns the blocks of a volume, found by a walk over all blocks.
@@ -277,6 +313,9 @@ impl Directory {
     /// Checks the invariants of the module's header, slowly.
     pub(crate) fn check(&self) {
         self.blocks.check((0..self.groups.count()).flat_map(|group| self.blocks_of(group)));
+        let shares = &self.blocks.shares;
+        let stays = |block: Block| shares.is_guaranteed(self.blocks.volume(block));
+        assert!(shares.are_new() || self.order.parked().all(stays));
         assert_eq!(self.len() as u64, self.blocks.live().sum::<u64>());
     }
 
@@ -312,12 +351,10 @@ impl Directory {
 
     /// Fills a group with empty filler blocks.
     fn restore_group(&mut self, group: u32, class: Class) {
-        let (size, units) = (self.blocks.sizes().sectors(class), self.blocks.sizes().smallest());
         for number in 0..self.blocks.sizes().per_group(class) {
             let room = self.groups.room(group, number, class, self.blocks.sizes());
-            let hole = Extent::new(NOBODY, u64::from(room.place) * units, size);
             self.blocks.put(room.block, room.place);
-            self.blocks.map(room.block, hole);
+            self.blocks.map(room.block, self.hole(room.place, class));
             self.order.insert(room.block, &self.blocks.access(room.block));
         }
     }
@@ -350,7 +387,8 @@ fn reserve_by_share<T>(array: &mut Vec<T>, len: usize) -> bool {
 }
 
 /// The volume of blocks that only fill the holes of a group: a block is removed only with its
-/// place, so groups have no holes. These filler blocks have no data, and are replaced first.
+/// place, so groups have no holes. These filler blocks have no data. Those of a cache that was
+/// opened are replaced first.
 pub(crate) const NOBODY: VolumeId = VolumeId(u16::MAX);
 
 /// Appends to `missing` the intervals of `range`, rounded out to smallest blocks, that are not
@@ -537,260 +575,6 @@ mod tests {
                 let expected = units[sector as usize] || rounded.contains(&sector);
                 prop_assert_eq!(tiled[sector as usize], expected);
             }
-        }
-    }
-}
-
-/// Maximum number of victims tried to find one that is not in use.
-const VICTIMS_TRIED: usize = 64;
-
-/// The order of eviction of a shard's blocks: LRU or another policy.
-#[derive(Debug)]
-enum EvictionOrder {
-    Lru(Lru),
-    Chosen(Box<PendingVictims<AnyPolicy>>),
-}
-
-impl EvictionOrder {
-    fn new(evict: &Evict, weight: u64) -> Self {
-        if evict.is_lru() {
-            return Self::Lru(Lru::default());
-        }
-        let mut policy = AnyPolicy::new(evict.choice());
-        policy.set_capacity(weight);
-        Self::Chosen(Box::new(PendingVictims::new(policy)))
-    }
-
-    fn reserve(&mut self, slots: usize) {
-        match self {
-            Self::Lru(lru) => lru.reserve(slots),
-            Self::Chosen(chosen) => chosen.policy_mut().reserve(slots),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Lru(lru) => lru.len(),
-            Self::Chosen(chosen) => chosen.len(),
-        }
-    }
-
-    fn insert(&mut self, block: Block, access: &Access) {
-        match self {
-            Self::Lru(lru) => lru.insert(block, access),
-            Self::Chosen(chosen) => chosen.policy_mut().insert(block, access),
-        }
-    }
-
-    fn remove(&mut self, block: Block) {
-        match self {
-            Self::Lru(lru) => lru.remove(block),
-            Self::Chosen(chosen) => chosen.remove(block),
-        }
-    }
-
-    #[inline]
-    fn touch(&mut self, block: Block, access: impl Fn(Block) -> Access) {
-        match self {
-            Self::Lru(lru) => lru.access(block),
-            Self::Chosen(chosen) => {
-                if chosen.forgo(block) {
-                    chosen.policy_mut().insert(block, &access(block));
-                } else {
-                    chosen.policy_mut().access(block);
-                }
-            }
-        }
-    }
-
-    /// Moves a block that cannot be evicted now behind the others.
-    fn spare(&mut self, block: Block, access: impl Fn(Block) -> Access) {
-        self.remove(block);
-        self.insert(block, &access(block));
-    }
-
-    /// Returns the next victim that is not in use; `incoming` is the new block, where that is
-    /// known.
-    fn coldest(
-        &mut self,
-        incoming: Option<&Access>,
-        in_use: impl Fn(Block) -> bool,
-    ) -> Option<Block> {
-        match self {
-            Self::Lru(lru) => lru.coldest_first().take(VICTIMS_TRIED).find(|&block| !in_use(block)),
-            Self::Chosen(chosen) => chosen.next(incoming, VICTIMS_TRIED, in_use),
-        }
-    }
-
-    /// Returns all blocks, the next victim first.
-    fn by_heat(&self) -> Vec<Block> {
-        match self {
-            Self::Lru(lru) => lru.coldest_first().collect(),
-            Self::Chosen(chosen) => chosen.coldest_first(),
-        }
-    }
-
-    fn adaptation(&self) -> Option<Adaptation> {
-        match self {
-            Self::Lru(_) => None,
-            Self::Chosen(chosen) => chosen.policy().adaptation(),
-        }
-    }
-
-    fn memory_bytes(&self) -> usize {
-        match self {
-            Self::Lru(lru) => lru.memory_bytes(),
-            Self::Chosen(chosen) => size_of_val(&**chosen) + chosen.memory_bytes(),
-        }
-    }
-}
-
-/// The eviction policy; each shard has an order of its own. The default is LRU.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Evict(Choice);
-
-/// The reason for which a text names no usable eviction policy of a block cache.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum EvictError {
-    /// The text names no registered policy.
-    #[error(transparent)]
-    Choice(#[from] ChoiceError),
-    /// The policy needs knowledge of future requests, so a cache cannot use it.
-    #[error(
-        "policy {name} has to know what is asked for next, and a cache does not; it can have {}",
-        known().join(", ")
-    )]
-    Future {
-        /// The policy's name.
-        name: &'static str,
-    },
-}
-
-/// Returns whether a policy needs no knowledge of future requests.
-fn serves(entry: &&Entry) -> bool {
-    !entry.info.next_uses
-}
-
-fn known() -> Vec<&'static str> {
-    POLICIES.iter().filter(serves).map(|entry| entry.info.name).collect()
-}
-
-impl Evict {
-    /// Returns every policy that a block cache can have, with its defaults.
-    pub fn all() -> impl Iterator<Item = Self> {
-        POLICIES.iter().filter(serves).map(|entry| Self(Choice::of(&entry.info)))
-    }
-
-    /// Returns the policy and its parameters.
-    pub fn choice(&self) -> &Choice {
-        &self.0
-    }
-
-    /// Returns the length of a stream, in smallest blocks, from which its continuation is fetched
-    /// ahead. `None` for most policies, which fetch nothing ahead.
-    pub fn fetches_ahead(&self) -> Option<u64> {
-        AnyPolicy::new(&self.0).fetches_ahead()
-    }
-
-    /// Returns whether the policy is LRU.
-    pub fn is_lru(&self) -> bool {
-        self.0.name() == Lru::INFO.name
-    }
-}
-
-impl Default for Evict {
-    fn default() -> Self {
-        Self(Choice::of(&Lru::INFO))
-    }
-}
-
-impl fmt::Display for Evict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl FromStr for Evict {
-    type Err = EvictError;
-
-    /// Reads a [`Choice`], such as `s3-fifo:small=0.2`.
-    fn from_str(text: &str) -> Result<Self, EvictError> {
-        let choice: Choice = text.parse()?;
-        let entry = POLICIES.iter().find(|entry| entry.info.name == choice.name());
-        match entry.filter(serves) {
-            Some(_) => Ok(Self(choice)),
-            None => Err(EvictError::Future { name: choice.name() }),
-        }
-    }
-}
-
-#[cfg(test)]
-mod order_tests {
-    use super::*;
-    use floe_policy::Slot;
-
-    const BLOCKS: u32 = 100;
-
-    fn access(block: Block) -> Access {
-        Access::new(u64::from(block.0).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
-    /// Returns an order with as many blocks as fit, of which the even ones were used again.
-    fn order(policy: &Evict) -> EvictionOrder {
-        let mut order = EvictionOrder::new(policy, u64::from(BLOCKS));
-        order.reserve(BLOCKS as usize);
-        (0..BLOCKS).map(Slot).for_each(|block| order.insert(block, &access(block)));
-        (0..BLOCKS).step_by(2).map(Slot).for_each(|block| order.touch(block, access));
-        order
-    }
-
-    #[test]
-    fn who_is_in_use_when_it_is_to_leave_keeps_its_turn() {
-        for policy in Evict::all() {
-            let mut order = order(&policy);
-            let first = order.coldest(None, |_| false).unwrap();
-            let second = order.coldest(None, |block| block == first).unwrap();
-            let third = order.coldest(None, |block| block == first || block == second).unwrap();
-            assert!(first != second && first != third && second != third, "{policy}");
-            assert_eq!(order.coldest(None, |block| block == first), Some(second), "{policy}");
-            assert_eq!(order.coldest(None, |_| false), Some(first), "{policy}");
-            assert_eq!(order.len(), BLOCKS as usize, "{policy}");
-            let last = order.by_heat();
-            assert_eq!(last[..3], [first, second, third], "{policy}");
-        }
-    }
-
-    #[test]
-    fn who_is_used_while_it_is_to_leave_stays() {
-        for policy in Evict::all() {
-            let mut order = order(&policy);
-            let first = order.coldest(None, |_| false).unwrap();
-            let second = order.coldest(None, |block| block == first).unwrap();
-            order.touch(first, access);
-            assert_eq!(order.coldest(None, |_| false), Some(second), "{policy}");
-            order.remove(second);
-            let mut left = vec![second];
-            while let Some(block) = order.coldest(None, |_| false) {
-                order.remove(block);
-                left.push(block);
-            }
-            assert!(left.contains(&first), "{policy}");
-            left.sort_unstable();
-            assert_eq!(
-                left,
-                (0..BLOCKS).map(Slot).collect::<Vec<_>>(),
-                "{policy}: each leaves once"
-            );
-        }
-    }
-
-    #[test]
-    fn where_all_are_in_use_nobody_leaves() {
-        for policy in Evict::all() {
-            let mut order = order(&policy);
-            assert_eq!(order.coldest(None, |_| true), None, "{policy}");
-            assert_eq!(order.len(), BLOCKS as usize, "{policy}");
-            assert!(order.coldest(None, |_| false).is_some(), "{policy}");
         }
     }
 }

@@ -130,7 +130,7 @@ impl Admission {
         if directory.blocks.find(volume, start).is_some() {
             return None;
         }
-        let slot = directory.coldest_if_full()?;
+        let slot = directory.coldest_if_full(volume)?;
         let start = directory.blocks.sectors(slot).start;
         let hash = self.access(directory.blocks.volume(slot), start, Direction::Read).hash;
         Some(Victim { slot, hash })

@@ -221,7 +221,8 @@ impl Parts {
         let task = &self.tasks[id];
         let in_a_row = task.in_a_row(start, self.config.sizes.smallest());
         let asked = Asked { volume: task.volume, start, direction, in_a_row };
-        self.admission.admits(asked, &mut self.map.directory, &mut self.counters)
+        self.map.directory.may_make(task.volume)
+            && self.admission.admits(asked, &mut self.map.directory, &mut self.counters)
     }
 
     /// Ends the admission's window of counts when it has enough lookups.
@@ -238,7 +239,7 @@ impl Parts {
     ) {
         let task = &self.tasks[id];
         let (volume, range) = (task.volume, task.range.clone());
-        let may_come_in = self.mode().caches_reads();
+        let may_come_in = self.mode().caches_reads() && self.map.directory.may_make(volume);
         let known = match task.offer {
             Offer::Admitted => Some(may_come_in),
             Offer::Bypassed => Some(false),

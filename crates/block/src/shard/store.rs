@@ -27,6 +27,9 @@ enum Placed {
     Later(u64),
 }
 
+/// Maximum number of blocks that a volume above its largest part gives up for a new one.
+const GIVEN_UP_AT_ONCE: u32 = 256;
+
 /// Marks that a task must wait for room until its victims are clean.
 struct Waits;
 
@@ -188,27 +191,37 @@ impl<'a> Storing<'a> {
         interval.end =
             interval.start + units.take_while(uncached).count() as u64 * sizes.smallest();
         let class = largest_fitting(sizes, &interval);
-        let end = interval.start + sizes.sectors(class);
         let in_a_row = task.in_a_row(left.start, sizes.smallest());
         let origin = Origin { in_a_row, ahead: task.is_ahead() };
         match self.room(interval.start, class) {
-            Some(Ok(room)) => {
+            Some((class, Ok(room))) => {
                 let directory = &mut self.parts.map.directory;
                 Placed::At(directory.allocate(volume, interval.start, class, room, origin))
             }
-            Some(Err(Waits)) => Placed::Later(end),
+            Some((class, Err(Waits))) => {
+                Placed::Later(interval.start + self.parts.config.sizes.sectors(class))
+            }
             None => Placed::Nowhere,
         }
     }
 
-    /// Makes room for a block: evicts clean blocks, and has dirty ones cleaned. Returns `None` if
+    /// Makes room for a block of at most this class: evicts clean blocks, and has dirty ones
+    /// cleaned. The block is smaller than wanted only where a volume has a share. Returns `None` if
     /// there is no room, and [`Waits`] if the task must wait until victims are clean.
-    fn room(&mut self, start: u64, class: Class) -> Option<Result<Room, Waits>> {
+    fn room(&mut self, start: u64, mut class: Class) -> Option<(Class, Result<Room, Waits>)> {
         let (parts, id) = (&mut *self.parts, self.id);
         let volume = parts.tasks[id].volume;
+        let mut given_up = 0;
         let room = loop {
             let in_use = |volume, sectors: &Sectors| parts.tasks.in_use(volume, sectors);
             let Some(room) = parts.map.directory.room(volume, start, class, in_use) else {
+                if class.0 > 0 && parts.map.directory.blocks.shares.are_set() {
+                    class.0 -= 1; // groups of smaller blocks may have a victim
+                    continue;
+                }
+                if parts.map.directory.blocks.shares.are_set() {
+                    parts.tasks[id].store.no_room = true; // the rest would be sought in vain, too
+                }
                 parts.counters.stores_without_room += 1;
                 return None;
             };
@@ -220,7 +233,20 @@ impl<'a> Storing<'a> {
             let is_dirty = |block: &Block| directory.blocks.is_dirty(*block);
             let dirty: Vec<Block> = directory.victims(room).filter(is_dirty).collect();
             if dirty.is_empty() {
-                break room;
+                let Room::GiveUp(block) = room else { break room };
+                if given_up == GIVEN_UP_AT_ONCE {
+                    parts.counters.stores_without_room += 1;
+                    return None;
+                }
+                given_up += 1;
+                let was_within = parts.map.directory.is_within_most(volume);
+                note_evicted(parts, room);
+                parts.map.directory.give_up(block);
+                if was_within {
+                    parts.counters.stores_without_room += 1;
+                    return None; // or it would take the place of another volume's block
+                }
+                continue;
             }
             let stays = |block: &&Block| parts.map.dirty_of(**block).is_empty();
             if let Some(block) = dirty.iter().find(stays) {
@@ -242,22 +268,14 @@ impl<'a> Storing<'a> {
                 Cleaning::begin(parts, volume, start, because);
             }
             if !ahead {
-                return Some(Err(Waits));
+                return Some((class, Err(Waits)));
             }
         };
         parts.counters.blocks_allocated[class.0 as usize] += 1;
         parts.counters.blocks_replaced += u64::from(matches!(room, Room::Replace(_)));
         parts.counters.groups_emptied += u64::from(matches!(room, Room::Empty(_)));
-        if parts.logging.is_on() || parts.admission.asks() {
-            let directory = &parts.map.directory;
-            for victim in directory.victims(room) {
-                parts.admission.evicted(victim, directory);
-                if parts.logging.is_on() {
-                    parts.logging.note_dropped(directory, victim, &mut parts.orders);
-                }
-            }
-        }
-        Some(Ok(room))
+        note_evicted(parts, room);
+        Some((class, Ok(room)))
     }
 
     /// Recovers from a failed store: clean data is not cached, dirty data goes to the backing
@@ -324,5 +342,18 @@ impl<'a> Storing<'a> {
         }
         let task = &self.parts.tasks[self.id];
         if task.store.retry || task.fault.is_some() { self.ended() } else { self.go_on() }
+    }
+}
+
+/// Reports the blocks that are about to be evicted for this room to the admission and the log.
+fn note_evicted(parts: &mut Parts, room: Room) {
+    if parts.logging.is_on() || parts.admission.asks() {
+        let directory = &parts.map.directory;
+        for victim in directory.victims(room) {
+            parts.admission.evicted(victim, directory);
+            if parts.logging.is_on() {
+                parts.logging.note_dropped(directory, victim, &mut parts.orders);
+            }
+        }
     }
 }

@@ -62,7 +62,7 @@ impl Format {
         self.sizes.bytes(self.sizes.classes().last().expect("there is a block size"))
     }
 
-    fn cache_bytes(&self) -> u64 {
+    pub fn cache_bytes(&self) -> u64 {
         self.group_bytes() * self.groups * self.shards
     }
 

@@ -252,6 +252,9 @@ impl World {
                 self.history.note(Event::Cleaned);
                 self.driver().clean();
             }
+            if self.draw(|rng| rng.random_bool(temper.shares)) {
+                self.change_share();
+            }
             self.let_die();
             if self.draw_if_mirror(40) {
                 self.rot_half(None);

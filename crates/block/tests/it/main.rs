@@ -12,6 +12,7 @@ mod model;
 mod newcomer;
 mod reads;
 mod replacement;
+mod shares;
 mod shedding;
 mod sleepers;
 mod streams;

@@ -2,7 +2,8 @@
 //! order, with devices that fail at random, one of them at times altogether, in one part or in
 //! several that hear each other late; with a tier in memory that has copies, or holds writes, and
 //! loses copies at random; with a share of hits that is shed, which changes; with an admission that
-//! keeps out what it likes, and a policy that evicts, and fetches ahead, what it likes.
+//! keeps out what it likes, and a policy that evicts, and fetches ahead, what it likes; with shares
+//! of the volumes that change at random.
 //!
 //! Every write fills its bytes with a stamp of its own. For each 512 bytes the model keeps the
 //! stamps that may be there: those of the last writes answered, of writes under way, and of writes
@@ -16,8 +17,8 @@ use std::ops::Range;
 
 use crate::common::{Answered, Bench, POISON, SECTOR, target};
 use floe_block::{
-    AdmissionConfig, BlockCache, BlockSizes, Config, DeviceId, Fault, Memory, Request, RequestId,
-    RequestKind, VolumeError, VolumeId, WriteMode,
+    AdmissionConfig, BlockCache, BlockSizes, CacheShare, Config, DeviceId, Fault, Memory, Request,
+    RequestId, RequestKind, VolumeError, VolumeId, WriteMode,
 };
 use proptest::prelude::*;
 
@@ -61,6 +62,11 @@ enum Step {
     Degrade,
     Restore {
         forget: bool,
+    },
+    /// A volume gets this share of the cache.
+    Share {
+        volume: usize,
+        share: CacheShare,
     },
     /// From now on this share of hits is read from the backing devices.
     Shed(f64),
@@ -216,6 +222,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let grow =
         (0..VOLUMES.len(), 0..30u64).prop_map(|(volume, units)| Step::Grow { volume, units });
     let deliver = any::<usize>().prop_map(|which| Step::Deliver { which });
+    let most = prop_oneof![Just(None), (0..24u64).prop_map(|sectors| Some(sectors * SECTOR))];
+    let share = (0..VOLUMES.len(), 0..24u64, most).prop_map(|(volume, guaranteed, most)| {
+        let share = CacheShare { guaranteed_bytes: guaranteed * SECTOR, most_bytes: most };
+        Step::Share { volume, share }
+    });
     prop::collection::vec(
         prop_oneof![
             400 => submit,
@@ -228,6 +239,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             1 => Just(Step::Degrade),
             4 => any::<bool>().prop_map(|forget| Step::Restore { forget }),
             4 => prop::sample::select(vec![0.0, 0.3, 1.0]).prop_map(Step::Shed),
+            6 => share,
             2 => replace,
             4 => grow,
         ],
@@ -651,6 +663,10 @@ proptest! {
                         world.growing[volume] = Some(bytes);
                         world.bench.grow_device(VolumeId(volume as u16), bytes);
                     }
+                }
+                Step::Share { volume, share } => {
+                    let id = VolumeId(volume as u16);
+                    world.bench.each_part(|part| part.set_share(id, share));
                 }
                 Step::Shed(share) => world.bench.each_part(|part| part.shed(share)),
                 Step::Degrade => world.bench.each_part(BlockCache::degrade),

@@ -3,13 +3,14 @@
 //! A block is a slot in flat arrays, found by the hash of its extent.
 //!
 //! Invariants: a dirty sector is valid; `dirty` holds exactly the blocks with dirty sectors; `live`
-//! counts the blocks in `index`.
+//! counts the blocks in `index`, and `shares` their sizes by volume.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use floe_policy::{Access, Slot};
 
+use super::shares::Shares;
 use super::{Block, reserve_by_share};
 use crate::bits::Bits;
 use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
@@ -33,6 +34,7 @@ pub(crate) struct Blocks {
     index: Index,
     /// Current number of blocks of each class.
     live: Vec<u64>,
+    pub(crate) shares: Shares,
     pub(crate) valid: Valid,
     dirty_bits: Bits,
     dirty: BTreeMap<Extent, Block>,
@@ -47,6 +49,7 @@ impl Blocks {
             places: Vec::new(),
             index: Index::default(),
             live: vec![0; sizes.count()],
+            shares: Shares::default(),
             valid: Valid::new(sectors, sizes.smallest()),
             dirty_bits: Bits::new(sectors),
             dirty: BTreeMap::new(),
@@ -112,6 +115,12 @@ impl Blocks {
         self.sizes.class(end - start)
     }
 
+    /// Returns the size of a block in smallest blocks.
+    pub(super) fn size(&self, block: Block) -> u64 {
+        let Sectors { start, end } = self.sectors(block);
+        (end - start) / self.sizes.smallest()
+    }
+
     /// Extends the arrays to cover the slots before `end`. Returns the new number of slots with
     /// memory, if it has grown.
     pub(super) fn reserve(&mut self, end: u32) -> Option<usize> {
@@ -138,6 +147,8 @@ impl Blocks {
         self.index.insert(block.0, |slot| extents[slot as usize].hash());
         let class = self.class(block);
         self.live[class.0 as usize] += 1;
+        let size = self.sizes.sectors(class) / self.sizes.smallest();
+        self.shares.mapped(block, extent.volume(), size);
         debug_assert!(!self.has_valid(block, &self.sectors(block)), "new blocks are empty");
     }
 
@@ -153,6 +164,8 @@ impl Blocks {
         self.set_ahead(block, &sectors, false);
         let class = self.class(block);
         self.live[class.0 as usize] -= 1;
+        let size = self.sizes.sectors(class) / self.sizes.smallest();
+        self.shares.unmapped(block, self.volume(block), size);
         let extents = &self.extents;
         self.index.remove(block.0, |slot| extents[slot as usize].hash());
     }
@@ -174,6 +187,7 @@ impl Blocks {
             + self.places.capacity() * size_of::<u32>()
             + self.index.memory_bytes()
             + self.dirty.len() * DIRTY_ENTRY_BYTES
+            + self.shares.memory_bytes()
     }
 
     /// Checks the invariants of the module's header, and that no two blocks overlap, given all
@@ -181,7 +195,9 @@ impl Blocks {
     pub(super) fn check(&self, blocks: impl Iterator<Item = Block>) {
         self.valid.check();
         let (mut taken, mut seen, mut dirty) = (HashSet::new(), 0, 0);
+        let mut owned = Vec::new();
         for block in blocks {
+            owned.push((block, self.volume(block), self.size(block)));
             let (volume, sectors) = (self.volume(block), self.sectors(block));
             assert_eq!(self.find(volume, sectors.start), Some(block));
             for (at, sector) in self.cache_sectors(block, &sectors).zip(sectors) {
@@ -197,6 +213,7 @@ impl Blocks {
         }
         assert_eq!(seen, self.live().sum::<u64>());
         assert_eq!(dirty, self.dirty.len());
+        self.shares.check(&owned);
     }
 
     /// Divides a run of a block into parts of equal validity.

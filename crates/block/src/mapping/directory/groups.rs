@@ -58,6 +58,11 @@ impl Groups {
         }
     }
 
+    /// Returns the smallest blocks that fit into all groups together.
+    pub(super) fn capacity(&self) -> u64 {
+        u64::from(self.limit) * u64::from(self.units)
+    }
+
     /// Returns the number of groups that were ever used.
     pub(super) fn count(&self) -> u32 {
         self.first_slots.len() as u32
@@ -98,6 +103,13 @@ impl Groups {
     pub(super) fn touch(&mut self, place: u32) {
         if self.is_ordered {
             self.order.access(Slot(self.at(place)));
+        }
+    }
+
+    /// Promotes a group.
+    pub(super) fn promote(&mut self, group: u32) {
+        if self.is_ordered {
+            self.order.access(Slot(group));
         }
     }
 

@@ -1,6 +1,6 @@
-//! What clients ask for.
+//! What clients ask for, and how the cache is divided among their volumes.
 
-use floe_block::{Request, RequestKind};
+use floe_block::{CacheShare, Request, RequestKind, VolumeId};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -13,6 +13,7 @@ pub struct Temper {
     durable: f64,
     flushes: f64,
     pub cleans: f64,
+    pub shares: f64,
     /// How near to each other requests are.
     hot_units: u32,
 }
@@ -24,12 +25,25 @@ impl Temper {
             durable: [0.0, 0.1, 0.3][rng.random_range(0..3)],
             flushes: [0.01, 0.05, 0.2][rng.random_range(0..3)],
             cleans: [0.0, 0.03, 0.1][rng.random_range(0..3)],
+            shares: [0.0, 0.0, 0.1][rng.random_range(0..3)],
             hot_units: [32, 128, 1024][rng.random_range(0..3)],
         }
     }
 }
 
 impl World {
+    /// Gives some volume a share of the cache, or lifts the one that it has.
+    pub(super) fn change_share(&mut self) {
+        let (volumes, bytes) = (self.sizes.len(), self.format.cache_bytes());
+        let (volume, share) = self.draw(|rng| {
+            let guaranteed_bytes = rng.random_bool(0.5).then(|| rng.random_range(0..=bytes));
+            let most_bytes = rng.random_bool(0.5).then(|| rng.random_range(0..=bytes));
+            let guaranteed_bytes = guaranteed_bytes.unwrap_or(0);
+            (rng.random_range(0..volumes), CacheShare { guaranteed_bytes, most_bytes })
+        });
+        self.driver().top_mut().set_share(VolumeId(volume as u16), share);
+    }
+
     /// A read of something that may be one thing or another.
     pub(super) fn doubtful(&self) -> Option<Request> {
         self.draw(|rng| {

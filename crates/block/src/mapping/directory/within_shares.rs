@@ -1,0 +1,848 @@
+//! The choice of victims while some volume has a share.
+//!
+//! The policy names the victims. Where it names a block that must stay, the block is *parked*: the
+//! policy has evicted it, and the directory keeps it. Where it names a block of a volume with a
+//! guaranteed part, that volume loses its coldest block in an LRU list, parked or not, once it uses
+//! more than is guaranteed. A volume below its guaranteed part does not evict its own blocks
+//! either, so it takes back the space that it has lent.
+//!
+//! Each search looks at a bounded number of blocks and groups. Where it finds none that may leave,
+//! a volume that is far beyond its guaranteed part loses its coldest block of the wanted size.
+//!
+//! A volume at its largest part evicts only blocks of its own, and so does any volume where the
+//! blocks of all others must stay: from the coldest in its LRU list, a block of the wanted size, or
+//! a group without blocks of others, or a smaller block. Where there is none of these, the data is
+//! not cached. At its largest part the volume gives up a block then, so that the next data finds it
+//! below; if the largest part has become smaller, it gives up blocks until it is within it. The
+//! places of these are filler blocks, which are the first to be replaced, by whichever volume.
+//!
+//! Invariant: parked blocks belong to volumes with a guaranteed part, once changed shares apply.
+
+use floe_policy::Access;
+
+use super::blocks::arrival;
+use super::order::VICTIMS_TRIED;
+use super::shares::Shares;
+use super::{Block, Blocks, Directory, NOBODY, Room, ShardShare};
+use crate::geometry::{Class, Extent, VolumeId};
+
+/// Maximum number of blocks in all groups that a search looks at.
+const GROUP_BLOCKS_TRIED: usize = 1024;
+
+/// Maximum number of groups that a volume which evicts only its own blocks looks at.
+const OWN_GROUPS_TRIED: usize = 8;
+
+/// A search for room for a new block while some volume has a share.
+struct Search<'a, F> {
+    directory: &'a mut Directory,
+    volume: VolumeId,
+    class: Class,
+    /// The size of the new block in smallest blocks.
+    size: u64,
+    /// Returns whether a block is in use, so that it cannot leave.
+    in_use: F,
+}
+
+impl<F: Fn(&Blocks, Block) -> bool> Search<'_, F> {
+    /// Finds room for the new block, which `incoming` describes to the policy.
+    fn room(&mut self, incoming: &Access) -> Option<Room> {
+        if !self.shares().is_beyond_most(self.volume, self.size) {
+            if self.directory.groups.has_room(self.class) {
+                return Some(Room::Free);
+            }
+            if let Some(filler) = self.coldest(NOBODY) {
+                return Some(Room::Replace(filler));
+            }
+            if self.shares().is_any_beyond_guaranteed() {
+                let room = self.room_of_all(incoming);
+                if room.is_some() {
+                    return room;
+                }
+            }
+        }
+        self.room_of_own()
+    }
+
+    /// Finds room among the blocks of all volumes that may leave for the new block.
+    fn room_of_all(&mut self, incoming: &Access) -> Option<Room> {
+        if let Some(block) = self.parked_victim() {
+            return Some(Room::Replace(block));
+        }
+        for _ in 0..VICTIMS_TRIED {
+            let Directory { blocks, order, .. } = &mut *self.directory;
+            let in_use = |block| (self.in_use)(blocks, block);
+            let Some(block) = order.coldest(Some(incoming), in_use) else { break };
+            if !self.may_evict(block) {
+                self.directory.order.park(block);
+                continue;
+            }
+            let owner = self.directory.blocks.volume(block);
+            let victim = match self.shares().is_guaranteed(owner) {
+                true => self.victim_of(owner),
+                false => Some(block).filter(|block| self.fits(block)),
+            };
+            if victim.is_some() {
+                return victim.map(Room::Replace);
+            }
+            break;
+        }
+        if let Some(group) = self.group() {
+            return Some(Room::Empty(group));
+        }
+        let lenders = self.shares().beyond_guaranteed();
+        lenders.into_iter().find_map(|lender| self.victim_of(lender)).map(Room::Replace)
+    }
+
+    /// Returns a block of a volume that uses more than is guaranteed to it and whose coldest block
+    /// is parked: the policy has evicted that one before all that it still orders.
+    fn parked_victim(&self) -> Option<Block> {
+        self.shares().guaranteed().iter().find_map(|&volume| {
+            let is_beyond = self.may_lose(volume, 1);
+            let coldest = self.shares().coldest_first(volume).next().filter(|_| is_beyond)?;
+            if self.directory.order.is_parked(coldest) { self.victim_of(volume) } else { None }
+        })
+    }
+
+    /// Finds a cold group that may be emptied.
+    fn group(&mut self) -> Option<u32> {
+        let Directory { blocks, groups, .. } = &*self.directory;
+        let (mut found, mut spared, mut tried) = (None, Vec::new(), 0);
+        for group in groups.coldest_first().take(VICTIMS_TRIED) {
+            if tried >= GROUP_BLOCKS_TRIED {
+                break;
+            }
+            let mut losses: Vec<(VolumeId, u64)> = Vec::new();
+            for block in groups.blocks_of(group, blocks) {
+                tried += 1;
+                blocks.shares.note_look();
+                let (volume, lost) = (blocks.volume(block), blocks.size(block));
+                match losses.iter_mut().find(|(of, _)| *of == volume) {
+                    Some((_, sum)) => *sum += lost,
+                    None => losses.push((volume, lost)),
+                }
+            }
+            if !losses.iter().all(|(of, lost)| self.may_lose(*of, *lost)) {
+                spared.push(group);
+            } else if groups.blocks_of(group, blocks).all(|block| self.is_idle(&block)) {
+                found = Some(group);
+                break;
+            }
+        }
+        spared.into_iter().for_each(|group| self.directory.groups.promote(group));
+        found
+    }
+
+    /// Finds room for a volume that may evict only its own blocks.
+    fn room_of_own(&self) -> Option<Room> {
+        if self.size > self.shares().most(self.volume) {
+            return None;
+        }
+        if self.directory.is_within_most(self.volume) {
+            if let Some(block) = self.coldest(self.volume) {
+                return Some(Room::Replace(block));
+            }
+            let own = self.idle(self.volume).take(OWN_GROUPS_TRIED);
+            let mut groups = own.map(|block| self.directory.group_of(block));
+            if let Some(group) = groups.find(|&group| self.is_own(group)) {
+                return Some(Room::Empty(group));
+            }
+            if self.class.0 > 0 {
+                return None; // a smaller block may have a place
+            }
+        }
+        let is_at_most = self.shares().is_beyond_most(self.volume, self.size);
+        self.idle(self.volume).next().filter(|_| is_at_most).map(Room::GiveUp)
+    }
+
+    /// Returns whether a group has idle blocks of the new block's volume and filler blocks only,
+    /// and whether the new block is within the volume's largest part once the group is empty.
+    fn is_own(&self, group: u32) -> bool {
+        let (blocks, mut freed) = (&self.directory.blocks, 0);
+        for block in self.directory.blocks_of(group) {
+            blocks.shares.note_look();
+            let owner = blocks.volume(block);
+            if owner == self.volume && self.is_idle(&block) {
+                freed += blocks.size(block);
+            } else if owner != NOBODY {
+                return false;
+            }
+        }
+        self.shares().used(self.volume) - freed + self.size <= self.shares().most(self.volume)
+    }
+
+    /// Returns the coldest idle block of a volume that has the wanted class, if it may leave.
+    fn victim_of(&self, volume: VolumeId) -> Option<Block> {
+        self.coldest(volume).filter(|&block| self.may_evict(block))
+    }
+
+    /// Returns the coldest idle block of a volume, or filler block, that has the wanted class.
+    fn coldest(&self, volume: VolumeId) -> Option<Block> {
+        self.idle(volume).find(|block| self.fits(block))
+    }
+
+    /// Returns the coldest blocks of a volume, or filler blocks, without those in use.
+    fn idle(&self, volume: VolumeId) -> impl Iterator<Item = Block> {
+        let coldest = self.shares().coldest_first(volume).take(VICTIMS_TRIED);
+        coldest.filter(move |block| self.is_idle(block))
+    }
+
+    fn is_idle(&self, block: &Block) -> bool {
+        !(self.in_use)(&self.directory.blocks, *block)
+    }
+
+    fn fits(&self, block: &Block) -> bool {
+        self.directory.blocks.class(*block) == self.class
+    }
+
+    /// Returns whether the new block may evict a block.
+    fn may_evict(&self, block: Block) -> bool {
+        let blocks = &self.directory.blocks;
+        self.may_lose(blocks.volume(block), blocks.size(block))
+    }
+
+    /// Returns whether a volume may lose blocks of the size `lost` to the new block.
+    fn may_lose(&self, volume: VolumeId, lost: u64) -> bool {
+        self.shares().may_lose(volume, lost, (self.volume, self.size))
+    }
+
+    fn shares(&self) -> &Shares {
+        &self.directory.blocks.shares
+    }
+}
+
+impl Directory {
+    /// Sets the share of a volume. It applies when the shard next makes room. Blocks beyond the
+    /// largest part leave when the volume makes new ones. A guaranteed part is at most the shard.
+    pub(crate) fn set_share(&mut self, volume: VolumeId, share: ShardShare) {
+        if share != ShardShare::NONE || self.blocks.shares.are_set() {
+            let guaranteed = share.guaranteed.min(self.groups.capacity());
+            self.blocks.shares.set(volume, ShardShare { guaranteed, ..share });
+            self.order.check_parked();
+        }
+    }
+
+    /// Returns whether some volume has a share, once changed shares apply.
+    #[inline]
+    pub(super) fn has_shares(&mut self) -> bool {
+        if self.blocks.shares.are_new() {
+            self.apply_shares();
+        }
+        self.blocks.shares.are_set()
+    }
+
+    /// Applies changed shares: lists the blocks for the first one, and releases parked blocks of
+    /// volumes to which nothing is guaranteed any more, some in each call.
+    #[cold]
+    fn apply_shares(&mut self) {
+        let parked = self.order.next_to_check();
+        let is_done = parked.as_ref().is_none_or(Vec::is_empty);
+        for block in parked.into_iter().flatten() {
+            if !self.blocks.shares.is_guaranteed(self.blocks.volume(block)) {
+                self.order.release(block, |block| self.blocks.access(block));
+            }
+        }
+        let by_heat = if self.blocks.shares.need_lists() { self.by_heat() } else { Vec::new() };
+        let volumes: Vec<_> = by_heat.iter().map(|&block| self.blocks.volume(block)).collect();
+        let slots = self.groups.slots_end() as usize;
+        self.blocks.shares.apply(slots, by_heat.into_iter().zip(volumes), is_done);
+    }
+
+    /// Notes the use of a block for its volume's share. Returns whether it was parked: the policy
+    /// has heard of it then.
+    #[inline(never)] // so that hits of a cache without shares have fewer instructions
+    pub(super) fn touch_within_shares(&mut self, block: Block) -> bool {
+        self.blocks.shares.touch(block, self.blocks.volume(block));
+        self.order.release(block, |block| self.blocks.access(block))
+    }
+
+    /// Finds room for a block of `class` that begins at a sector: [`Directory::room`] while some
+    /// volume has a share.
+    pub(super) fn room_within_shares(
+        &mut self,
+        volume: VolumeId,
+        start: u64,
+        class: Class,
+        in_use: impl Fn(&Blocks, Block) -> bool,
+    ) -> Option<Room> {
+        let sizes = self.blocks.sizes();
+        let incoming = arrival(sizes, Extent::new(volume, start, sizes.sectors(class)));
+        let size = sizes.sectors(class) / sizes.smallest();
+        Search { directory: self, volume, class, size, in_use }.room(&incoming)
+    }
+
+    /// Returns whether a volume uses at most its largest part.
+    pub(crate) fn is_within_most(&self, volume: VolumeId) -> bool {
+        !self.blocks.shares.is_beyond_most(volume, 0)
+    }
+
+    /// Returns whether a volume can ever get a block now: false where it has none, and all others
+    /// use only what is guaranteed to them, or where its largest part is nothing.
+    #[inline]
+    pub(crate) fn may_make(&self, volume: VolumeId) -> bool {
+        !self.blocks.shares.are_set() || self.may_make_within_shares(volume)
+    }
+
+    #[inline(never)]
+    fn may_make_within_shares(&self, volume: VolumeId) -> bool {
+        let shares = &self.blocks.shares;
+        let has_victim = shares.is_any_beyond_guaranteed()
+            || shares.used(volume) > 0
+            || shares.coldest_first(NOBODY).next().is_some();
+        shares.are_new() || shares.most(volume) > 0 && (has_victim || !self.is_full())
+    }
+
+    /// Returns the block that a new smallest block of a volume would evict; `None` while there is
+    /// room. No block is parked for it.
+    pub(super) fn victim_within_shares(&mut self, volume: VolumeId) -> Option<Block> {
+        let (class, in_use) = (Class(0), |_: &Blocks, _: Block| false);
+        let search = Search { directory: self, volume, class, size: 1, in_use };
+        let is_at_most = search.shares().is_beyond_most(volume, 1);
+        let is_full = search.directory.is_full() && search.idle(NOBODY).next().is_none();
+        if !is_at_most && !is_full {
+            return None;
+        }
+        if is_at_most || !search.shares().is_any_beyond_guaranteed() {
+            return search.idle(volume).next();
+        }
+        if let Some(block) = search.parked_victim() {
+            return Some(block);
+        }
+        let named = search.directory.order.coldest(None, |_| false);
+        let named = named.filter(|&block| search.may_evict(block));
+        let lender = search.shares().beyond_guaranteed().first().copied();
+        named.or_else(|| search.idle(lender?).next())
+    }
+
+    /// Evicts a block of [`Room::GiveUp`]: its place belongs to no volume.
+    ///
+    /// # Panics
+    /// When the block is dirty.
+    pub(crate) fn give_up(&mut self, block: Block) {
+        self.disown(block);
+        let group = self.group_of(block);
+        let has_owner = |block| self.blocks.volume(block) != NOBODY;
+        if !self.blocks_of(group).any(has_owner) {
+            self.empty(group);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{Evict, Origin};
+    use super::*;
+    use crate::geometry::{BlockSizes, Sectors};
+
+    const VOLUMES: u16 = 3;
+    /// Sectors of each volume that are used.
+    const SECTORS: u64 = 256;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// Inserts the largest block up to `class` at a sector, or touches the one there.
+        Use {
+            volume: u16,
+            sector: u64,
+            class: u8,
+        },
+        Share {
+            volume: u16,
+            guaranteed: u64,
+            most: u64,
+        },
+        Drop {
+            volume: u16,
+        },
+        Spare {
+            volume: u16,
+            sector: u64,
+        },
+        /// Makes an aligned run of 16 sectors of a volume unavailable to eviction.
+        Pin {
+            volume: u16,
+            run: u64,
+        },
+        Unpin,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let use_one = (0..VOLUMES, 0..SECTORS, 0..3u8);
+        let place = (0..VOLUMES, 0..SECTORS);
+        let share = (0..VOLUMES, 0..50u64, prop_oneof![Just(u64::MAX), 0..70u64]);
+        let used = use_one.prop_map(|(volume, sector, class)| Step::Use { volume, sector, class });
+        let pin = (0..VOLUMES, 0..SECTORS / 16);
+        prop::collection::vec(
+            prop_oneof![
+                300 => used,
+                6 => share.prop_map(|(volume, guaranteed, most)| {
+                    Step::Share { volume, guaranteed, most }
+                }),
+                1 => (0..VOLUMES).prop_map(|volume| Step::Drop { volume }),
+                4 => place.prop_map(|(volume, sector)| Step::Spare { volume, sector }),
+                4 => pin.prop_map(|(volume, run)| Step::Pin { volume, run }),
+                4 => Just(Step::Unpin),
+            ],
+            0..600,
+        )
+    }
+
+    /// Returns the start and class of the largest block up to `class` that covers a sector and no
+    /// other block.
+    fn fitting(directory: &Directory, volume: VolumeId, sector: u64, class: u8) -> (u64, Class) {
+        let sizes = directory.blocks.sizes();
+        let mut class = Class(class.min(sizes.count() as u8 - 1));
+        loop {
+            let start = sector & !(sizes.sectors(class) - 1);
+            let mut sectors = start..start + sizes.sectors(class);
+            if sectors.all(|sector| directory.blocks.find(volume, sector).is_none()) {
+                return (start, class);
+            }
+            class.0 -= 1; // the smallest is free
+        }
+    }
+
+    struct Model {
+        directory: Directory,
+        shares: Vec<ShardShare>,
+        pinned: Vec<(u16, u64)>,
+    }
+
+    impl Model {
+        fn used(&self) -> Vec<u64> {
+            let used = (0..VOLUMES).map(|id| self.directory.blocks.shares.used(VolumeId(id)));
+            used.collect()
+        }
+
+        /// Makes room as a shard does, and checks which blocks leave for it. Returns whether the
+        /// block was made.
+        fn insert(&mut self, volume: u16, sector: u64, class: u8) -> bool {
+            let id = VolumeId(volume);
+            let (start, mut class) = fitting(&self.directory, id, sector, class);
+            let pinned = self.pinned.clone();
+            let in_use = |volume: VolumeId, sectors: &Sectors| {
+                pinned.contains(&(volume.0, sectors.start / 16))
+            };
+            let within = self.directory.is_within_most(id);
+            let at_most = self.used()[usize::from(volume)] + self.size(class)
+                > self.shares[usize::from(volume)].most;
+            for _ in 0..1000 {
+                let Some(room) = self.directory.room(id, start, class, in_use) else {
+                    if class.0 == 0 {
+                        return false;
+                    }
+                    class.0 -= 1;
+                    continue;
+                };
+                let (before, share) = (self.used(), self.shares[usize::from(volume)]);
+                let victims: Vec<Block> = self.directory.victims(room).collect();
+                for &victim in &victims {
+                    let blocks = &self.directory.blocks;
+                    assert!(!in_use(blocks.volume(victim), &blocks.sectors(victim)));
+                }
+                let is_own = |block: &Block| {
+                    let owner = self.directory.blocks.volume(*block);
+                    owner == id || owner == NOBODY
+                };
+                let fits = before[usize::from(volume)] + self.size(class) <= share.most;
+                assert!(fits || victims.iter().all(is_own), "{room:?}");
+                assert!(!at_most || !within || fits || !victims.is_empty());
+                if let Room::GiveUp(block) = room {
+                    assert!(!fits && victims.iter().all(is_own), "{room:?}");
+                    self.directory.give_up(block);
+                    if within {
+                        return false;
+                    }
+                    continue;
+                }
+                self.directory.allocate(id, start, class, room, Origin::default());
+                let after = self.used();
+                for other in (0..usize::from(VOLUMES)).filter(|other| *other != usize::from(volume))
+                {
+                    let kept = after[other] >= self.shares[other].guaranteed.min(before[other]);
+                    assert!(kept, "{other} had {}, has {}", before[other], after[other]);
+                }
+                assert!(after[usize::from(volume)] <= share.most, "{after:?} {share:?}");
+                return true;
+            }
+            panic!("the search for room does not end");
+        }
+
+        fn size(&self, class: Class) -> u64 {
+            let sizes = self.directory.blocks.sizes();
+            sizes.sectors(class) / sizes.smallest()
+        }
+
+        /// A block is not made only where none may leave for it.
+        fn may_be_refused(&self, volume: u16) -> bool {
+            let used = self.used();
+            let others =
+                (0..VOLUMES).map(usize::from).filter(|other| *other != usize::from(volume));
+            let mut lenders = others.filter(|&other| used[other] > self.shares[other].guaranteed);
+            let is_none_left = used[usize::from(volume)] == 0
+                && lenders.next().is_none()
+                && self.directory.is_full();
+            self.shares[usize::from(volume)].most == 0 || is_none_left
+        }
+
+        fn take(&mut self, step: &Step) {
+            match *step {
+                Step::Use { volume, sector, class } => {
+                    match self.directory.blocks.find(VolumeId(volume), sector) {
+                        Some(block) => self.directory.touch(block),
+                        None => {
+                            let is_plain = self.directory.blocks.sizes().count() == 1;
+                            let may_be_refused = self.may_be_refused(volume);
+                            let made = self.insert(volume, sector, class);
+                            let is_certain = is_plain && self.pinned.is_empty();
+                            assert!(made || may_be_refused || !is_certain, "{:?}", self.used());
+                        }
+                    }
+                }
+                Step::Share { volume, guaranteed, most } => {
+                    let share = ShardShare { guaranteed, most };
+                    self.shares[usize::from(volume)] = share;
+                    self.directory.set_share(VolumeId(volume), share);
+                }
+                Step::Drop { volume } => {
+                    for group in self.directory.drop_volume(VolumeId(volume)) {
+                        self.directory.empty(group);
+                    }
+                    assert_eq!(self.directory.blocks.shares.used(VolumeId(volume)), 0);
+                }
+                Step::Spare { volume, sector } => {
+                    if let Some(block) = self.directory.blocks.find(VolumeId(volume), sector) {
+                        self.directory.spare(block);
+                    }
+                }
+                Step::Pin { volume, run } => self.pinned.push((volume, run)),
+                Step::Unpin => self.pinned.clear(),
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+        /// After each step the counts are those of a walk over all blocks. No volume loses what is
+        /// guaranteed to another one, none grows beyond its largest part, and at its largest part
+        /// it evicts only its own blocks.
+        #[test]
+        fn volumes_stay_within_their_shares(
+            steps in steps(),
+            sizes in prop::sample::select(vec!["4KiB", "4KiB,16KiB", "4KiB,16KiB,64KiB"]),
+            evict in prop::sample::select(Evict::all().collect::<Vec<_>>()),
+        ) {
+            let sizes: BlockSizes = sizes.parse().unwrap();
+            let directory = Directory::new(sizes, 64, &evict);
+            let shares = vec![ShardShare::NONE; VOLUMES.into()];
+            let mut model = Model { directory, shares, pinned: Vec::new() };
+            for step in &steps {
+                model.take(step);
+                model.directory.check();
+            }
+        }
+    }
+
+    /// The volume of a scan evicts its own blocks once the other one is at what is guaranteed, and
+    /// lends all of that again while the other one uses nothing.
+    #[test]
+    fn the_unused_part_of_a_guarantee_is_lent() {
+        let sizes: BlockSizes = "4KiB".parse().unwrap();
+        let directory = Directory::new(sizes, 64, &Evict::default());
+        let mut shares = vec![ShardShare::NONE; VOLUMES.into()];
+        shares[0] = ShardShare { guaranteed: 40, most: u64::MAX };
+        let mut model = Model { directory, shares, pinned: Vec::new() };
+        model.directory.set_share(VolumeId(0), model.shares[0]);
+        assert!((0..100).all(|sector| model.insert(1, sector, 0)));
+        assert_eq!(model.used(), [0, 64, 0], "all of it is lent");
+        assert!((0..40).all(|sector| model.insert(0, sector, 0)));
+        assert_eq!(model.used(), [40, 24, 0], "and comes back");
+        assert!((100..200).all(|sector| model.insert(1, sector, 0)));
+        assert_eq!(model.used(), [40, 24, 0]);
+        assert!((0..40).all(|at| model.directory.blocks.find(VolumeId(0), at).is_some()));
+        (0..40).for_each(|sector| model.take(&Step::Use { volume: 0, sector, class: 0 }));
+        assert!((40..64).all(|sector| model.insert(0, sector, 0)));
+        assert!(model.insert(2, 0, 0));
+        assert_eq!(model.used(), [63, 0, 1]);
+        assert!((200..240).all(|sector| model.insert(1, sector, 0)));
+        assert_eq!(model.used()[0], 40, "what it had beyond is anyone's");
+    }
+
+    /// A lower largest part is in force with the next block that the volume makes.
+    #[test]
+    fn a_volume_gives_up_what_is_beyond_a_new_largest_part() {
+        let sizes: BlockSizes = "4KiB,16KiB".parse().unwrap();
+        let directory = Directory::new(sizes, 64, &Evict::default());
+        let shares = vec![ShardShare::NONE; VOLUMES.into()];
+        let mut model = Model { directory, shares, pinned: Vec::new() };
+        for sector in 0..24 {
+            assert!(model.insert(0, sector, 0) && model.insert(1, sector, 0));
+        }
+        assert_eq!(model.used()[..2], [24, 24]);
+        model.shares[0].most = 10;
+        model.directory.set_share(VolumeId(0), model.shares[0]);
+        assert!(model.insert(0, 100, 1));
+        assert_eq!(model.used()[..2], [10, 24], "a small block in place of the coldest");
+        assert!(model.directory.blocks.find(VolumeId(0), 23).is_some(), "the hottest stays");
+        assert!((200..230).all(|sector| model.insert(0, sector, 0)));
+        assert_eq!(model.used()[..2], [10, 24]);
+        model.directory.check();
+    }
+
+    fn model(evict: &Evict, guaranteed: u64) -> Model {
+        let sizes: BlockSizes = "4KiB".parse().unwrap();
+        let directory = Directory::new(sizes, 64, evict);
+        let mut shares = vec![ShardShare::NONE; VOLUMES.into()];
+        shares[0] = ShardShare { guaranteed, most: u64::MAX };
+        let mut model = Model { directory, shares, pinned: Vec::new() };
+        model.directory.set_share(VolumeId(0), model.shares[0]);
+        model
+    }
+
+    /// Uses a sector of a volume, and returns whether it was cached.
+    fn uses(model: &mut Model, volume: u16, sector: u64) -> bool {
+        let found = model.directory.blocks.find(VolumeId(volume), sector);
+        match found {
+            Some(block) => model.directory.touch(block),
+            None => assert!(model.insert(volume, sector, 0)),
+        }
+        found.is_some()
+    }
+
+    /// Uses a sector of an LRU list of at most `most`, and returns whether it was there.
+    fn uses_list(list: &mut Vec<u64>, most: usize, sector: u64) -> bool {
+        let found = list.iter().position(|other| *other == sector);
+        match found {
+            Some(at) => drop(list.remove(at)),
+            None if list.len() == most => drop(list.remove(0)),
+            None => {}
+        }
+        list.push(sector);
+        found.is_some()
+    }
+
+    /// With any policy a guaranteed part hits at least where an LRU cache of that size does, beside
+    /// a neighbour that scans.
+    #[test]
+    fn a_guaranteed_part_is_as_good_as_an_lru_cache_of_its_size() {
+        for evict in Evict::all() {
+            let (mut model, mut list, mut hits) = (model(&evict, 40), Vec::new(), 0);
+            for step in 0..4000 {
+                let sector = floe_policy::mix(step) % 100 * (floe_policy::mix(!step) % 100) / 100;
+                let hit = uses(&mut model, 0, sector);
+                let expected = uses_list(&mut list, 40, sector);
+                assert!(hit || !expected, "{evict}: sector {sector} in step {step}");
+                hits += u64::from(expected);
+                for at in 0..3 {
+                    uses(&mut model, 1, (3 * step + at) % 250);
+                }
+            }
+            assert!(hits > 1000, "{hits}");
+            model.directory.check();
+        }
+    }
+
+    /// Beside an idle volume, the LRU order of another one is that of a cache of the rest.
+    #[test]
+    fn blocks_that_stay_do_not_disturb_the_order_of_others() {
+        let (mut model, mut list) = (model(&Evict::default(), 40), Vec::new());
+        assert!((0..40).all(|sector| model.insert(0, sector, 0)));
+        for step in 0..2000 {
+            let sector = floe_policy::mix(step) % 48;
+            let expected = uses_list(&mut list, 24, sector);
+            assert_eq!(uses(&mut model, 1, sector), expected, "step {step}");
+        }
+        assert_eq!(model.used(), [40, 24, 0]);
+        assert!((0..40).all(|sector| uses(&mut model, 0, sector)));
+    }
+
+    /// Shares under which every block may leave change no choice, neither while they are set nor
+    /// once they are lifted.
+    fn choose_as_without_shares(steps: &[Step], sizes: &BlockSizes, evict: &Evict) {
+        let mut with = Directory::new(sizes.clone(), 64, evict);
+        let mut without = Directory::new(sizes.clone(), 64, evict);
+        let mut pinned = Vec::new();
+        for step in steps {
+            let in_use = |volume: VolumeId, sectors: &Sectors| {
+                pinned.contains(&(volume.0, sectors.start / 16))
+            };
+            match *step {
+                Step::Use { volume, sector, class } => {
+                    let id = VolumeId(volume);
+                    let found = without.blocks.find(id, sector);
+                    assert_eq!(with.blocks.find(id, sector), found);
+                    if let Some(block) = found {
+                        with.touch(block);
+                        without.touch(block);
+                        continue;
+                    }
+                    assert_eq!(with.coldest_if_full(id), without.coldest_if_full(id), "{evict}");
+                    let (start, class) = fitting(&without, id, sector, class);
+                    let expected = without.room(id, start, class, in_use);
+                    let room = with.room(id, start, class, in_use);
+                    let Some(expected) = expected else { continue }; // all are in use
+                    assert_eq!(room, Some(expected), "{evict}");
+                    without.allocate(id, start, class, expected, Origin::default());
+                    with.allocate(id, start, class, expected, Origin::default());
+                }
+                Step::Share { volume, guaranteed, .. } => {
+                    let most = if guaranteed % 2 == 0 { u64::MAX } else { 1000 };
+                    with.set_share(VolumeId(volume), ShardShare { guaranteed: 0, most });
+                }
+                Step::Spare { volume, sector } => {
+                    if let Some(block) = without.blocks.find(VolumeId(volume), sector) {
+                        with.spare(block);
+                        without.spare(block);
+                    }
+                }
+                Step::Pin { volume, run } => pinned.push((volume, run)),
+                Step::Unpin => pinned.clear(),
+                Step::Drop { .. } => {} // leaves filler blocks where there are shares
+            }
+            with.check();
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+        #[test]
+        fn shares_that_bind_nothing_change_no_victim(
+            steps in steps(),
+            sizes in prop::sample::select(vec!["4KiB", "4KiB,16KiB", "4KiB,16KiB,64KiB"]),
+            evict in prop::sample::select(Evict::all().collect::<Vec<_>>()),
+        ) {
+            choose_as_without_shares(&steps, &sizes.parse().unwrap(), &evict);
+        }
+    }
+
+    /// Makes a block as a shard does: smaller than `class` where there is no room for one. Returns
+    /// whether it was made, and the most blocks that a search has looked at.
+    fn make(directory: &mut Directory, volume: u16, sector: u64, class: u8) -> (bool, u64) {
+        let id = VolumeId(volume);
+        let (start, mut class) = fitting(directory, id, sector, class);
+        let mut most = 0;
+        loop {
+            let before = directory.blocks.shares.looks.get();
+            let room = directory.room(id, start, class, |_, _| false);
+            most = most.max(directory.blocks.shares.looks.get() - before);
+            match room {
+                Some(Room::GiveUp(block)) => {
+                    let within = directory.is_within_most(id);
+                    directory.give_up(block);
+                    if within {
+                        return (false, most);
+                    }
+                }
+                Some(room) => {
+                    directory.allocate(id, start, class, room, Origin::default());
+                    return (true, most);
+                }
+                None if class.0 == 0 => return (false, most),
+                None => class.0 -= 1,
+            }
+        }
+    }
+
+    /// Eight volumes have all of a shard guaranteed, as blocks of 16 KiB, and one block more is
+    /// there. A ninth volume, of which nothing is, wants blocks of 4 KiB.
+    #[test]
+    fn a_search_looks_at_as_few_blocks_in_a_large_shard() {
+        const MOST_LOOKS: u64 = 2500;
+        let sizes: BlockSizes = "4KiB,16KiB,64KiB".parse().unwrap();
+        for evict in Evict::all() {
+            for units in [1 << 10, 1 << 14] {
+                let mut directory = Directory::new(sizes.clone(), units, &evict);
+                let (mut most, mut sum) = (0, 0);
+                let mut fill = |directory: &mut Directory, volume, at: u64, class| {
+                    let (_, looks) = make(directory, volume, 16 * at, class);
+                    most = most.max(looks);
+                    sum += looks;
+                };
+                for at in 0..units / 32 {
+                    (0..8).for_each(|volume| fill(&mut directory, volume, at, 1));
+                }
+                for volume in 0..8 {
+                    let guaranteed = units / 8 - 4 * u64::from(volume == 7);
+                    let share = ShardShare { guaranteed, most: u64::MAX };
+                    directory.set_share(VolumeId(volume), share);
+                }
+                for at in 0..1000 {
+                    fill(&mut directory, 8, at, 0);
+                    fill(&mut directory, (at % 8) as u16, (1 << 20) + at, 1);
+                }
+                directory.check();
+                assert!(most <= MOST_LOOKS, "{most}, {evict}, {units}");
+                assert!(
+                    sum / 2000 <= MOST_LOOKS / 4,
+                    "{} on average, {evict}, {units}",
+                    sum / 2000
+                );
+            }
+        }
+    }
+
+    /// With all of a shard guaranteed, a volume that has blocks of other sizes only empties its own
+    /// groups for the size that it needs. It gives up nothing in groups with blocks of others.
+    #[test]
+    fn a_volume_changes_the_sizes_of_its_blocks_within_its_guarantee() {
+        let sizes: BlockSizes = "4KiB,16KiB,64KiB".parse().unwrap();
+        for (from, is_possible) in [(1, false), (2, true)] {
+            let mut directory = Directory::new(sizes.clone(), 128, &Evict::default());
+            for volume in 0..2 {
+                let share = ShardShare { guaranteed: 64, most: u64::MAX };
+                directory.set_share(VolumeId(volume), share);
+            }
+            for at in 0..64 >> (2 * from) {
+                (0..2).for_each(|volume| assert!(make(&mut directory, volume, 16 * at, from).0));
+            }
+            let makes = |at: u64| make(&mut directory, 0, (1 << 20) + at, 0).0 == is_possible;
+            assert!((0..300).all(makes), "{from}");
+            let used = [0, 1].map(|volume| directory.blocks.shares.used(VolumeId(volume)));
+            assert!(used[0] > 48 && used[1] == 64, "{used:?}");
+            directory.check();
+        }
+    }
+
+    /// Parked blocks may leave, and the lists are freed, when the shard makes room after the last
+    /// share is lifted.
+    #[test]
+    fn a_lifted_share_leaves_nothing_behind() {
+        for evict in Evict::all() {
+            let mut model = model(&evict, 40);
+            (0..40).for_each(|sector| assert!(model.insert(0, sector, 0)));
+            (0..200).for_each(|sector| assert!(model.insert(1, sector, 0)));
+            let parked = model.directory.order.parked().count();
+            assert!(parked > 0 || !evict.is_lru(), "{evict}");
+            model.directory.check();
+            model.shares[0] = ShardShare::NONE;
+            model.directory.set_share(VolumeId(0), ShardShare::NONE);
+            model.directory.check();
+            (200..400).for_each(|sector| assert!(model.insert(1, sector, 0)));
+            assert_eq!(model.directory.order.parked().count(), 0, "{evict}");
+            assert!(!model.directory.blocks.shares.are_set(), "{evict}");
+            assert!(model.used()[0] == 0 || !evict.is_lru(), "{evict}");
+            model.directory.check();
+        }
+    }
+
+    /// An admission asks for the victim of a candidate that it may decline.
+    #[test]
+    fn a_question_about_the_victim_parks_nothing() {
+        for evict in Evict::all() {
+            let mut model = model(&evict, 40);
+            (0..40).for_each(|sector| assert!(model.insert(0, sector, 0)));
+            (0..24).for_each(|sector| assert!(model.insert(1, sector, 0)));
+            let victim = model.directory.coldest_if_full(VolumeId(1)).unwrap();
+            assert_eq!(model.directory.blocks.volume(victim), VolumeId(1), "{evict}");
+            assert_eq!(model.directory.order.parked().count(), 0, "{evict}");
+            assert!(model.directory.may_make(VolumeId(1)) && model.directory.may_make(VolumeId(2)));
+            model.directory.set_share(VolumeId(1), ShardShare { guaranteed: 24, most: u64::MAX });
+            assert!(model.directory.coldest_if_full(VolumeId(2)).is_none(), "{evict}");
+            assert!(!model.directory.may_make(VolumeId(2)), "nothing may leave for it");
+            model.directory.check();
+        }
+    }
+}
