@@ -16,7 +16,7 @@ use floe_server::pair::{Lease, PairStatus, Role, Turn, Waited, last_half};
 use floe_server::persistent::ForceFlags;
 use floe_server::{
     AdminSetup, Away, Bound, CacheDevices, Desk, DeviceSource, NamedDevices, NvmeSetup,
-    PreparedCache, RequestLimit, ServerSetup, Volume, notify,
+    PreparedCache, RequestLimit, ServerSetup, Volume, VolumeShare, notify,
 };
 
 use crate::error::{CliError, OrFail};
@@ -222,6 +222,7 @@ fn exporter(config: &ServerConfig, signal: OwnedFd) -> Result<floe_server::Serve
         read_only: false,
         block_size: config.volume[0].block_size(),
         limit: RequestLimit::default(),
+        share: VolumeShare::default(),
         reach: config.volume[0].reach(),
     };
     let tiers = tiers.open(&[], &NamedDevices, &mut |_, _| {}).or_failure()?;

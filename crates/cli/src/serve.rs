@@ -278,6 +278,7 @@ pub(crate) fn prepare(
         let (name, description) = (volume.name().to_owned(), volume.description.clone());
         let description = description.unwrap_or_default();
         let (block_size, limit) = (volume.block_size(), volume.limit());
+        let share = volume.cache_share();
         let rest = backing.size_bytes() % block_size.bytes();
         if volume.nvme_block_size.is_some() && rest > 0 {
             let name = volume.name();
@@ -288,7 +289,7 @@ pub(crate) fn prepare(
                  of NVMe hosts"
             );
         }
-        Ok(Volume { name, description, backing, read_only, block_size, limit, reach })
+        Ok(Volume { name, description, backing, read_only, block_size, limit, share, reach })
     };
     // A server of a pair hears signals itself while it waits for the other one.
     let opening = turn.is_none().then_some(opening);

@@ -13,11 +13,13 @@ use crate::output;
 
 use self::evict::Evict;
 use self::limit::{Limit, Limits};
+use self::share::{Share, ShareOptions};
 use self::warm::Warm;
 
 mod evict;
 mod limit;
 mod parts;
+mod share;
 mod warm;
 
 #[derive(Debug, Subcommand)]
@@ -32,6 +34,8 @@ pub(crate) enum VolumeCommand {
     Resize(ResizeArguments),
     /// Limit the requests of a volume's clients
     Limit(Limit),
+    /// Change the part of each tier that a volume uses
+    Share(Share),
     /// Bring a volume, or parts of it, into the cache
     Warm(Warm),
     /// Drop what the cache has of a volume, or of parts of it
@@ -80,6 +84,8 @@ pub(crate) struct Add {
     description: String,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    share: ShareOptions,
     #[command(flatten)]
     answer: Answer,
 }
@@ -177,6 +183,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
             nvme_block_size,
             description,
             limits,
+            share,
             answer,
         }) => {
             let volume = NewVolume {
@@ -186,6 +193,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
                 nvme_block_bytes: Some(nvme_block_size.0.bytes()).filter(|bytes| *bytes != 512),
                 description: description.clone(),
                 limit: limits.change()?,
+                share: share.change()?,
             };
             let added = client::add_volume(&answer.endpoint()?, &volume)?;
             let size = output::bytes(added.bytes);
@@ -196,6 +204,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
             answer.print(&json!({ "removed": name }), &format!("removed {name}"))
         }
         VolumeCommand::Limit(limit) => limit.run(),
+        VolumeCommand::Share(share) => share.run(),
         VolumeCommand::Warm(warm) => warm.run(),
         VolumeCommand::Evict(evict) => evict.run(),
         VolumeCommand::Ana(Ana { name, state, answer }) => {
@@ -215,11 +224,17 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
 
 /// Prints the volumes as a table.
 pub(crate) fn print(volumes: &[VolumeStatus]) {
-    // Most servers have no limits.
+    // Most servers have no limits and no shares.
     let has_limits = volumes.iter().any(|it| it.limit.is_any() || it.delayed_requests > 0);
-    let columns = ["volume", "access", "size", "clients", "requests", "limit", "delayed"];
-    let shown = if has_limits { columns.len() } else { columns.len() - 2 };
-    let mut table = output::table(&columns[..shown], 2);
+    let has_shares = volumes.iter().any(|it| it.cache_share.is_any());
+    let mut columns = vec!["volume", "access", "size", "clients", "requests"];
+    if has_limits {
+        columns.extend(["limit", "delayed"]);
+    }
+    if has_shares {
+        columns.extend(["share", "cached"]);
+    }
+    let mut table = output::table(&columns, 2);
     for volume in volumes {
         let mut row = vec![
             volume.name.clone(),
@@ -231,6 +246,9 @@ pub(crate) fn print(volumes: &[VolumeStatus]) {
         if has_limits {
             let (requests, seconds) = (volume.delayed_requests, volume.delayed_seconds);
             row.extend([limit::shown(&volume.limit), format!("{requests} ({seconds:.1} s)")]);
+        }
+        if has_shares {
+            row.extend([volume.cache_share.to_string(), share::used(volume)]);
         }
         table.add_row(row);
     }

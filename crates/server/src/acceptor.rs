@@ -351,6 +351,9 @@ impl Acceptor {
             AdminCommand::LimitVolume { name, change } => {
                 self.begin_job(index, Operation::LimitVolume { name, change })
             }
+            AdminCommand::ShareVolume { name, change } => {
+                self.begin_job(index, Operation::ShareVolume { name, change })
+            }
             AdminCommand::SetAccess { name, state } => {
                 self.begin_job(index, Operation::SetAccess { name, state })
             }

@@ -17,6 +17,7 @@
 //! | `DELETE /volumes/NAME?force` | removes a volume even if clients use it |
 //! | `POST /volumes/NAME/resize` | gives a volume the size in a [`Resize`] as JSON |
 //! | `POST /volumes/NAME/limit` | changes a volume's limits as a [`LimitChange`] as JSON says |
+//! | `POST /volumes/NAME/share` | changes a volume's share as a [`ShareChange`] as JSON says |
 //! | `POST /volumes/NAME/warm` | after the part in a [`VolumePart`] as JSON is in the cache |
 //! | `POST /volumes/NAME/evict` | after the part in a [`VolumePart`] as JSON has left the cache |
 //! | `POST /volumes/NAME/ana` | sets the access of NVMe hosts to that in a [`SetAccess`] as JSON |
@@ -43,6 +44,7 @@ pub use address::{AddressError, AdminAddress, AdminChoice, NoDefaultAddress};
 pub use command::{AnaState, NewTier, NewVolume, PageKey, Resize, SetAccess, VolumePart};
 
 pub use crate::volume_limit::LimitChange;
+pub use crate::volume_share::ShareChange;
 
 pub(crate) use access::{Access, NetworkRules, name_in};
 pub(crate) use command::{Addition, AdminCommand, REPLACING, Reply, Trouble};

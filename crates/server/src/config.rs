@@ -26,6 +26,7 @@ use crate::admin::AdminChoice;
 use crate::listener::ListenAddress;
 use crate::tls::TlsMode;
 
+pub use crate::volume_share::CachePortion;
 pub use declare::{Given, Setting, SettingKind, read_given};
 pub use place::{Origin, Wrong};
 pub use tier::own_forms;
@@ -246,6 +247,15 @@ settings! {
         bytes_per_second: Option<Bytes> { example: "100MiB", guide: "limits.md" }
         /// The time's worth of both limits that may start at once after a pause
         limit_burst: Option<Interval> { default: "100ms", example: "1s", guide: "limits.md" }
+        /// The part of each tier, a size or a percentage, that other volumes do not evict; they use
+        /// it while this volume does not
+        cache_guaranteed: Option<CachePortion> {
+            default: "nothing", example: "10GiB", guide: "shares.md"
+        }
+        /// The largest part of each tier, a size or a percentage, that the volume uses
+        cache_most: Option<CachePortion> {
+            default: "all of the tier", example: "50%", guide: "shares.md"
+        }
         /// Attach the volume to this machine as a block device, instead of serving it to clients
         attach: Option<Attach> { example: "ublk", guide: "attach.md", is_option: false }
         /// Serve an attached volume to clients as well, although this machine can write to it

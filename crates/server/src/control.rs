@@ -81,6 +81,9 @@ fn carry_out(control: &mut Control, operation: Operation) -> Result<Reply, Reply
         Operation::LimitVolume { name, change } => {
             self::volumes::limit_volume(control, &name, change)
         }
+        Operation::ShareVolume { name, change } => {
+            self::volumes::share_volume(control, &name, change)
+        }
         Operation::FollowDevice { name } => {
             self::volumes::follow_device(control, &name);
             Ok(Reply::Done("looked at"))
@@ -321,6 +324,11 @@ impl Control {
     pub(crate) fn renumber(&mut self, change: impl FnMut(&mut Offered)) {
         let changed = self.offer.change(|volumes| volumes.iter_mut().for_each(change));
         changed.expect("what is offered stays the same");
+    }
+
+    /// Returns the capacity of each tier in bytes, from the top.
+    pub(crate) fn tier_bytes(&self) -> Vec<u64> {
+        self.tiers.iter().map(|tier| tier.facts.size_bytes).collect()
     }
 
     /// Sends the current offer to all workers.

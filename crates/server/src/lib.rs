@@ -23,6 +23,7 @@ pub use tier::Tier;
 pub use tier::open::{CacheDevices, CacheError, NamedDevices, PreparedCache};
 pub use volume::{DeviceSource, Reach, Volume};
 pub use volume_limit::RequestLimit;
+pub use volume_share::VolumeShare;
 
 #[cfg(any(test, fuzzing))]
 #[path = "../tests/fuzz/mod.rs"]
@@ -52,6 +53,7 @@ pub mod tls;
 pub mod ublk;
 mod volume;
 mod volume_limit;
+mod volume_share;
 mod warnings;
 mod worker;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use floe_block::{Fault, Request, VolumeId, WakeUp};
+use floe_block::{CacheShare, Fault, Request, VolumeId, WakeUp};
 use floe_nbd::export::Exports;
 
 use crate::admin::{Addition, AllowedPaths, AnaState, NewTier, PathRefused, Reply, Trouble};
@@ -21,6 +21,7 @@ use crate::tier::CachePart;
 use crate::ublk::QueueOrder;
 use crate::volume::DeviceSource;
 use crate::volume_limit::{LimitChange, VolumeLimit};
+use crate::volume_share::ShareChange;
 
 /// A message to a worker.
 #[derive(Debug)]
@@ -87,8 +88,9 @@ pub(crate) enum WorkerCommand {
     OpenVolume { name: String, source: Arc<dyn DeviceSource> },
     /// Close the device of a volume that will not be added after all.
     CloseVolume { name: String },
-    /// Add the volume whose device [`WorkerCommand::OpenVolume`] has opened, and enforce its limit.
-    AddVolume { name: String, limit: Arc<VolumeLimit> },
+    /// Add the volume whose device [`WorkerCommand::OpenVolume`] has opened, and enforce its limit
+    /// and its shares in the tiers, from the top.
+    AddVolume { name: String, limit: Arc<VolumeLimit>, shares: Arc<[CacheShare]> },
     /// Wait until no client uses a volume that is no longer offered.
     RetireVolume(VolumeId),
     /// Forget a clean volume in one tier; no client uses it any more.
@@ -97,6 +99,8 @@ pub(crate) enum WorkerCommand {
     ResizeVolume(VolumeId, u64),
     /// Enforce the limit of a volume, which has changed or was lifted for a removal.
     LimitVolume(VolumeId, Arc<VolumeLimit>),
+    /// Enforce these shares of a volume in the tiers, from the top.
+    ShareVolume(VolumeId, Arc<[CacheShare]>),
     /// Use failed cache devices again.
     Restore,
     /// Open the device of a tier that will be attached.
@@ -207,6 +211,7 @@ pub(crate) enum Operation {
     RemoveVolume { name: String, force: bool },
     ResizeVolume { name: String, size_bytes: Option<u64> },
     LimitVolume { name: String, change: LimitChange },
+    ShareVolume { name: String, change: ShareChange },
     FollowDevice { name: String },
     SetAccess { name: String, state: AnaState },
     AttachTier { wanted: NewTier, paths: AllowedPaths },

@@ -19,7 +19,9 @@ use floe_policy::Setting;
 use rustix::process::{Resource, getrlimit};
 
 use crate::pair::{PairStatus, Role};
-use crate::status::{CacheFacts, Latencies, MemoryFacts, Operation, Report, Snapshot, VolumeFacts};
+use crate::status::{
+    CacheFacts, CacheUse, Latencies, MemoryFacts, Operation, Report, Snapshot, VolumeFacts,
+};
 
 use self::MetricType::{Counter, Gauge, Histogram};
 
@@ -134,6 +136,26 @@ fn volumes(page: &mut Page, report: &Report) {
         let delayed = report.sum.counters.volume(volume.id).delayed;
         page.sample(name, &[("volume", &volume.name)], delayed.time.as_secs_f64());
     }
+    let mut of_tiers = |name, help, value: &dyn Fn(CacheUse, u64) -> u64| {
+        page.family(name, Gauge, help);
+        for volume in &report.facts.volumes {
+            let tiers = report.volume_use(volume).zip(&report.facts.tiers).enumerate();
+            for (tier, (used, facts)) in tiers {
+                let labels = [("volume", volume.name.as_str()), ("tier", &tier.to_string())];
+                page.sample(name, &labels, value(used, facts.size_bytes));
+            }
+        }
+    };
+    let name = "floe_volume_cache_bytes";
+    of_tiers(name, "Bytes of a tier that a volume's blocks take.", &|used, _| used.used_bytes);
+    let name = "floe_volume_cache_guaranteed_bytes";
+    of_tiers(name, "Bytes of a volume in a tier that others do not evict.", &|used, _| {
+        used.guaranteed_bytes
+    });
+    let name = "floe_volume_cache_most_bytes";
+    of_tiers(name, "Most bytes of a tier that a volume uses.", &|used, tier_bytes| {
+        used.most_bytes.unwrap_or(tier_bytes)
+    });
     let answered = report.facts.volumes.iter().flat_map(|volume| {
         let answered = report.sum.counters.volume(volume.id).answered;
         Operation::ALL.into_iter().zip(answered).map(|(operation, answered)| {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use floe_block::VolumeId;
+use floe_block::{CacheShare, VolumeId};
 use floe_nbd::export::{Export, Exports, ExportsError};
 
 use crate::admin::{Reply, Trouble};
@@ -22,6 +22,8 @@ pub(crate) struct Offered {
     pub(crate) bytes: u64,
     /// The limit of the volume's requests, which changes while it is served.
     pub(crate) limit: Arc<VolumeLimit>,
+    /// The volume's shares in the tiers, from the top.
+    pub(crate) shares: Vec<CacheShare>,
     /// The volume is being removed, and its clients are being disconnected.
     pub(crate) leaving: bool,
 }
@@ -35,6 +37,8 @@ pub(crate) fn facts(volumes: &[Offered]) -> Vec<VolumeFacts> {
         bytes: offered.bytes,
         read_only: offered.volume.read_only,
         limit: offered.limit.limit(),
+        share: offered.volume.share,
+        shares: offered.shares.clone(),
     };
     volumes.iter().filter(|offered| !offered.leaving).map(facts).collect()
 }
@@ -75,18 +79,21 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// Creates the offer of a starting server, from the volumes and their ids in the tiers.
+    /// Creates the offer of a starting server, from the volumes and their ids in the tiers, whose
+    /// sizes are `tier_bytes`.
     ///
     /// # Errors
     /// When a name occurs twice or a volume cannot be described to clients.
     pub(crate) fn new<'a>(
         volumes: impl Iterator<Item = (Vec<VolumeId>, &'a Volume)>,
+        tier_bytes: &[u64],
     ) -> Result<Self, ExportsError> {
         let offered = volumes.map(|(ids, volume)| Offered {
             id: ids[0],
             ids,
             bytes: volume.backing.size_bytes(),
             limit: Arc::new(VolumeLimit::new(volume.limit)),
+            shares: tier_bytes.iter().map(|bytes| volume.share.of(*bytes)).collect(),
             volume: volume.clone(),
             leaving: false,
         });
@@ -118,6 +125,7 @@ impl Offer {
             ids: Vec::new(),
             bytes: volume.backing.size_bytes(),
             limit: Arc::new(VolumeLimit::new(volume.limit)),
+            shares: Vec::new(),
             volume: volume.clone(),
             leaving: false,
         };

@@ -401,7 +401,9 @@ impl Bound {
         let config = Arc::new(config);
         let volumes = guarded(volumes, tiers.iter().map(|tier| &tier.cache));
         let ids = |at| tiers.iter().map(|tier| tier.cache.id(at)).collect();
-        let offer = Offer::new(volumes.iter().enumerate().map(|(at, volume)| (ids(at), volume)))?;
+        let tier_bytes: Vec<u64> = tiers.iter().map(|tier| tier.facts.size_bytes).collect();
+        let offered = volumes.iter().enumerate().map(|(at, volume)| (ids(at), volume));
+        let offer = Offer::new(offered, &tier_bytes)?;
         let ring = Ring::new(RING_ENTRIES)?;
         let wake_up = Arc::new(WakeUp::new().map_err(ServeError::Wake)?);
         let inbox = Arc::new(Mailbox::new(wake_up));

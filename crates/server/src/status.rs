@@ -10,13 +10,16 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, SystemTime};
 
-use floe_block::{Counts, Declaration, FreezeStats, MemoryUse, MemoryWrite, Stats, VolumeId};
+use floe_block::{
+    CacheShare, Counts, Declaration, FreezeStats, MemoryUse, MemoryWrite, Stats, VolumeId,
+};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
 use crate::pair::PairStatus;
 use crate::volume_limit::RequestLimit;
+use crate::volume_share::VolumeShare;
 
 pub use advice::AdviceStatus;
 pub use counters::{ByProtocol, ClientCounts};
@@ -73,6 +76,12 @@ pub struct VolumeStatus {
     pub connections_by_protocol: ByProtocol,
     /// Requests answered.
     pub requests: u64,
+    /// Reads answered.
+    #[serde(default)]
+    pub read_requests: u64,
+    /// Reads of which all was in the first tier or in memory.
+    #[serde(default)]
+    pub read_hits: u64,
     /// Limits of the volume's requests.
     #[serde(default)]
     pub limit: RequestLimit,
@@ -82,6 +91,23 @@ pub struct VolumeStatus {
     /// Sum of the times that they have waited, in seconds.
     #[serde(default)]
     pub delayed_seconds: f64,
+    /// The share of the volume in each tier.
+    #[serde(default)]
+    pub cache_share: VolumeShare,
+    /// The volume's use of each tier, from the top.
+    #[serde(default)]
+    pub cached: Vec<CacheUse>,
+}
+
+/// The part of one tier that a volume uses, and its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheUse {
+    /// Bytes of the tier that the volume's blocks take.
+    pub used_bytes: u64,
+    /// Bytes that other volumes do not evict.
+    pub guaranteed_bytes: u64,
+    /// The most bytes that the volume uses; `None` for all of the tier.
+    pub most_bytes: Option<u64>,
 }
 
 /// Status of one worker thread.
@@ -215,6 +241,9 @@ pub(crate) struct VolumeFacts {
     pub(crate) bytes: u64,
     pub(crate) read_only: bool,
     pub(crate) limit: RequestLimit,
+    pub(crate) share: VolumeShare,
+    /// Shares of the volume in the tiers, from the top.
+    pub(crate) shares: Vec<CacheShare>,
 }
 
 /// Facts about the server that are the same for all threads.
@@ -389,7 +418,7 @@ impl Report {
     }
 
     fn volume(&self, facts: &VolumeFacts) -> VolumeStatus {
-        let VolumeCounters { answered, delayed, .. } = self.sum.counters.volume(facts.id);
+        let VolumeCounters { answered, hits, delayed } = self.sum.counters.volume(facts.id);
         let users = self.sum.users(facts.id);
         VolumeStatus {
             name: facts.name.clone(),
@@ -398,10 +427,24 @@ impl Report {
             connections: users.total(),
             connections_by_protocol: users,
             requests: answered.iter().map(|answered| answered.requests).sum(),
+            read_requests: answered[Operation::Read as usize].requests,
+            read_hits: hits[Operation::Read as usize],
             limit: facts.limit,
             delayed_requests: delayed.requests,
             delayed_seconds: delayed.time.as_secs_f64(),
+            cache_share: facts.share,
+            cached: self.volume_use(facts).collect(),
         }
+    }
+
+    /// Returns the parts of the tiers that a volume uses, from the top.
+    pub(crate) fn volume_use(&self, facts: &VolumeFacts) -> impl Iterator<Item = CacheUse> {
+        let shares = facts.ids.iter().zip(&facts.shares);
+        shares.zip(self.sum.tiers()).map(|((id, share), (stats, _))| CacheUse {
+            used_bytes: stats.volume_bytes.get(usize::from(id.0)).copied().unwrap_or(0),
+            guaranteed_bytes: share.guaranteed_bytes,
+            most_bytes: share.most_bytes,
+        })
     }
 }
 

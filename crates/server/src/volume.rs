@@ -9,6 +9,7 @@ use floe_device::{
 use floe_nvme::target::io::BlockSize;
 
 use crate::volume_limit::RequestLimit;
+use crate::volume_share::VolumeShare;
 
 /// A device that every thread of a server opens for itself. All handles refer to the same device.
 pub trait DeviceSource: fmt::Debug + Send + Sync {
@@ -203,6 +204,8 @@ pub struct Volume {
     pub block_size: BlockSize,
     /// The limit of the volume's requests at first.
     pub limit: RequestLimit,
+    /// The share of the volume in each tier.
+    pub share: VolumeShare,
     /// The way in which the volume is used.
     pub reach: Reach,
 }

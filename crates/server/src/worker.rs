@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
-use floe_block::{BlockCache, Driver, Fault, Sectors, Tier, VolumeError, VolumeId};
+use floe_block::{BlockCache, CacheShare, Driver, Fault, Sectors, Tier, VolumeError, VolumeId};
 use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
 use floe_nbd::export::Exports;
 
@@ -95,6 +95,13 @@ pub(crate) struct Worker {
     stopped: bool,
 }
 
+/// Sets the shares of a volume in the tiers, from the top. A tier without a share keeps its own.
+fn set_shares(driver: &mut Driver, volume: VolumeId, shares: &[CacheShare]) {
+    for (number, (id, share)) in driver.volume_ids(volume).into_iter().zip(shares).enumerate() {
+        driver.tier_mut(number).expect("it has numbered the volume").set_share(id, *share);
+    }
+}
+
 impl Worker {
     /// Opens all devices on this thread's ring.
     ///
@@ -132,8 +139,9 @@ impl Worker {
         let mut driver = below.expect("there is a tier");
         let exchange = driver.top().exchange().expect("a worker has an end of the queues");
         let wake_up = exchange.bell().descriptor().map_err(ServeError::Wake)?;
-        for Offered { ids, volume, .. } in &volumes {
+        for Offered { id, ids, volume, shares, .. } in &volumes {
             driver.add_volume_in(ids, &volume.name, volume.backing.open(&ring, &pool)?);
+            set_shares(&mut driver, *id, shares);
         }
         let budget = Rc::new(Budget::new(config.limits.budget_bytes, config.limits.connections));
         let throttle = Rc::new(Throttle::default());
@@ -363,19 +371,23 @@ impl Worker {
             WorkerCommand::CloseVolume { name } => {
                 self.commands.opened.remove(&name); // where it could not be opened there is none
             }
-            WorkerCommand::AddVolume { name, limit } => {
+            WorkerCommand::AddVolume { name, limit, shares } => {
                 let device = self
                     .commands
                     .opened
                     .remove(&name)
                     .expect("a volume is added after its device is open");
                 let volume = self.driver.add_volume(&name, device);
+                set_shares(&mut self.driver, volume, &shares);
                 self.counters.forget(volume);
                 self.common.throttle.set(volume, Some(limit), Instant::now());
                 return Ok(Done::Numbered(self.driver.volume_ids(volume)));
             }
             WorkerCommand::LimitVolume(volume, limit) => {
                 self.common.throttle.set(volume, Some(limit), Instant::now());
+            }
+            WorkerCommand::ShareVolume(volume, shares) => {
+                set_shares(&mut self.driver, volume, &shares);
             }
             WorkerCommand::Restore => self.watches.restored(&mut self.driver),
             WorkerCommand::OpenTier(tier) => self.open_tier(*tier)?,

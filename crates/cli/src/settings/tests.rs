@@ -130,6 +130,8 @@ fn names_of_settings_stay() {
             "requests-per-second",
             "bytes-per-second",
             "limit-burst",
+            "cache-guaranteed",
+            "cache-most",
             "attach",
             "share",
             "description"

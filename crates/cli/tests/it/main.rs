@@ -41,6 +41,7 @@ mod places;
 mod replay;
 mod restack;
 mod results;
+mod shares;
 mod simulate;
 mod stalled_log;
 mod swaps;

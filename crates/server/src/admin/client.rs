@@ -11,8 +11,8 @@ use floe_nbd::uri;
 use serde::Deserialize;
 
 use super::{
-    AdminAddress, AnaState, LimitChange, NewTier, NewVolume, REPLACING, Resize, SetAccess, Token,
-    VolumePart,
+    AdminAddress, AnaState, LimitChange, NewTier, NewVolume, REPLACING, Resize, SetAccess,
+    ShareChange, Token, VolumePart,
 };
 use crate::pair::StandbyStatus;
 use crate::status::{Status, TierStatus, VolumeStatus};
@@ -292,6 +292,20 @@ pub fn limit_volume(
 ) -> Result<VolumeStatus, AdminError> {
     let body = serde_json::to_string(change).expect("limits are plain data");
     ask(server, "POST", &format!("{}/limit", path_of(name)), &body)?;
+    served(server, name)
+}
+
+/// Changes the share of a volume in each tier, and returns its status.
+///
+/// # Errors
+/// When no server answers, the volume does not exist, or a tier cannot guarantee so much.
+pub fn share_volume(
+    server: &Endpoint,
+    name: &str,
+    change: &ShareChange,
+) -> Result<VolumeStatus, AdminError> {
+    let body = serde_json::to_string(change).expect("shares are plain data");
+    ask(server, "POST", &format!("{}/share", path_of(name)), &body)?;
     served(server, name)
 }
 

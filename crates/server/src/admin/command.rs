@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use crate::volume_limit::{LimitChange, RequestLimit};
+use crate::volume_share::{ShareChange, VolumeShare};
 use crate::{live, metrics};
 
 /// Last line that the old program sends, before an upgrade, to a client that waits for the new one.
@@ -55,6 +56,11 @@ pub(crate) enum AdminCommand {
         name: String,
         change: LimitChange,
     },
+    /// Change the share of a volume in each tier.
+    ShareVolume {
+        name: String,
+        change: ShareChange,
+    },
     /// Bring a part of a volume into the cache.
     WarmVolume {
         name: String,
@@ -88,10 +94,11 @@ pub(crate) struct Addition {
     pub(crate) block_size: BlockSize,
     pub(crate) description: String,
     pub(crate) limit: RequestLimit,
+    pub(crate) share: VolumeShare,
 }
 
 /// The request body that describes a volume to be added.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewVolume {
     /// Name by which clients ask for the volume.
@@ -110,6 +117,9 @@ pub struct NewVolume {
     /// The limits of the volume's requests; none where a field is missing.
     #[serde(default, skip_serializing_if = "LimitChange::is_none")]
     pub limit: LimitChange,
+    /// The share of the volume in each tier; none where a field is missing.
+    #[serde(default, skip_serializing_if = "ShareChange::is_none")]
+    pub share: ShareChange,
 }
 
 /// The request body with a volume's new size.
@@ -244,6 +254,10 @@ impl AdminCommand {
                 let change = json(body);
                 named(name).and_then(|name| Ok(Self::LimitVolume { name, change: change? }))
             }),
+            ["volumes", name, "share"] => ("POST", {
+                let change = json(body);
+                named(name).and_then(|name| Ok(Self::ShareVolume { name, change: change? }))
+            }),
             ["volumes", name, "warm"] => ("POST", {
                 let part = json(body);
                 named(name).and_then(|name| Ok(Self::WarmVolume { name, part: part? }))
@@ -270,7 +284,7 @@ impl AdminCommand {
     }
 
     fn add(body: &[u8]) -> Result<Self, Reply> {
-        let NewVolume { name, backing, read_only, nvme_block_bytes, description, limit } =
+        let NewVolume { name, backing, read_only, nvme_block_bytes, description, limit, share } =
             json(body)?;
         if name.is_empty() {
             return Err(Reply::trouble(Trouble::Input, "a volume needs a name"));
@@ -283,7 +297,9 @@ impl AdminCommand {
         })?;
         let limit = limit.applied(RequestLimit::default());
         let limit = limit.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
-        let addition = Addition { name, backing, read_only, block_size, description, limit };
+        let share = share.applied(VolumeShare::default());
+        let share = share.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
+        let addition = Addition { name, backing, read_only, block_size, description, limit, share };
         Ok(Self::AddVolume(Box::new(addition)))
     }
 

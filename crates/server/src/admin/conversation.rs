@@ -122,6 +122,7 @@ mod tests {
     use super::*;
     use crate::admin::command::{Addition, AnaState, NewVolume};
     use crate::volume_limit::{LimitChange, RequestLimit};
+    use crate::volume_share::{ShareChange, VolumeShare};
 
     fn hear(request: &[u8]) -> Heard {
         Conversation::default().hear(request)
@@ -200,12 +201,18 @@ mod tests {
             block_size: BlockSize::default(),
             description: String::new(),
             limit: RequestLimit::default(),
+            share: VolumeShare::default(),
         };
         assert_eq!(add, AdminCommand::AddVolume(Box::new(addition)));
         // Servers of earlier versions know no limits, and refuse what they do not know.
         let volume: NewVolume =
             serde_json::from_str(r#"{"name": "a", "backing": "memory:4MiB"}"#).unwrap();
-        assert!(!serde_json::to_string(&volume).unwrap().contains("limit"));
+        let text = serde_json::to_string(&volume).unwrap();
+        assert!(!text.contains("limit") && !text.contains("share"), "{text}");
+        let share = with_body("POST", "/volumes/a/share", r#"{"guaranteed": "25%"}"#);
+        let guaranteed = Some(Some("25%".parse().unwrap()));
+        let change = ShareChange { guaranteed, most: None };
+        assert_eq!(command(&share), AdminCommand::ShareVolume { name: "a".into(), change });
     }
 
     #[test]

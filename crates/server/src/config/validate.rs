@@ -27,6 +27,7 @@ use crate::nvme_access::NvmeAccess;
 use crate::tls::{TlsConfig, TlsError, TlsMode};
 use crate::volume::Reach;
 use crate::volume_limit::RequestLimit;
+use crate::volume_share::VolumeShare;
 
 /// Addition to the error for an admission that only a tier can have, not memory.
 const ASKED_OF_A_TIER: &str = "a tier on DRAM can have it: use --tier \
@@ -118,6 +119,9 @@ impl ServerConfig {
             if volume.share && volume.attach.is_none() {
                 let problem = "share applies to attached volumes; give attach, too";
                 return of_volume("share", problem.to_owned());
+            }
+            if let Some(problem) = volume.cache_share().contradiction() {
+                return of_volume("cache-guaranteed", problem);
             }
             let limit = volume.limit();
             if let Some((setting, problem)) = limit.out_of_range() {
@@ -445,6 +449,11 @@ impl VolumeConfig {
             bytes_per_second: self.bytes_per_second.map(|Bytes(bytes)| bytes),
             limit_burst_ms: burst.unwrap_or(default.limit_burst_ms),
         }
+    }
+
+    /// Returns the share of the volume in each tier.
+    pub fn cache_share(&self) -> VolumeShare {
+        VolumeShare { guaranteed: self.cache_guaranteed, most: self.cache_most }
     }
 
     /// Returns the backing device.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::volume_share::CachePortion;
 use floe_block::{Admissions, BlockSizes, Evict, MemoryWrite, WriteMode, format_size};
 use floe_device::{Spec, parse_bytes};
 use floe_nvme::target::io::BlockSize;
@@ -188,6 +189,7 @@ texts! {
         [,size=SIZE] or nbd://HOST/EXPORT", |it| it;
     Bytes: "SIZE" "bytes" "", |it| it;
     Percent: "SHARE" "percent" "", |it| it;
+    CachePortion: "PART" "" "", |it| it;
     Interval: "DURATION" "time" "", |it| it;
     WriteMode: "MODE" "" "through, around, back, only or pass", |it| it;
     MemoryWrite: "WHEN" "" "through or back", |it| it;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use floe_block::{Exchange, RequestKind, VolumeId};
 
+use super::volumes::enforce_share;
 use super::{Control, Wait, beside};
 use crate::admin::{AllowedPaths, NewTier, Reply, Trouble};
 use crate::messages::{Message, Problem, StackCommand, WorkerCommand};
@@ -87,18 +88,25 @@ pub(crate) fn attach_tier(
         let problem = format!("the superblock of a cache could not be written: {error}");
         return Err(dismiss(control, above, Problem::Other(problem)));
     }
-    let mut new_ids = new_ids.into_iter();
+    let (mut new_ids, tier_bytes) = (new_ids.into_iter(), control.tiers[at].facts.size_bytes);
     control.renumber(|offered| {
         offered.ids.insert(at, new_ids.next().expect("it has numbered all volumes"));
+        offered.shares.insert(at, offered.volume.share.of(tier_bytes));
     });
 
     // It is put in, and there is no way back but to detach it: also a worker that is late will.
     let put_in = || WorkerCommand::Tier(StackCommand::PutIn { above, ids: Arc::clone(&ids) });
-    let put_in = control.ask_all(Wait::Long, put_in);
+    let mut put_in = control.ask_all(Wait::Long, put_in).map(drop);
+    let all = control.offer.all().iter();
+    let shared: Vec<_> =
+        all.filter(|it| it.volume.share.is_any()).map(|offered| offered.id).collect();
+    for id in shared {
+        put_in = put_in.and(enforce_share(control, id));
+    }
     let CacheFacts { name, size_bytes: bytes, .. } = &control.tiers[at].facts;
     tracing::info!(tier = at, %name, bytes, "tier added");
     match put_in {
-        Ok(_) => Ok(Reply::Done("added")),
+        Ok(()) => Ok(Reply::Done("added")),
         Err(problem) => {
             Err(Reply::trouble(Trouble::Failed, format!("the tier is added, but {problem}")))
         }
@@ -160,6 +168,7 @@ pub(crate) fn detach_tier(control: &mut Control, number: usize) -> Result<Reply,
     let gone = control.tiers.remove(number);
     control.renumber(|offered| {
         offered.ids.remove(number);
+        offered.shares.remove(number);
     });
     tracing::info!(tier = number, name = %gone.facts.name, "tier removed");
     let taken_out = taken_out.map_err(|problem| format!("the tier is removed, but {problem}"));

@@ -1,9 +1,10 @@
-//! Adds, removes, resizes and limits volumes of the running server, and sets the access to them.
+//! Adds, removes, resizes and limits volumes of the running server, sets their shares of the tiers,
+//! and the access to them.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use floe_block::{RequestKind, VolumeId};
+use floe_block::{CacheShare, RequestKind, VolumeId};
 use floe_device::Role;
 
 use super::{Control, Wait, beside};
@@ -14,6 +15,7 @@ use crate::persistent::{SuperblockWriter, without};
 use crate::status::ByProtocol;
 use crate::volume::{Reach, Volume};
 use crate::volume_limit::{LimitChange, VolumeLimit};
+use crate::volume_share::{self, ShareChange, VolumeShare};
 
 /// Adds a volume: opens its device, adds it in all workers, records it in the superblocks, and
 /// offers it to clients.
@@ -30,6 +32,7 @@ pub(crate) fn add_volume(
     })?;
     let offerable = control.offer.check(&volume);
     offerable.map_err(|error| Reply::trouble(Trouble::Input, error.to_string()))?;
+    check_share(control, &volume.name, volume.share)?;
 
     let ids: Vec<_> =
         control.tiers.iter().filter_map(|tier| Some(tier.cache.writer.as_ref()?.id())).collect();
@@ -52,7 +55,14 @@ pub(crate) fn add_volume(
 
     // They add it, and number it alike.
     let limit = Arc::new(VolumeLimit::new(volume.limit));
-    let add = || WorkerCommand::AddVolume { name: name.clone(), limit: Arc::clone(&limit) };
+    let tier_bytes = control.tier_bytes();
+    let shares: Arc<[CacheShare]> =
+        tier_bytes.iter().map(|bytes| volume.share.of(*bytes)).collect();
+    let add = || WorkerCommand::AddVolume {
+        name: name.clone(),
+        limit: Arc::clone(&limit),
+        shares: Arc::clone(&shares),
+    };
     let added = control.ask_all(Wait::Long, add);
     let ids = match added.map_err(Problem::into_reply)?.pop() {
         Some(Done::Numbered(ids)) => ids,
@@ -86,7 +96,8 @@ pub(crate) fn add_volume(
 
     watch(control, &volume);
     let bytes = volume.backing.size_bytes();
-    let offered = Offered { id: ids[0], ids, volume, bytes, limit, leaving: false };
+    let shares = shares.to_vec();
+    let offered = Offered { id: ids[0], ids, volume, bytes, limit, shares, leaving: false };
     let offer = control.offer.change(|volumes| volumes.push(offered));
     offer.map_err(|error| Reply::trouble(Trouble::Failed, error.to_string()))?;
     control.announce();
@@ -96,14 +107,14 @@ pub(crate) fn add_volume(
 
 /// Opens the backing device of a volume to add, if the admin client may name it.
 fn prepare(addition: Addition, paths: &AllowedPaths) -> Result<Volume, Problem> {
-    let Addition { name, backing, read_only, block_size, description, limit } = addition;
+    let Addition { name, backing, read_only, block_size, description, limit, share } = addition;
     paths.check_device(&backing)?;
     let source = backing.prepare(Role::Backing { read_only });
     let source = source.map_err(|error| Problem::Other(error.to_string()))?;
     paths.check_device(&backing)?; // a link may have been changed meanwhile
     let backing = Arc::new(source);
     let reach = Reach::Clients;
-    Ok(Volume { name, description, backing, read_only, block_size, limit, reach })
+    Ok(Volume { name, description, backing, read_only, block_size, limit, share, reach })
 }
 
 /// Removes a volume: disconnects its clients, flushes it, and forgets it in all tiers. A volume
@@ -290,6 +301,56 @@ pub(crate) fn limit_volume(
         "volume limited"
     );
     Ok(Reply::Done("limited"))
+}
+
+/// Checks that each tier can guarantee what it is to guarantee once a volume has this share.
+fn check_share(control: &Control, name: &str, share: VolumeShare) -> Result<(), Reply> {
+    for tier in &control.tiers {
+        let others = control.offer.all().iter().map(|offered| &offered.volume);
+        let others = others.filter(|volume| volume.name != name);
+        let others = others.map(|volume| (volume.name.as_str(), volume.share));
+        let facts = &tier.facts;
+        volume_share::check(others.chain([(name, share)]), &facts.name, facts.size_bytes)
+            .map_err(|problem| Reply::trouble(Trouble::Conflict, problem))?;
+    }
+    Ok(())
+}
+
+/// Changes the share of a volume in all tiers.
+pub(crate) fn share_volume(
+    control: &mut Control,
+    name: &str,
+    change: ShareChange,
+) -> Result<Reply, Reply> {
+    let offered = present(control.offer.all(), name)?;
+    let id = offered.id;
+    let wanted = change.applied(offered.volume.share);
+    let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
+    check_share(control, name, wanted)?;
+    let tier_bytes = control.tier_bytes();
+    control.renumber(|offered| {
+        if offered.id == id {
+            offered.volume.share = wanted;
+            offered.shares = tier_bytes.iter().map(|bytes| wanted.of(*bytes)).collect();
+        }
+    });
+    let enforced = enforce_share(control, id);
+    control.publish();
+    enforced.map_err(|problem| {
+        let problem =
+            format!("the share is changed, but not yet enforced by all threads: {problem}");
+        Reply::trouble(Trouble::Failed, problem)
+    })?;
+    tracing::info!(volume = name, share = %wanted, "share of the volume set");
+    Ok(Reply::Done("shared"))
+}
+
+/// Makes all workers enforce a volume's shares in the tiers.
+pub(crate) fn enforce_share(control: &mut Control, id: VolumeId) -> Result<(), Problem> {
+    let offered = control.offer.all().iter().find(|offered| offered.id == id);
+    let shares: Arc<[CacheShare]> = offered.map_or(&[][..], |offered| &offered.shares).into();
+    let share = || WorkerCommand::ShareVolume(id, Arc::clone(&shares));
+    control.ask_all(Wait::Long, share).map(drop)
 }
 
 /// Makes all workers enforce a volume's limit.

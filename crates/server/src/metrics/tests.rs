@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use floe_block::{
-    AdmissionConfig, AdmissionStats, Config, Counters, FreezeStats, MemoryUse, MemoryWrite,
-    Requests, Stats, VolumeId, WriteMode,
+    AdmissionConfig, AdmissionStats, CacheShare, Config, Counters, FreezeStats, MemoryUse,
+    MemoryWrite, Requests, Stats, VolumeId, WriteMode,
 };
 
 use floe_policy::{AnyPolicy, Eviction};
@@ -20,6 +20,7 @@ use crate::status::{
     Snapshot,
 };
 use crate::volume_limit::RequestLimit;
+use crate::volume_share::VolumeShare;
 
 /// A page parsed as strictly as Prometheus does: families with help and type first, each name once,
 /// no sample twice.
@@ -99,6 +100,8 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
         bytes: 1 << 20,
         read_only: number == 1,
         limit: RequestLimit { requests_per_second: Some(7), ..RequestLimit::default() },
+        share: VolumeShare::default(),
+        shares: vec![CacheShare { guaranteed_bytes: 4096, most_bytes: None }],
     };
     let facts = Facts {
         volumes: volumes.iter().enumerate().map(volume).collect(),
@@ -154,6 +157,7 @@ fn what_was_counted_is_found_under_its_labels() {
             requests: Requests { reads: 3, read_hits: 2, ..Requests::default() },
             blocks: vec![(4096, 7)],
             dirty_bytes: 8192,
+            volume_bytes: vec![0, 12288],
             held_bytes: 4096,
             memory_hits: 2,
             memory_hit_bytes: 1024,
@@ -185,6 +189,10 @@ fn what_was_counted_is_found_under_its_labels() {
     assert_eq!(read.value("floe_request_bytes_total", r#"volume="floe",operation="read""#), 8192.0);
     assert_eq!(read.value("floe_volume_connections", odd), 2.0);
     assert_eq!(read.value("floe_volume_read_only", odd), 1.0);
+    let odd_tier = format!(r#"{odd},tier="0""#);
+    assert_eq!(read.value("floe_volume_cache_bytes", &odd_tier), 24576.0);
+    assert_eq!(read.value("floe_volume_cache_guaranteed_bytes", &odd_tier), 4096.0);
+    assert_eq!(read.value("floe_volume_cache_most_bytes", &odd_tier), f64::from(1 << 30));
     assert_eq!(read.value("floe_cache_requests_total", r#"operation="read",result="miss""#), 2.0);
     assert_eq!(read.value("floe_cache_blocks", r#"block_bytes="4096""#), 14.0);
     assert_eq!(read.value("floe_cache_dirty_bytes", ""), 16384.0);

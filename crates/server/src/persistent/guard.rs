@@ -220,6 +220,7 @@ mod tests {
     use super::*;
     use crate::volume::{DeviceSource, Reach};
     use crate::volume_limit::RequestLimit;
+    use crate::volume_share::VolumeShare;
 
     const BYTES: u64 = 1 << 20;
 
@@ -305,6 +306,7 @@ mod tests {
             read_only,
             block_size: BlockSize::default(),
             limit: RequestLimit::default(),
+            share: VolumeShare::default(),
             reach,
         };
         let guarded = guarded(vec![volume], std::iter::once(&parts)).remove(0);

@@ -29,6 +29,7 @@ use super::validate::{difference, known};
 use super::{candidates, noted, old_copy};
 use crate::volume::{DeviceSource, Reach, Volume};
 use crate::volume_limit::RequestLimit;
+use crate::volume_share::VolumeShare;
 
 /// Longest wait between two progress reports. Also the interval of polling simulated media, which
 /// do not wake the ring.
@@ -259,9 +260,18 @@ fn matched(
         let reach = Reach::Clients;
         let description = String::new();
         let block_size = BlockSize::default(); // no host sees it
-        let limit = RequestLimit::default();
+        let (limit, share) = (RequestLimit::default(), VolumeShare::default());
         let read_only = false;
-        volumes.push(Volume { name, description, backing, read_only, block_size, limit, reach });
+        volumes.push(Volume {
+            name,
+            description,
+            backing,
+            read_only,
+            block_size,
+            limit,
+            share,
+            reach,
+        });
     }
     let mut ids = Vec::new();
     for candidate in &mut candidates(&volumes)? {

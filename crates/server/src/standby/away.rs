@@ -24,6 +24,7 @@ use crate::setup::{AdminSetup, NvmeSetup, ServeError, ServerSetup};
 use crate::tier::Tier;
 use crate::volume::{DeviceSource, Reach, Volume};
 use crate::volume_limit::RequestLimit;
+use crate::volume_share::VolumeShare;
 
 /// Time limit for hosts to read their last replies. It is short, because clients wait for the
 /// takeover.
@@ -91,6 +92,7 @@ impl Away {
             read_only: false,
             block_size,
             limit: RequestLimit::default(),
+            share: VolumeShare::default(),
             reach: Reach::Clients,
         };
         let volumes = volumes.into_iter().map(volume).collect();

@@ -18,6 +18,7 @@ use crate::persistent::{
 };
 use crate::tier::Tier;
 use crate::volume::{DeviceSource, Volume};
+use crate::volume_share::{self, VolumeShare};
 
 /// Number of threads for which a large new cache gets enough shards, because a later server may
 /// have more threads than the one that created the cache.
@@ -95,7 +96,10 @@ impl PreparedCache {
         // With several tiers all need shards for the same number of threads.
         let fewer_threads = config.serving.threads.is_none() && !several;
         let lowest = tiers.iter().rposition(|tier| tier.is_persistent());
+        let volumes = &config.volume;
         let tier = |(at, (tier, memory)): (usize, (TierConfig, Memory))| {
+            let shares = volumes.iter().map(|volume| (volume.name(), volume.cache_share()));
+            check_shares(shares, &tier)?;
             let config = tier.config(memory, above_bytes);
             above_bytes += tier.cache_bytes();
             let mut how = CachePlan::new(&tier, config, threads, fewer_threads, force)
@@ -183,6 +187,15 @@ impl PreparedCache {
         };
         tiers.into_iter().map(begin).collect()
     }
+}
+
+/// Checks that a tier can guarantee to these volumes what it is to guarantee.
+fn check_shares<'a>(
+    volumes: impl Iterator<Item = (&'a str, VolumeShare)>,
+    tier: &TierConfig,
+) -> Result<(), CacheError> {
+    let checked = volume_share::check(volumes, &tier.name(), tier.cache_bytes());
+    checked.map_err(CacheError::usage)
 }
 
 /// The error message for permissions that no configured cache can need.
@@ -324,6 +337,8 @@ impl CacheMaker {
         let Self { spec, force, threads, above_bytes, paths, volumes, state, devices } = self;
         let make = || {
             let tier = TierConfig::of(&spec, &paths).map_err(CacheError::usage)?;
+            let shares = volumes.iter().map(|volume| (volume.name.as_str(), volume.share));
+            check_shares(shares, &tier)?;
             let config = tier.config(Memory::None, above_bytes);
             let mut how = CachePlan::new(&tier, config, threads, false, force)?;
             if let CachePlan::Kept(options) = &mut how {

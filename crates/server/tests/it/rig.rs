@@ -23,7 +23,7 @@ use floe_server::persistent::Parts;
 use floe_server::status::Status;
 use floe_server::{
     AdminSetup, Bound, DeviceSource, NamedDevices, NvmeSetup, Reach, RequestLimit, ServeError,
-    ServerSetup, Tier, Volume,
+    ServerSetup, Tier, Volume, VolumeShare,
 };
 use floe_testkit::{PATIENCE, patiently};
 
@@ -254,8 +254,8 @@ impl Setup {
 fn volume(name: &str, backing: Arc<dyn DeviceSource>) -> Volume {
     let (name, description) = (name.into(), String::new());
     let (block_size, reach) = (BlockSize::default(), Reach::Clients);
-    let limit = RequestLimit::default();
-    Volume { name, description, backing, read_only: false, block_size, limit, reach }
+    let (limit, share) = (RequestLimit::default(), VolumeShare::default());
+    Volume { name, description, backing, read_only: false, block_size, limit, share, reach }
 }
 
 impl Rig {

@@ -111,6 +111,7 @@ fn a_thread_that_hangs_is_reported_and_not_waited_for() {
         description: String::new(),
         nvme_block_bytes: None,
         limit: Default::default(),
+        share: Default::default(),
     };
     let refused = [
         admin::status(&rig.admin).map(drop),

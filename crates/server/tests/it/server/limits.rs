@@ -8,7 +8,7 @@ use floe_device::MemoryDevice;
 use floe_nbd::wire::command;
 use floe_server::RequestLimit;
 use floe_server::admin::client as admin;
-use floe_server::admin::{LimitChange, NewVolume};
+use floe_server::admin::{LimitChange, NewVolume, ShareChange};
 use floe_server::nbd_client::Client;
 use floe_server::status::VolumeStatus;
 use floe_testkit::nvme_host::tcp::Controller;
@@ -291,6 +291,7 @@ fn a_volume_that_is_added_is_limited_from_its_first_request_on() {
         nvme_block_bytes: None,
         description: String::new(),
         limit: LimitChange { bytes_per_second, ..LimitChange::default() },
+        share: ShareChange::default(),
     };
     admin::add_volume(&rig.admin, &volume).unwrap();
     let mut client = rig.client_of("late").unwrap();

@@ -9,6 +9,7 @@ mod lives;
 mod memory;
 mod mood;
 mod restack;
+mod shares;
 mod shedding;
 mod standby;
 mod tiers;

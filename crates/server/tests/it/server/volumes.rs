@@ -10,7 +10,7 @@ use floe_device::MemoryDevice;
 use floe_nbd::wire::ErrorCode;
 use floe_nbd::wire::command;
 use floe_server::admin::client::{self as admin, AdminError};
-use floe_server::admin::{LimitChange, NewVolume, Resize};
+use floe_server::admin::{LimitChange, NewVolume, Resize, ShareChange};
 use floe_server::nbd_client::ClientError;
 use floe_testkit::{patiently, pattern};
 
@@ -30,6 +30,7 @@ pub(crate) fn in_file(name: &str, path: &Path, size: Option<usize>) -> NewVolume
         nvme_block_bytes: None,
         description: String::new(),
         limit: LimitChange::default(),
+        share: ShareChange::default(),
     }
 }
 
