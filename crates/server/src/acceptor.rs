@@ -583,6 +583,7 @@ impl Acceptor {
                 Operation::RemoveVolume { name, .. }
                 | Operation::ResizeVolume { name, .. }
                 | Operation::LimitVolume { name, .. }
+                | Operation::ShareVolume { name, .. }
                 | Operation::SetAccess { name, .. } => present(&state.volumes, name).map(drop)?,
                 _ => {}
             }

@@ -154,7 +154,7 @@ fn volumes(page: &mut Page, report: &Report) {
     });
     let name = "floe_volume_cache_most_bytes";
     of_tiers(name, "Most bytes of a tier that a volume uses.", &|used, tier_bytes| {
-        used.most_bytes.unwrap_or(tier_bytes)
+        used.most_bytes.map_or(tier_bytes, |most| most.min(tier_bytes))
     });
     let answered = report.facts.volumes.iter().flat_map(|volume| {
         let answered = report.sum.counters.volume(volume.id).answered;

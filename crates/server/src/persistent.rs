@@ -128,6 +128,17 @@ pub(crate) fn examine(
 }
 
 impl Ready {
+    /// Returns the bytes that the cache uses of a device of `has` bytes.
+    pub(crate) fn used_bytes(&self, has: u64) -> u64 {
+        let unused = match &self.found {
+            Examined::Kept(kept, _) => {
+                superblock_writer::unused_bytes(&kept.superblock().layout, has)
+            }
+            Examined::New(_) => None,
+        };
+        has - unused.unwrap_or(0)
+    }
+
     /// Begins the session; makes the cache first if it is a new one.
     ///
     /// # Errors

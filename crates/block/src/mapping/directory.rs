@@ -187,6 +187,14 @@ impl Directory {
         block.into_iter().chain(group.into_iter().flat_map(|group| self.blocks_of(group)))
     }
 
+    /// Returns whether this room is made by an eviction. While some volume has a share, filler
+    /// blocks do not count.
+    pub(crate) fn evicts(&self, room: Room) -> bool {
+        let is_owned = |block| self.blocks.volume(block) != NOBODY;
+        let are_set = self.blocks.shares.are_set();
+        room != Room::Free && (!are_set || self.victims(room).any(is_owned))
+    }
+
     /// Makes a block, without valid sectors, in room that [`Directory::room`] has just found.
     ///
     /// # Panics

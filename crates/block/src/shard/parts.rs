@@ -237,6 +237,9 @@ impl Parts {
         fetches: &mut Vec<Sectors>,
         offered: &mut Vec<(Sectors, bool)>,
     ) {
+        if fetches.is_empty() && !self.admission.asks() {
+            return; // all of it is cached
+        }
         let task = &self.tasks[id];
         let (volume, range) = (task.volume, task.range.clone());
         let may_come_in = self.mode().caches_reads() && self.map.directory.may_make(volume);

@@ -8,6 +8,8 @@
 //! cursor. Data that is not admitted (`admission`), or finds all cold blocks in use, is not cached.
 //! It goes to the backing device if it would be lost otherwise.
 
+use std::cell::Cell;
+
 use super::admission::Removal;
 use super::clean::Cleaning;
 use super::parts::Parts;
@@ -116,15 +118,15 @@ impl<'a> Storing<'a> {
     }
 
     /// Returns the end of a run that begins without a block: after one smallest block, or after all
-    /// sectors that must not make blocks.
+    /// sectors that must not or cannot make blocks.
     fn without_block_until(&self, left: &Sectors) -> u64 {
         let (task, unit) = (&self.parts.tasks[self.id], self.parts.config.sizes.smallest());
+        let stays_out = |sector| task.store.no_room || task.store.stays_out(sector);
         let goes_on = |sector: u64| {
-            task.store.stays_out(sector)
-                && self.parts.map.directory.blocks.find(task.volume, sector).is_none()
+            stays_out(sector) && self.parts.map.directory.blocks.find(task.volume, sector).is_none()
         };
         let mut end = (left.start + 1).next_multiple_of(unit);
-        while task.store.stays_out(left.start) && end < left.end && goes_on(end) {
+        while stays_out(left.start) && end < left.end && goes_on(end) {
             end += unit;
         }
         end.min(left.end)
@@ -213,19 +215,26 @@ impl<'a> Storing<'a> {
         let volume = parts.tasks[id].volume;
         let mut given_up = 0;
         let room = loop {
-            let in_use = |volume, sectors: &Sectors| parts.tasks.in_use(volume, sectors);
+            let are_some_used = Cell::new(false);
+            let in_use = |volume, sectors: &Sectors| {
+                let is_used = parts.tasks.in_use(volume, sectors);
+                are_some_used.set(are_some_used.get() || is_used);
+                is_used
+            };
             let Some(room) = parts.map.directory.room(volume, start, class, in_use) else {
                 if class.0 > 0 && parts.map.directory.blocks.shares.are_set() {
                     class.0 -= 1; // groups of smaller blocks may have a victim
                     continue;
                 }
-                if parts.map.directory.blocks.shares.are_set() {
+                if parts.map.directory.blocks.shares.are_set()
+                    && (!are_some_used.get() || !parts.map.directory.may_make(volume))
+                {
                     parts.tasks[id].store.no_room = true; // the rest would be sought in vain, too
                 }
                 parts.counters.stores_without_room += 1;
                 return None;
             };
-            if room != Room::Free && parts.admission.withholds() {
+            if parts.map.directory.evicts(room) && parts.admission.withholds() {
                 parts.counters.stores_withheld += 1;
                 return None;
             }
@@ -272,7 +281,8 @@ impl<'a> Storing<'a> {
             }
         };
         parts.counters.blocks_allocated[class.0 as usize] += 1;
-        parts.counters.blocks_replaced += u64::from(matches!(room, Room::Replace(_)));
+        let is_replaced = matches!(room, Room::Replace(_)) && parts.map.directory.evicts(room);
+        parts.counters.blocks_replaced += u64::from(is_replaced);
         parts.counters.groups_emptied += u64::from(matches!(room, Room::Empty(_)));
         note_evicted(parts, room);
         Some((class, Ok(room)))

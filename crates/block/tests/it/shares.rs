@@ -139,6 +139,20 @@ fn a_volume_without_any_part_is_not_cached() {
     bench.check_idle();
 }
 
+/// What has no room is written to the backing device in one piece.
+#[test]
+fn a_write_without_room_is_not_divided() {
+    let mut bench = bench("4KiB,16KiB,64KiB", WriteMode::Back, 1);
+    set(&mut bench, NEIGHBOUR, share(0, Some(0)));
+    let writes = |bench: &Bench| bench.cache.stats().counters.backing_write_bytes;
+    let id = bench.submit(of(NEIGHBOUR, write(0, 16 * SECTOR)), 3);
+    assert_eq!(bench.under_way.len(), 1, "one operation");
+    bench.complete(0, None);
+    assert_eq!(writes(&bench), 16 * SECTOR);
+    bench.answer(id).result.unwrap();
+    bench.check_idle();
+}
+
 /// All of the cache is guaranteed and full of dirty data: a neighbour's writes go past it.
 #[test]
 fn a_guarantee_of_everything_delays_no_write_of_another() {

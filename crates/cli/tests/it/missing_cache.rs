@@ -270,6 +270,11 @@ fn a_cache_device_that_grew_is_shown_as_large_as_it_is_used() {
     let line = volume.command_line();
     let at = line.iter().position(|word| word == "--cache-size").expect("a size");
     let line: Vec<&str> = line[..at].iter().chain(&line[at + 2..]).map(String::as_str).collect();
+    let guaranteed: Vec<&str> =
+        line.iter().copied().chain(["--cache-guaranteed", "10MiB"]).collect();
+    let output = floe(&guaranteed);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("10MiB in all"), "{said}");
     let server = Server::run(&line, volume.path("floe.log"));
     let (size, log) = (server.status().tiers[0].size_bytes, server.log());
     assert!(size <= before && size + (128 << 10) > before, "{size} of {before}");

@@ -98,8 +98,10 @@ pub(crate) fn attach_tier(
     let put_in = || WorkerCommand::Tier(StackCommand::PutIn { above, ids: Arc::clone(&ids) });
     let mut put_in = control.ask_all(Wait::Long, put_in).map(drop);
     let all = control.offer.all().iter();
-    let shared: Vec<_> =
-        all.filter(|it| it.volume.share.is_any()).map(|offered| offered.id).collect();
+    let shared: Vec<_> = all
+        .filter(|it| !it.leaving && it.volume.share.is_any())
+        .map(|offered| offered.id)
+        .collect();
     for id in shared {
         put_in = put_in.and(enforce_share(control, id));
     }

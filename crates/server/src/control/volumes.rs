@@ -303,14 +303,22 @@ pub(crate) fn limit_volume(
     Ok(Reply::Done("limited"))
 }
 
-/// Checks that each tier can guarantee what it is to guarantee once a volume has this share.
+/// Checks that each tier can guarantee what it is to guarantee once a volume has this share. A
+/// change that guarantees no more than before is always possible.
 fn check_share(control: &Control, name: &str, share: VolumeShare) -> Result<(), Reply> {
+    let volumes = || control.offer.all().iter().filter(|offered| !offered.leaving);
+    let before = volumes().find(|offered| offered.volume.name == name);
+    let before = before.map_or(VolumeShare::default(), |offered| offered.volume.share);
     for tier in &control.tiers {
-        let others = control.offer.all().iter().map(|offered| &offered.volume);
-        let others = others.filter(|volume| volume.name != name);
-        let others = others.map(|volume| (volume.name.as_str(), volume.share));
         let facts = &tier.facts;
-        volume_share::check(others.chain([(name, share)]), &facts.name, facts.size_bytes)
+        let guaranteed = |share: VolumeShare| share.of(facts.size_bytes).guaranteed_bytes;
+        let rises = guaranteed(share) > guaranteed(before);
+        let others = volumes().map(|offered| &offered.volume);
+        let others = others.filter(|volume| rises && volume.name != name);
+        let others = others.map(|volume| (volume.name.as_str(), volume.share));
+        let tier_bytes =
+            if rises { facts.size_bytes } else { facts.size_bytes.max(guaranteed(share)) };
+        volume_share::check(others.chain([(name, share)]), &facts.name, tier_bytes)
             .map_err(|problem| Reply::trouble(Trouble::Conflict, problem))?;
     }
     Ok(())
@@ -329,7 +337,7 @@ pub(crate) fn share_volume(
     check_share(control, name, wanted)?;
     let tier_bytes = control.tier_bytes();
     control.renumber(|offered| {
-        if offered.id == id {
+        if offered.id == id && !offered.leaving {
             offered.volume.share = wanted;
             offered.shares = tier_bytes.iter().map(|bytes| wanted.of(*bytes)).collect();
         }
@@ -347,7 +355,8 @@ pub(crate) fn share_volume(
 
 /// Makes all workers enforce a volume's shares in the tiers.
 pub(crate) fn enforce_share(control: &mut Control, id: VolumeId) -> Result<(), Problem> {
-    let offered = control.offer.all().iter().find(|offered| offered.id == id);
+    let mut volumes = control.offer.all().iter().filter(|offered| !offered.leaving);
+    let offered = volumes.find(|offered| offered.id == id);
     let shares: Arc<[CacheShare]> = offered.map_or(&[][..], |offered| &offered.shares).into();
     let share = || WorkerCommand::ShareVolume(id, Arc::clone(&shares));
     control.ask_all(Wait::Long, share).map(drop)

@@ -122,10 +122,7 @@ impl SuperblockWriter {
     /// Returns the bytes of a device of this size that the cache leaves unused. Returns `None` if a
     /// new cache would use no more of the device.
     pub(super) fn unused_bytes(&self, device_bytes: u64) -> Option<u64> {
-        let used = &self.written().superblock.layout;
-        let anew = Layout::new(used.sizes(), device_bytes, used.shards()).ok()?;
-        let has_grown = anew.end_bytes() > used.end_bytes();
-        has_grown.then(|| device_bytes.saturating_sub(used.end_bytes()))
+        unused_bytes(&self.written().superblock.layout, device_bytes)
     }
 
     pub(crate) fn id(&self) -> [u8; 16] {
@@ -486,4 +483,11 @@ impl Parts {
     pub(crate) fn id(&self, at: usize) -> VolumeId {
         self.ids.get(at).copied().unwrap_or(VolumeId(at as u16))
     }
+}
+/// Returns the bytes of a device of this size that a cache with a layout leaves unused. Returns
+/// `None` if a new cache would use no more of the device.
+pub(super) fn unused_bytes(used: &Layout, device_bytes: u64) -> Option<u64> {
+    let anew = Layout::new(used.sizes(), device_bytes, used.shards()).ok()?;
+    let has_grown = anew.end_bytes() > used.end_bytes();
+    has_grown.then(|| device_bytes.saturating_sub(used.end_bytes()))
 }

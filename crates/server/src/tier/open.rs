@@ -99,7 +99,7 @@ impl PreparedCache {
         let volumes = &config.volume;
         let tier = |(at, (tier, memory)): (usize, (TierConfig, Memory))| {
             let shares = volumes.iter().map(|volume| (volume.name(), volume.cache_share()));
-            check_shares(shares, &tier)?;
+            check_shares(shares, &tier, tier.cache_bytes())?;
             let config = tier.config(memory, above_bytes);
             above_bytes += tier.cache_bytes();
             let mut how = CachePlan::new(&tier, config, threads, fewer_threads, force)
@@ -181,6 +181,10 @@ impl PreparedCache {
             Ok((plan, examined, source))
         };
         let tiers = tiers.into_iter().map(examine).collect::<Result<Vec<_>, CacheError>>()?;
+        for (plan, examined, _) in &tiers {
+            let shares = volumes.iter().map(|volume| (volume.name.as_str(), volume.share));
+            check_shares(shares, plan, examined.used_bytes(plan))?;
+        }
         missing.go_on();
         let begin = |(plan, examined, source): (TierConfig, Examined, _)| {
             examined.begin(&plan, source).map_err(|error| in_tier(error, &plan, several))
@@ -189,12 +193,13 @@ impl PreparedCache {
     }
 }
 
-/// Checks that a tier can guarantee to these volumes what it is to guarantee.
+/// Checks that a tier of `tier_bytes` can guarantee to these volumes what it is to guarantee.
 fn check_shares<'a>(
     volumes: impl Iterator<Item = (&'a str, VolumeShare)>,
     tier: &TierConfig,
+    tier_bytes: u64,
 ) -> Result<(), CacheError> {
-    let checked = volume_share::check(volumes, &tier.name(), tier.cache_bytes());
+    let checked = volume_share::check(volumes, &tier.name(), tier_bytes);
     checked.map_err(CacheError::usage)
 }
 
@@ -223,6 +228,14 @@ enum Examined {
 }
 
 impl Examined {
+    /// Returns the bytes of its device that the tier uses.
+    fn used_bytes(&self, plan: &TierConfig) -> u64 {
+        match self {
+            Self::Kept(ready) => ready.used_bytes(plan.cache_bytes()),
+            Self::Volatile(_) => plan.cache_bytes(),
+        }
+    }
+
     /// Starts to use the device: creates the tier, or begins the next session of a persistent one.
     fn begin(self, plan: &TierConfig, source: Arc<dyn DeviceSource>) -> Result<Tier, CacheError> {
         let mut cache = match self {
@@ -338,7 +351,7 @@ impl CacheMaker {
         let make = || {
             let tier = TierConfig::of(&spec, &paths).map_err(CacheError::usage)?;
             let shares = volumes.iter().map(|volume| (volume.name.as_str(), volume.share));
-            check_shares(shares, &tier)?;
+            check_shares(shares, &tier, tier.cache_bytes())?;
             let config = tier.config(Memory::None, above_bytes);
             let mut how = CachePlan::new(&tier, config, threads, false, force)?;
             if let CachePlan::Kept(options) = &mut how {

@@ -29,8 +29,11 @@ impl ShardShare {
     pub(crate) const NONE: Self = Self { guaranteed: 0, most: u64::MAX };
 }
 
-/// Maximum number of volumes beyond their guaranteed parts that a search looks at.
-const LENDERS_TRIED: usize = 8;
+/// Maximum number of volumes that a search looks at for parked blocks, and for lent ones.
+const VOLUMES_TRIED: usize = 8;
+
+/// Maximum number of volumes that a search compares by what they use beyond their guaranteed parts.
+const VOLUMES_COMPARED: usize = 64;
 
 /// The used parts of all volumes of a shard, and their shares.
 #[derive(Debug, Default)]
@@ -53,6 +56,8 @@ struct ActiveShares {
     beyond: u64,
     /// The blocks of each volume; `None` until the first share applies.
     lists: Option<VolumeLists>,
+    /// The number of searches, of which each begins with other volumes.
+    turn: usize,
     /// The shares have changed since the shard last made room.
     is_new: bool,
 }
@@ -202,9 +207,19 @@ impl Shares {
         self.looks.update(|looks| looks + 1);
     }
 
-    /// Returns the volumes with a guaranteed part.
-    pub(super) fn guaranteed(&self) -> &[VolumeId] {
-        self.active.as_ref().map_or(&[], |active| &active.guaranteed)
+    /// Has the next search begin with other volumes.
+    pub(super) fn take_turn(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.turn = active.turn.wrapping_add(1);
+        }
+    }
+
+    /// Returns some of the volumes with a guaranteed part, in turn.
+    pub(super) fn some_guaranteed(&self) -> impl Iterator<Item = VolumeId> + '_ {
+        self.active.iter().flat_map(|active| {
+            let chosen = in_turn(active.guaranteed.len(), active.turn, VOLUMES_TRIED);
+            chosen.map(move |at| active.guaranteed[at])
+        })
     }
 
     /// Returns whether a part is guaranteed to a volume.
@@ -227,18 +242,20 @@ impl Shares {
         self.used(volume) + more > self.most(volume)
     }
 
-    /// Returns volumes that use more than their guaranteed part, a few of those that use most
-    /// beyond it.
+    /// Returns volumes that use more than their guaranteed part, in turn, and of those compared a
+    /// few that use most beyond it.
     pub(super) fn beyond_guaranteed(&self) -> Vec<VolumeId> {
         let Some(active) = &self.active else { return Vec::new() };
-        let volumes = self.used.iter().zip((0..).map(VolumeId));
-        let beyond = volumes.filter_map(|(used, volume)| {
-            let beyond = used.saturating_sub(active.of(volume).guaranteed);
+        let volumes = in_turn(self.used.len(), active.turn, VOLUMES_COMPARED);
+        let beyond = volumes.filter_map(|at| {
+            self.note_look();
+            let volume = VolumeId(at as u16);
+            let beyond = self.used[at].saturating_sub(active.of(volume).guaranteed);
             (beyond > 0).then_some((beyond, Reverse(volume)))
         });
         let mut beyond: Vec<_> = beyond.collect();
         beyond.sort_unstable_by(|one, other| other.cmp(one));
-        beyond.into_iter().take(LENDERS_TRIED).map(|(_, Reverse(volume))| volume).collect()
+        beyond.into_iter().take(VOLUMES_TRIED).map(|(_, Reverse(volume))| volume).collect()
     }
 
     /// Returns whether a volume may lose blocks of the size `lost` to a new block of `gained` of
@@ -292,6 +309,12 @@ impl Shares {
             assert_eq!(listed, mapped, "the blocks of {volume:?} are listed once");
         }
     }
+}
+
+/// Returns at most `most` of the numbers below `len`; those of the next turn follow on them.
+fn in_turn(len: usize, turn: usize, most: usize) -> impl Iterator<Item = usize> {
+    let first = turn.wrapping_mul(most);
+    (0..len.min(most)).map(move |at| first.wrapping_add(at) % len)
 }
 
 /// Marks the end of a list.

@@ -65,22 +65,24 @@ impl<F: Fn(&Blocks, Block) -> bool> Search<'_, F> {
 
     /// Finds room among the blocks of all volumes that may leave for the new block.
     fn room_of_all(&mut self, incoming: &Access) -> Option<Room> {
+        self.directory.blocks.shares.take_turn();
         if let Some(block) = self.parked_victim() {
             return Some(Room::Replace(block));
         }
         for _ in 0..VICTIMS_TRIED {
             let Directory { blocks, order, .. } = &mut *self.directory;
-            let in_use = |block| (self.in_use)(blocks, block);
+            let is_misfit =
+                |block| blocks.volume(block) == NOBODY && blocks.class(block) != self.class;
+            let in_use = |block| is_misfit(block) || (self.in_use)(blocks, block);
             let Some(block) = order.coldest(Some(incoming), in_use) else { break };
             if !self.may_evict(block) {
                 self.directory.order.park(block);
                 continue;
             }
             let owner = self.directory.blocks.volume(block);
-            let victim = match self.shares().is_guaranteed(owner) {
-                true => self.victim_of(owner),
-                false => Some(block).filter(|block| self.fits(block)),
-            };
+            let is_guaranteed = self.shares().is_guaranteed(owner);
+            let coldest = if is_guaranteed { self.victim_of(owner) } else { None };
+            let victim = coldest.or_else(|| Some(block).filter(|block| self.fits(block)));
             if victim.is_some() {
                 return victim.map(Room::Replace);
             }
@@ -96,7 +98,7 @@ impl<F: Fn(&Blocks, Block) -> bool> Search<'_, F> {
     /// Returns a block of a volume that uses more than is guaranteed to it and whose coldest block
     /// is parked: the policy has evicted that one before all that it still orders.
     fn parked_victim(&self) -> Option<Block> {
-        self.shares().guaranteed().iter().find_map(|&volume| {
+        self.shares().some_guaranteed().find_map(|volume| {
             let is_beyond = self.may_lose(volume, 1);
             let coldest = self.shares().coldest_first(volume).next().filter(|_| is_beyond)?;
             if self.directory.order.is_parked(coldest) { self.victim_of(volume) } else { None }
@@ -134,10 +136,10 @@ impl<F: Fn(&Blocks, Block) -> bool> Search<'_, F> {
 
     /// Finds room for a volume that may evict only its own blocks.
     fn room_of_own(&self) -> Option<Room> {
-        if self.size > self.shares().most(self.volume) {
-            return None;
-        }
         if self.directory.is_within_most(self.volume) {
+            if self.size > self.shares().most(self.volume) {
+                return None;
+            }
             if let Some(block) = self.coldest(self.volume) {
                 return Some(Room::Replace(block));
             }
@@ -275,8 +277,8 @@ impl Directory {
         !self.blocks.shares.is_beyond_most(volume, 0)
     }
 
-    /// Returns whether a volume can ever get a block now: false where it has none, and all others
-    /// use only what is guaranteed to them, or where its largest part is nothing.
+    /// Returns whether a volume can ever get or give up a block now: false where it has none, and
+    /// all others use only what is guaranteed to them, or its largest part is nothing.
     #[inline]
     pub(crate) fn may_make(&self, volume: VolumeId) -> bool {
         !self.blocks.shares.are_set() || self.may_make_within_shares(volume)
@@ -286,9 +288,9 @@ impl Directory {
     fn may_make_within_shares(&self, volume: VolumeId) -> bool {
         let shares = &self.blocks.shares;
         let has_victim = shares.is_any_beyond_guaranteed()
-            || shares.used(volume) > 0
-            || shares.coldest_first(NOBODY).next().is_some();
-        shares.are_new() || shares.most(volume) > 0 && (has_victim || !self.is_full())
+            || shares.coldest_first(NOBODY).next().is_some()
+            || !self.is_full();
+        shares.are_new() || shares.used(volume) > 0 || shares.most(volume) > 0 && has_victim
     }
 
     /// Returns the block that a new smallest block of a volume would evict; `None` while there is
@@ -309,8 +311,7 @@ impl Directory {
         }
         let named = search.directory.order.coldest(None, |_| false);
         let named = named.filter(|&block| search.may_evict(block));
-        let lender = search.shares().beyond_guaranteed().first().copied();
-        named.or_else(|| search.idle(lender?).next())
+        named.or_else(|| search.idle(*search.shares().beyond_guaranteed().first()?).next())
     }
 
     /// Evicts a block of [`Room::GiveUp`]: its place belongs to no volume.
@@ -591,6 +592,21 @@ mod tests {
         model.directory.check();
     }
 
+    /// A volume that had all of the cache gives it up if it may have nothing any more.
+    #[test]
+    fn a_volume_that_may_have_nothing_gives_up_what_it_has() {
+        for sizes in ["4KiB", "4KiB,16KiB"] {
+            let mut directory = Directory::new(sizes.parse().unwrap(), 512, &Evict::default());
+            assert!((0..512).all(|sector| make(&mut directory, 0, sector, 0).0));
+            directory.set_share(VolumeId(0), ShardShare { guaranteed: 0, most: 0 });
+            assert!(directory.may_make(VolumeId(0)), "it gives up blocks");
+            assert!(!make(&mut directory, 0, 1000, 1).0);
+            assert_eq!(directory.blocks.shares.used(VolumeId(0)), 0);
+            assert!(!directory.may_make(VolumeId(0)));
+            directory.check();
+        }
+    }
+
     fn model(evict: &Evict, guaranteed: u64) -> Model {
         let sizes: BlockSizes = "4KiB".parse().unwrap();
         let directory = Directory::new(sizes, 64, evict);
@@ -746,14 +762,14 @@ mod tests {
         }
     }
 
-    /// Eight volumes have all of a shard guaranteed, as blocks of 16 KiB, and one block more is
-    /// there. A ninth volume, of which nothing is, wants blocks of 4 KiB.
+    /// Volumes have all of a shard guaranteed, as blocks of 16 KiB, and one block more is there.
+    /// Another volume, of which nothing is, wants blocks of 4 KiB.
     #[test]
     fn a_search_looks_at_as_few_blocks_in_a_large_shard() {
         const MOST_LOOKS: u64 = 2500;
         let sizes: BlockSizes = "4KiB,16KiB,64KiB".parse().unwrap();
         for evict in Evict::all() {
-            for units in [1 << 10, 1 << 14] {
+            for (units, volumes) in [(1 << 10, 8), (1 << 14, 8), (1 << 14, 256)] {
                 let mut directory = Directory::new(sizes.clone(), units, &evict);
                 let (mut most, mut sum) = (0, 0);
                 let mut fill = |directory: &mut Directory, volume, at: u64, class| {
@@ -761,17 +777,19 @@ mod tests {
                     most = most.max(looks);
                     sum += looks;
                 };
-                for at in 0..units / 32 {
-                    (0..8).for_each(|volume| fill(&mut directory, volume, at, 1));
+                for at in 0..units / 4 / u64::from(volumes) {
+                    (0..volumes).for_each(|volume| fill(&mut directory, volume, at, 1));
                 }
-                for volume in 0..8 {
-                    let guaranteed = units / 8 - 4 * u64::from(volume == 7);
+                for volume in 0..volumes {
+                    let last = u64::from(volume + 1 == volumes);
+                    let guaranteed = units / u64::from(volumes) - 4 * last;
                     let share = ShardShare { guaranteed, most: u64::MAX };
                     directory.set_share(VolumeId(volume), share);
                 }
                 for at in 0..1000 {
-                    fill(&mut directory, 8, at, 0);
-                    fill(&mut directory, (at % 8) as u16, (1 << 20) + at, 1);
+                    fill(&mut directory, volumes, at, 0);
+                    let volume = (at % u64::from(volumes)) as u16;
+                    fill(&mut directory, volume, (1 << 20) + at, 1);
                 }
                 directory.check();
                 assert!(most <= MOST_LOOKS, "{most}, {evict}, {units}");
