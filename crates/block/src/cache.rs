@@ -340,7 +340,7 @@ impl BlockCache {
     }
 
     /// Handles the shards' events and begins the commits they want, until no events are left.
-    fn handle_events(&mut self, orders: &mut Vec<Order>) {
+    pub(crate) fn handle_events(&mut self, orders: &mut Vec<Order>) {
         loop {
             self.hear_shards(orders);
             if self.commits.is_bypassed() {

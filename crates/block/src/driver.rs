@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use floe_device::{Action, Buffer, Completion, Device, Extent, Operation, Slice};
 
 use super::watched::Watched;
-use crate::exchange::{Exchange, Traffic};
+use crate::exchange::Exchange;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::join::{Fault, Request, RequestId, RequestKind};
 use crate::order::OpId;
@@ -70,7 +70,21 @@ impl Driver {
 
     /// Starts cleaning: each tier writes its dirty data to the tier or device below it.
     pub fn clean(&mut self) {
-        self.each_tier(|tier| tier.cache.clean(&mut tier.orders));
+        self.each_tier(|tier| {
+            tier.cache.clean(&mut tier.orders);
+            if let Some(pacers) = &mut tier.pacers {
+                pacers.wake();
+            }
+        });
+    }
+
+    /// Ends cleaning that no flush waits for, in all tiers, after the blocks under way. Their data
+    /// stays dirty until it is cleaned again. To be called before a rest.
+    pub fn rest(&mut self) {
+        self.each_tier(|tier| {
+            tier.cache.shards.each().for_each(|shard| shard.rest(&mut tier.orders));
+            tier.cache.handle_events(&mut tier.orders);
+        });
     }
 
     /// Logs the checksums of dirty data, in all tiers, so that the next session can verify it. To
@@ -90,6 +104,9 @@ impl Driver {
             self.advance_below();
             self.backings.poll(|op, result| self.tier.ended_below(op, result));
             self.tier.hear_journal();
+            if let Some(pacers) = &mut self.tier.pacers {
+                pacers.clean(&mut self.tier.cache, &mut self.tier.orders);
+            }
             if self.tier.orders.is_empty() {
                 break;
             }
@@ -144,7 +161,8 @@ impl Driver {
     pub fn next_due(&self) -> Option<Instant> {
         let due = |tier: &Tier| {
             let late = tier.exchange().and_then(Exchange::next_due);
-            tier.device.next_due().into_iter().chain(late).min()
+            let turn = tier.pacers.as_ref().and_then(|pacers| pacers.due());
+            [tier.device.next_due(), late, turn].into_iter().flatten().min()
         };
         self.tiers().filter_map(due).chain(self.lowest().backings.next_due()).min()
     }
@@ -175,11 +193,6 @@ impl Driver {
     /// Returns whether a message of another part waits to be received, in any tier.
     pub fn has_mail(&self) -> bool {
         self.tiers().filter_map(Tier::exchange).any(|exchange| !exchange.is_empty())
-    }
-
-    /// Returns the counts of messages sent to other parts, in all tiers.
-    pub fn traffic(&self) -> Traffic {
-        self.tiers().filter_map(Tier::exchange).map(Exchange::traffic).sum()
     }
 
     /// Returns the number of failed operations of all backing devices.

@@ -3,7 +3,7 @@
 //!
 //! Each component owns its fields alone. None does I/O or knows of tasks; the shard calls them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use self::directory::{Block, Blocks, Directory, missing_intervals};
 use crate::config::Config;
@@ -172,13 +172,37 @@ pub(crate) const CLEANED_AT_ONCE: usize = 32;
 const AHEAD_AT_ONCE: usize = 32;
 const AHEAD_SHARE: usize = 8;
 
-/// The limit of a shard's dirty sectors, and the count of blocks being cleaned ahead.
+/// Returns how far a part of `all` is beyond the half: 0 up to it, 1 for all.
+pub(crate) fn beyond_half(part: u64, all: u64) -> f64 {
+    let (half, beyond) = (all.div_ceil(2), part.saturating_sub(all / 2));
+    (beyond as f64 / half.max(1) as f64).min(1.0)
+}
+
+/// The limit of a shard's dirty sectors, and the blocks that are to be cleaned to make room.
+///
+/// Cleaning is *paced* once the tier knows how long the backing devices take ([`Dirt::pace`]). A
+/// new block then never has victims cleaned in its stead: it replaces clean blocks. The dirty
+/// victims that it passed over are *wanted*, and are cleaned before all others. The fewer clean
+/// victims there are, the more urgent that is ([`Dirt::scarcity`]). Without any, new data is not
+/// cached.
 #[derive(Debug, Default)]
 pub(crate) struct Dirt {
     /// Maximum number of sectors that may be dirty on the cache device; `None` without a limit.
     most: Option<u64>,
     /// Blocks that are being cleaned ahead.
     ahead: usize,
+    /// Set once blocks wait for their turn to be cleaned.
+    paced: bool,
+    /// Set while only what something waits for is cleaned.
+    resting: bool,
+    /// Runs of a block that are written at once.
+    width: usize,
+    /// Blocks that are read, or written to the backing device, to be cleaned, by volume.
+    cleaning: Vec<usize>,
+    /// First sectors of the dirty victims that the last search passed over, the coldest first.
+    wanted: VecDeque<Place>,
+    /// Share of the next victims that are dirty; 1 if a search found no clean one.
+    scarcity: f64,
 }
 
 impl Dirt {
@@ -201,15 +225,59 @@ impl Dirt {
     }
 
     /// Returns the number of blocks that all rounds together may clean at once, with this many
-    /// dirty sectors. `yields` says that clients wait for a backing device.
+    /// dirty sectors, where nothing paces them. `yields` says that clients wait for a backing
+    /// device.
     #[inline]
     pub(crate) fn cleaned_at_once(&self, dirty: u64, yields: bool) -> usize {
-        let (Some(most), true) = (self.most, yields) else { return CLEANED_AT_ONCE };
-        let beyond_half = dirty.saturating_sub(most / 2);
-        let share = (beyond_half * CLEANED_AT_ONCE as u64)
-            .checked_div(most.div_ceil(2))
-            .unwrap_or(u64::MAX);
-        share.clamp(1, CLEANED_AT_ONCE as u64) as usize
+        if !yields || self.most.is_none() {
+            return CLEANED_AT_ONCE;
+        }
+        ((self.urgency(dirty) * CLEANED_AT_ONCE as f64) as usize).clamp(1, CLEANED_AT_ONCE)
+    }
+
+    /// Returns how close this many dirty sectors are to the limit: 0 up to half of it, 1 at it.
+    pub(crate) fn urgency(&self, dirty: u64) -> f64 {
+        self.most.map_or(0.0, |most| beyond_half(dirty, most))
+    }
+
+    /// Has blocks wait for their turn to be cleaned from now on.
+    pub(crate) fn pace(&mut self) {
+        self.paced = true;
+    }
+
+    /// Returns whether blocks wait for their turn to be cleaned.
+    #[inline]
+    pub(crate) fn is_paced(&self) -> bool {
+        self.paced
+    }
+
+    /// Sets the number of a block's runs that are written at once.
+    pub(crate) fn set_width(&mut self, runs: usize) {
+        self.width = runs;
+    }
+
+    /// Returns the number of a block's runs that are written at once, at least 1.
+    #[inline]
+    pub(crate) fn width(&self) -> usize {
+        self.width.max(1)
+    }
+
+    /// Counts a block of a volume that begins to be cleaned.
+    pub(crate) fn begin_cleaning(&mut self, volume: VolumeId) {
+        let at = volume.0 as usize;
+        self.cleaning.resize(self.cleaning.len().max(at + 1), 0);
+        self.cleaning[at] += 1;
+    }
+
+    /// Counts a block that has been written to the backing device, or was not to be cleaned.
+    pub(crate) fn end_cleaning(&mut self, volume: VolumeId) {
+        self.cleaning[volume.0 as usize] -= 1;
+    }
+
+    /// Returns the number of a volume's blocks that are read or written to be cleaned.
+    #[inline]
+    pub(crate) fn cleaning(&self, volume: VolumeId) -> usize {
+        self.cleaning.get(volume.0 as usize).copied().unwrap_or_default()
     }
 
     /// Registers `blocks` of `all` blocks to be cleaned ahead; returns false when those would be
@@ -223,6 +291,68 @@ impl Dirt {
     /// Counts the end of a block's cleaning ahead, successful or not.
     pub(crate) fn cleaned_ahead(&mut self) {
         self.ahead -= 1;
+    }
+
+    /// Records the share of the next victims that are dirty, and which are to be cleaned, the
+    /// coldest first. Those that were wanted before still are, unless the search began `anew`.
+    pub(crate) fn want(&mut self, scarcity: f64, victims: impl Iterator<Item = Place>, anew: bool) {
+        self.scarcity = scarcity;
+        if self.resting {
+            return;
+        }
+        if anew {
+            self.wanted.clear();
+        }
+        if self.wanted.is_empty() {
+            self.wanted.extend(victims);
+        }
+    }
+
+    /// Returns whether some wanted block is still to be cleaned.
+    #[inline]
+    pub(crate) fn has_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// Returns the volumes that have wanted blocks; a volume may come several times.
+    pub(crate) fn wanted_volumes(&self) -> impl Iterator<Item = VolumeId> {
+        self.wanted.iter().filter(|_| self.may_clean_wanted()).map(|place| place.volume())
+    }
+
+    /// Takes the next wanted block of a volume, by its first sector, unless many are being cleaned.
+    pub(crate) fn next_wanted(&mut self, volume: VolumeId) -> Option<u64> {
+        if !self.may_clean_wanted() {
+            return None;
+        }
+        let at = self.wanted.iter().position(|place| place.volume() == volume)?;
+        self.wanted.remove(at).map(|place| place.sector())
+    }
+
+    fn may_clean_wanted(&self) -> bool {
+        self.ahead < AHEAD_AT_ONCE
+    }
+
+    /// Counts a wanted block that begins to be cleaned.
+    pub(crate) fn begin_wanted(&mut self) {
+        self.ahead += 1;
+    }
+
+    /// Ends cleaning that nothing waits for, with `resting`, or has it go on.
+    pub(crate) fn rest(&mut self, resting: bool) {
+        self.resting = resting;
+        if resting {
+            self.wanted.clear();
+        }
+    }
+
+    /// Returns whether only what something waits for is cleaned.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.resting
+    }
+
+    /// Returns how scarce clean victims are, from 0 to 1.
+    pub(crate) fn scarcity(&self) -> f64 {
+        if self.ahead > 0 || self.has_wanted() { self.scarcity } else { 0.0 }
     }
 }
 
@@ -400,6 +530,10 @@ mod dirt_tests {
         assert_eq!(dirt.cleaned_at_once(60, false), CLEANED_AT_ONCE, "no client waits");
         let widths = [0, 50, 75, 100, 1000].map(|dirty| dirt.cleaned_at_once(dirty, true));
         assert_eq!(widths, [1, 1, CLEANED_AT_ONCE / 2, CLEANED_AT_ONCE, CLEANED_AT_ONCE]);
+        assert_eq!(
+            [0, 50, 75, 100, 1000].map(|dirty| dirt.urgency(dirty)),
+            [0.0, 0.0, 0.5, 1.0, 1.0]
+        );
     }
 
     #[test]
@@ -409,6 +543,36 @@ mod dirt_tests {
         dirt.cleaned_ahead();
         assert!(dirt.clean_ahead(1, 16) && !dirt.clean_ahead(1, 23));
         assert!(dirt.clean_ahead(30, 1 << 20) && !dirt.clean_ahead(1, 1 << 20));
+    }
+
+    #[test]
+    fn victims_are_scarce_until_those_that_are_wanted_are_clean() {
+        let mut dirt = Dirt::default();
+        let place = |sector| Place::new(VolumeId(0), sector);
+        dirt.want(0.0, std::iter::empty(), true);
+        assert!(!dirt.has_wanted() && dirt.scarcity() == 0.0);
+        dirt.want(0.5, [place(8), place(0)].into_iter(), true);
+        assert!(dirt.has_wanted() && dirt.scarcity() == 0.5);
+        dirt.want(1.0, [place(16)].into_iter(), false);
+        assert_eq!(dirt.scarcity(), 1.0, "there is none");
+        let volumes: Vec<_> = dirt.wanted_volumes().collect();
+        assert_eq!(volumes, [VolumeId(0), VolumeId(0)]);
+        assert_eq!(dirt.next_wanted(VolumeId(1)), None, "it has none");
+        assert_eq!([(); 3].map(|()| dirt.next_wanted(VolumeId(0))), [Some(8), Some(0), None]);
+        assert_eq!(dirt.scarcity(), 0.0, "nothing is in the way any more");
+        dirt.begin_wanted();
+        assert_eq!(dirt.scarcity(), 1.0, "it is being cleaned");
+        (1..AHEAD_AT_ONCE).for_each(|_| dirt.begin_wanted());
+        dirt.want(1.0, [place(8)].into_iter(), true);
+        assert_eq!(dirt.next_wanted(VolumeId(0)), None, "many are being cleaned");
+        dirt.cleaned_ahead();
+        assert_eq!(dirt.next_wanted(VolumeId(0)), Some(8));
+        dirt.want(1.0, [place(8)].into_iter(), true);
+        dirt.want(0.0, std::iter::empty(), true);
+        assert!(!dirt.has_wanted(), "the coldest are clean");
+        dirt.rest(true);
+        dirt.want(1.0, [place(8)].into_iter(), true);
+        assert!(!dirt.has_wanted() && dirt.is_resting());
     }
 }
 

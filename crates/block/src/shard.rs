@@ -38,7 +38,7 @@ use store::Storing;
 use write::Writing;
 
 mod admission;
-mod clean;
+pub(crate) mod clean;
 mod parts;
 mod read;
 mod rounds;
@@ -310,6 +310,7 @@ impl Shard {
         map.unflushed.remove_volume(id);
         map.lost.remove_volume(id);
         map.set_volume(id, 0); // fetches ordered for the volume become void
+        self.parts.rounds.forget(id);
         self.parts.note_round(id, false, true);
     }
 
@@ -342,6 +343,8 @@ impl Shard {
 
     /// Starts rounds of cleaning for all dirty data that no round covers.
     pub(crate) fn clean_all(&mut self, orders: &mut Vec<Order>) {
+        self.parts.dirt.rest(false);
+        self.parts.rounds.note_due();
         self.parts.begin_rounds();
         self.emit(orders, Self::run_ready);
     }
@@ -363,7 +366,7 @@ impl Shard {
         loop {
             let dirty = parts.map.directory.blocks.dirty_sectors();
             let yielding = parts.dirt.cleaned_at_once(dirty, parts.tasks.await_backing());
-            match parts.rounds.next(volume, yielding) {
+            match parts.rounds.next(volume, yielding, clean::is_paced(parts)) {
                 Next::WriteBack(run) => {
                     let id = parts.tasks.begin(Work::WriteBack, volume, run);
                     Writing::of(parts, id).start_write_back();
@@ -374,8 +377,11 @@ impl Shard {
                     let sectors =
                         blocks.map(|block| parts.map.directory.blocks.sectors(block)).collect();
                     parts.rounds.clean(volume, sectors);
+                    if parts.dirt.is_resting() {
+                        parts.rounds.cut_short();
+                    }
                 }
-                Next::Ended { fault, has_cleaned, serving, waiting } => {
+                Next::Ended { fault, has_cleaned, serving, waiting, rest } => {
                     parts.note_round(volume, fault.is_some(), has_cleaned);
                     parts.events.extend(serving.iter().map(|drain| Event::Drained {
                         drain: drain.number,
@@ -384,6 +390,11 @@ impl Shard {
                     if !waiting.is_empty() {
                         let only_write_back = !waiting.iter().any(|drain| drain.to_backing);
                         parts.begin_round(volume, waiting, only_write_back);
+                        if only_write_back {
+                            parts.rounds.leave_rest(volume, rest);
+                        }
+                    } else if !rest.is_empty() && !parts.dirt.is_resting() {
+                        parts.rounds.resume(volume, rest);
                     } else if fault.is_none()
                         && parts.logging.bypass.is_bypassed()
                         && parts.map.directory.blocks.dirty_blocks(volume).next().is_some()
@@ -394,6 +405,31 @@ impl Shard {
                 Next::Wait => return,
             }
         }
+    }
+
+    /// Begins to clean a block of a volume that waits for its turn: first one that stands in the
+    /// way of a new block, then one of the volume's round. At most `runs` of its dirty runs are
+    /// written at once. Returns false if none waits.
+    pub(crate) fn clean_one(
+        &mut self,
+        volume: VolumeId,
+        runs: usize,
+        orders: &mut Vec<Order>,
+    ) -> bool {
+        self.emit(orders, |shard| {
+            let parts = &mut shard.parts;
+            parts.dirt.set_width(runs);
+            let gets_on = clean::clean_wanted(parts, volume) || parts.rounds.give_turn(volume);
+            shard.run_ready();
+            gets_on
+        })
+    }
+
+    /// Ends cleaning that nothing waits for, after the blocks under way.
+    pub(crate) fn rest(&mut self, orders: &mut Vec<Order>) {
+        self.parts.dirt.rest(true);
+        self.parts.rounds.cut_short();
+        self.emit(orders, Self::run_ready);
     }
 
     /// Adds the changes that describe a block to an empty log.
@@ -521,6 +557,7 @@ impl Shard {
     pub(crate) fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
         self.parts.logging.lose();
         self.parts.logging.bypass.void_clean(stuck);
+        self.parts.rounds.wake(); // writes wait for them now
         self.restart_waiting();
         self.emit(orders, |shard| {
             shard.run_ready();

@@ -38,7 +38,7 @@ counters! {
         },
         /// Reads, writes and cleanings tried again because what they waited for may have been free.
         pub restarts: u64,
-        /// Blocks not created because all eviction candidates were in use.
+        /// Blocks not created because all eviction candidates were in use or dirty.
         pub stores_without_room: u64,
         /// Smallest blocks that were read or written and not cached, about which the admission was
         /// asked. Without one, nobody is asked.

@@ -288,6 +288,11 @@ impl Tasks {
         waiting
     }
 
+    /// Returns whether a task waits in a task's region.
+    pub(crate) fn keeps_waiting(&self, id: TaskId) -> bool {
+        self.locks.waiting(self.region_of(id)).next().is_some()
+    }
+
     /// Keeps a vector's memory for the next [`Tasks::waiting`].
     pub(crate) fn reuse(&mut self, mut waiting: Vec<TaskId>) {
         waiting.clear();
@@ -334,6 +339,8 @@ pub(crate) enum Work {
     Clean {
         block_start: u64,
         because: Because,
+        /// Set until the block has been written, or its cleaning has failed.
+        moves: bool,
     },
     /// Write unflushed sectors to the tiers below memory.
     WriteBack,

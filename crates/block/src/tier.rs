@@ -24,6 +24,7 @@ use crate::order::{BufferId, DeviceId, OpId, Order, Paging};
 use crate::stats::Stats;
 use crate::volumes::VolumeError;
 use buffers::Buffers;
+use pacer::Pacers;
 use timing::Timing;
 
 pub use io_gate::IoGate;
@@ -32,6 +33,7 @@ pub(crate) use io_gate::Downward;
 
 mod buffers;
 mod io_gate;
+mod pacer;
 mod timing;
 
 /// The answer to a request.
@@ -58,6 +60,8 @@ pub struct Tier {
     /// Measurement of device times; `None` where neither the admission nor the size of fetches
     /// needs it.
     timing: Option<Timing>,
+    /// The pacers of cleaning; `None` without a clock, or where nothing is ever dirty.
+    pub(super) pacers: Option<Box<Pacers>>,
     /// The I/O gate between this tier and the one below or the backing devices.
     pub(super) io_gate: IoGate,
     /// Requests under way that the tier below must also handle.
@@ -89,6 +93,7 @@ impl Tier {
             pages: None,
             journal: None,
             timing: None,
+            pacers: None,
             io_gate: IoGate::default(),
             relays: Relays::default(),
             orders: Vec::new(),
@@ -124,11 +129,14 @@ impl Tier {
         self
     }
 
-    /// Sets the clock that times device operations, for an admission and for the size of fetches.
+    /// Sets the clock that times device operations, for an admission and for the size of fetches,
+    /// and that paces cleaning.
     #[must_use]
-    pub fn with_clock(mut self, clock: impl Fn() -> Instant + 'static) -> Self {
+    pub fn with_clock(mut self, clock: impl Fn() -> Instant + Clone + 'static) -> Self {
         let config = self.cache.config();
         let asked = !config.gate.admission.is_always();
+        let cleans = config.mode.keeps_writes();
+        self.pacers = cleans.then(|| Box::new(Pacers::new(clock.clone())));
         self.timing = (asked || config.adapts_fetches).then(|| Timing::new(clock, asked));
         self
     }
@@ -144,6 +152,9 @@ impl Tier {
         let id = self.buffers.begin(buffer);
         if let Some(buffer) = relayed {
             self.relays.note(id, request, buffer);
+        }
+        if let Some(pacers) = &mut self.pacers {
+            pacers.request_begun(id, &request);
         }
         self.cache.submit(id, request, &mut self.orders);
         id
@@ -242,7 +253,12 @@ impl Tier {
                 self.device.begin(op, offset, action);
                 None
             }
-            DeviceId::Backing(volume) => Some(Downward::Operation { volume, op, offset, action }),
+            DeviceId::Backing(volume) => {
+                if let Some(pacers) = &mut self.pacers {
+                    pacers.begin(op, volume, &action, self.cache.shards.is_cleaning(op));
+                }
+                Some(Downward::Operation { volume, op, offset, action })
+            }
         }
     }
 
@@ -251,6 +267,9 @@ impl Tier {
     #[inline]
     fn answer(&mut self, answer: Answer) -> Option<Downward> {
         let Answer { request: id, result, .. } = answer;
+        if let Some(pacers) = &mut self.pacers {
+            pacers.request_ended(id);
+        }
         match self.relays.has(id) {
             true if result.is_ok() => return Some(Downward::Relay(id)),
             true => self.end_relay(id, result),
@@ -324,6 +343,11 @@ impl Tier {
     #[inline]
     pub(super) fn ended_below(&mut self, op: OpId, result: Result<(), Fault>) {
         self.io_gate.ended();
+        if let Some(pacers) = &mut self.pacers
+            && pacers.end(op, result.is_ok())
+        {
+            self.cache.shards.pace();
+        }
         timing::note_end(&mut self.timing, &mut self.cache, op.0, result.is_ok());
         self.cache.completed(op, result, &mut self.orders);
     }
@@ -441,7 +465,8 @@ impl Tier {
     /// Returns whether work waits that no completion will announce.
     pub(crate) fn has_orders(&self) -> bool {
         let can_go_on = self.journal.as_ref().is_some_and(|journal| journal.can_go_on());
-        !self.orders.is_empty() || can_go_on || self.io_gate.can_go_on()
+        let is_woken = self.pacers.as_ref().is_some_and(|pacers| pacers.is_woken());
+        !self.orders.is_empty() || can_go_on || is_woken || self.io_gate.can_go_on()
     }
 
     /// Returns whether nothing is under way in this tier.
@@ -496,6 +521,9 @@ impl Tier {
     /// Removes a volume; see [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
     pub(crate) fn remove_volume(&mut self, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
         self.cache.remove_volume(id, discard)?;
+        if let Some(pacers) = &mut self.pacers {
+            pacers.forget(id);
+        }
         if let Some(pages) = &mut self.pages {
             pages.remove_volume(id);
         }

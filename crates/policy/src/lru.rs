@@ -32,6 +32,18 @@ impl<M> ByRecency<M> {
     pub(crate) fn with(marks: M) -> Self {
         Self { list: Lists::named(["list"]), marks }
     }
+
+    /// Returns the next entry towards the hot end.
+    #[inline]
+    pub fn hotter(&self, slot: Slot) -> Option<Slot> {
+        self.list.hotter(slot)
+    }
+
+    /// Returns the next entry towards the cold end.
+    #[inline]
+    pub fn colder(&self, slot: Slot) -> Option<Slot> {
+        self.list.colder(slot)
+    }
 }
 
 impl Policy for Lru {

@@ -20,7 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
-use floe_block::{BlockCache, CacheShare, Driver, Fault, Sectors, Tier, VolumeError, VolumeId};
+use floe_block::{
+    BlockCache, CacheShare, Driver, Exchange, Fault, Sectors, Tier, VolumeError, VolumeId,
+};
 use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
 use floe_nbd::export::Exports;
 
@@ -272,7 +274,7 @@ impl Worker {
                 .map(|tier| (tier.stats(), tier.device_errors()))
                 .collect(),
             spun: self.driver.spun(),
-            traffic: self.driver.traffic(),
+            traffic: self.driver.tiers().filter_map(Tier::exchange).map(Exchange::traffic).sum(),
             ..Snapshot::default()
         };
         self.sessions.count(&mut snapshot);
@@ -335,6 +337,7 @@ impl Worker {
             },
             WorkerCommand::Rest => {
                 self.commands.resting = true;
+                self.driver.rest();
                 Awaited::Rest
             }
             WorkerCommand::NoteRest => Awaited::Noted { begun: false },

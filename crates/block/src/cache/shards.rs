@@ -11,8 +11,8 @@ use crate::join::Piece;
 use crate::journal::{Change, RestoredBlock};
 use crate::mapping::directory::ShardShare;
 use crate::order::{OpId, Order};
-use crate::shard::Shard;
-use crate::tasks::shard_of;
+use crate::shard::{Shard, clean};
+use crate::tasks::{Part, shard_of};
 use floe_policy::Slot;
 
 /// The shard number in the ids of the router's own operations.
@@ -31,9 +31,40 @@ pub(crate) struct Shards {
     fetch_size: Option<Box<FetchSize>>,
     /// A bit for each of this part's shards that may have events to be handled.
     stirred: u128,
+    /// A bit for each of this part's shards that may have blocks to clean, as of its last events.
+    cleaning: u128,
     degraded: bool,
     /// Set when some shard may have lost sectors that were not reported yet.
     has_newly_lost: bool,
+}
+
+/// The volumes with blocks that wait for their turn to be cleaned, each with its urgency.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    volumes: Vec<VolumeId>,
+    /// Urgency by volume id; `None` for those that do not wait.
+    urgencies: Vec<Option<f64>>,
+}
+
+impl Turns {
+    /// Adds a volume, which counts once, with the highest urgency that is given.
+    pub(crate) fn add(&mut self, volume: VolumeId, urgency: f64) {
+        let at = volume.0 as usize;
+        self.urgencies.resize(self.urgencies.len().max(at + 1), None);
+        match &mut self.urgencies[at] {
+            Some(highest) => *highest = highest.max(urgency),
+            none => {
+                *none = Some(urgency);
+                self.volumes.push(volume);
+            }
+        }
+    }
+
+    /// Takes one of the volumes.
+    pub(crate) fn take(&mut self) -> Option<(VolumeId, f64)> {
+        let volume = self.volumes.pop()?;
+        Some((volume, self.urgencies[volume.0 as usize].take()?))
+    }
 }
 
 impl Shards {
@@ -52,9 +83,19 @@ impl Shards {
             let sectors = config.cache_bytes / SECTOR_BYTES / all * shards.len() as u64;
             Box::new(FetchSize::new(&sizes, config.mode, sectors))
         });
-        let (stirred, degraded, has_newly_lost) = (0, false, false);
-        let mut part =
-            Self { part, parts, shards, all, sizes, fetch_size, stirred, degraded, has_newly_lost };
+        let (stirred, cleaning, degraded, has_newly_lost) = (0, 0, false, false);
+        let mut part = Self {
+            part,
+            parts,
+            shards,
+            all,
+            sizes,
+            fetch_size,
+            stirred,
+            cleaning,
+            degraded,
+            has_newly_lost,
+        };
         part.set_fetch_size();
         part
     }
@@ -146,7 +187,78 @@ impl Shards {
             self.stirred = 0;
             return None;
         }
-        Some(&mut self.shards[stirred])
+        let shard = &mut self.shards[stirred];
+        let cleans = !shard.parts.rounds.is_idle() || shard.parts.dirt.has_wanted();
+        self.cleaning = self.cleaning & !(1 << stirred) | u128::from(cleans) << stirred;
+        Some(shard)
+    }
+
+    /// Returns whether an operation of a backing device cleans a block.
+    pub(crate) fn is_cleaning(&self, op: OpId) -> bool {
+        let number = shard_of(op);
+        if number == ROUTER {
+            return false;
+        }
+        let shard = &self.shards[usize::from(number) / self.parts];
+        matches!(shard.parts.tasks.of_op(op).1, Part::Dirty(_))
+    }
+
+    /// Returns the numbers, in this part, of the shards that may have blocks to clean.
+    fn cleaning_shards(&self) -> impl Iterator<Item = usize> + use<> {
+        let mut left = self.cleaning;
+        std::iter::from_fn(move || {
+            let next = (left != 0).then(|| left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(next)
+        })
+    }
+
+    /// Returns whether some shard may have blocks to clean.
+    #[inline]
+    pub(crate) fn may_clean(&self) -> bool {
+        self.cleaning != 0
+    }
+
+    /// Adds the volumes with blocks that wait for their turn to be cleaned, each with its urgency:
+    /// that of the shard where it is most urgent.
+    pub(crate) fn waiting_for_turns(&self, out: &mut Turns) {
+        for parts in self.cleaning_shards().map(|at| &self.shards[at].parts) {
+            let urgency = clean::urgency(parts);
+            clean::waiting_for_turns(parts).for_each(|volume| out.add(volume, urgency));
+        }
+    }
+
+    /// Returns the number of a volume's blocks that are read or written to be cleaned.
+    pub(crate) fn cleaning(&self, volume: VolumeId) -> usize {
+        self.shards.iter().map(|shard| shard.parts.dirt.cleaning(volume)).sum()
+    }
+
+    /// Begins to clean a block of a volume, in the shard where that is most urgent. At most `runs`
+    /// of its dirty runs are written at once. Returns false if no block waits for its turn.
+    pub(crate) fn clean_one(
+        &mut self,
+        volume: VolumeId,
+        runs: usize,
+        orders: &mut Vec<Order>,
+    ) -> bool {
+        loop {
+            let waits = |at: &usize| {
+                clean::waiting_for_turns(&self.shards[*at].parts).any(|other| other == volume)
+            };
+            let urgency = |at: &usize| clean::urgency(&self.shards[*at].parts);
+            let all = self.cleaning_shards().filter(waits);
+            let most_urgent = all.max_by(|a, b| urgency(a).total_cmp(&urgency(b)));
+            let Some(at) = most_urgent else { return false };
+            self.stirred |= 1 << at;
+            if self.shards[at].clean_one(volume, runs, orders) {
+                return true;
+            } // what was wanted there is clean: it no longer waits
+        }
+    }
+
+    /// Has blocks wait for their turn to be cleaned from now on: see [`Shards::clean_one`].
+    pub(crate) fn pace(&mut self) {
+        self.shards.iter_mut().for_each(|shard| shard.parts.dirt.pace());
     }
 
     /// Returns whether this part is degraded.
@@ -236,5 +348,22 @@ impl Shards {
     /// Adds the changes by which a checkpoint records a block, if the block still exists.
     pub(crate) fn state_block(&self, shard: usize, block: u32, out: &mut Vec<Change>) {
         self.shards[shard].dump(Slot(block), out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_waits_once_with_its_highest_urgency() {
+        let mut turns = Turns::default();
+        for (volume, urgency) in [(3, 0.5), (1, 0.0), (3, 1.0), (3, 0.25)] {
+            turns.add(VolumeId(volume), urgency);
+        }
+        let taken: Vec<_> = std::iter::from_fn(|| turns.take()).collect();
+        assert_eq!(taken, [(VolumeId(1), 0.0), (VolumeId(3), 1.0)]);
+        turns.add(VolumeId(3), 0.125);
+        assert_eq!(turns.take(), Some((VolumeId(3), 0.125)));
     }
 }

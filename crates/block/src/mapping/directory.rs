@@ -22,12 +22,15 @@
 //! Invariants: the sectors of two blocks never overlap; every block in the order is mapped, and in
 //! a group.
 
+use std::cell::RefCell;
+
 use floe_policy::{Access, Adaptation, Slot};
 
 use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
 use crate::journal::RestoredBlock;
 use blocks::arrival;
 use groups::Groups;
+use hands::{Fit, STEPS_REPEATED, Search};
 use order::{EvictionOrder, VICTIMS_TRIED};
 
 pub(crate) use blocks::Blocks;
@@ -36,9 +39,13 @@ pub(crate) use shares::ShardShare;
 
 mod blocks;
 mod groups;
+mod hands;
 mod order;
 mod shares;
 mod within_shares;
+
+/// Maximum number of groups tried to find one without dirty blocks.
+const GROUPS_TRIED: usize = 256;
 
 /// Arrays of blocks grow by a sixteenth, not by doubling: unused metadata is memory taken from the
 /// user's data.
@@ -59,6 +66,18 @@ pub(crate) enum Room {
     /// Evict this block of the volume itself, whose place becomes free for others. The volume seeks
     /// room again if it was above its largest part.
     GiveUp(Block),
+}
+
+/// The result of a search for room without dirty victims.
+#[derive(Debug)]
+pub(crate) struct CleanRoom {
+    pub(crate) room: Option<Room>,
+    /// Dirty blocks that were passed over, the coldest first.
+    pub(crate) dirty: Vec<Block>,
+    /// Share of the candidates that were passed over because they are dirty or in use.
+    pub(crate) tried: f64,
+    /// Set if the search began at the coldest block.
+    pub(crate) anew: bool,
 }
 
 /// The circumstances under which a new block is made.
@@ -175,6 +194,57 @@ impl Directory {
                 { coldest }.find(idle).map(Room::Empty)
             }
         }
+    }
+
+    /// Finds room for a block of `class` that begins at a sector, without dirty victims: the
+    /// coldest clean block of the class, or else the coldest group without dirty blocks.
+    pub(crate) fn clean_room(
+        &mut self,
+        volume: VolumeId,
+        start: u64,
+        class: Class,
+        in_use: impl Fn(VolumeId, &Sectors) -> bool,
+    ) -> CleanRoom {
+        // as many as must become clean before a hand returns
+        let most_wanted = VICTIMS_TRIED.max(self.order.len() / STEPS_REPEATED as usize + 1);
+        let blocks = &self.blocks;
+        let incoming =
+            arrival(blocks.sizes(), Extent::new(volume, start, blocks.sizes().sectors(class)));
+        let dirty = RefCell::new(Vec::new());
+        let is_blocked = |block: Block| {
+            let is_dirty = blocks.is_dirty(block);
+            if is_dirty && dirty.borrow().len() == most_wanted {
+                return true;
+            }
+            let used = in_use(blocks.volume(block), &blocks.sectors(block));
+            if is_dirty && !used {
+                dirty.borrow_mut().push(block);
+            }
+            used || is_dirty
+        };
+        let fit = |block: Block| match () {
+            () if blocks.class(block) != class => Fit::Other,
+            () if is_blocked(block) => Fit::Blocked,
+            () => Fit::Clean,
+        };
+        let Search { found, blocked, anew } =
+            self.order.coldest_clean(&incoming, class, blocks.dirty.cleaned(), fit);
+        let mut room = found.map(Room::Replace);
+        let mut tried = blocked.min(VICTIMS_TRIED);
+        if room.is_none() {
+            let is_free = |group: &u32| !self.groups.blocks_of(*group, blocks).any(is_blocked);
+            let mut groups = self.groups.coldest_first().take(GROUPS_TRIED).enumerate();
+            let found = groups.find(|(_, group)| is_free(group));
+            tried = found.map_or(VICTIMS_TRIED, |(number, _)| number.min(VICTIMS_TRIED));
+            room = found.map(|(_, group)| Room::Empty(group));
+        }
+        let tried = tried as f64 / VICTIMS_TRIED as f64;
+        CleanRoom { room, dirty: dirty.into_inner(), tried, anew }
+    }
+
+    /// Returns whether the blocks are evicted in the order of an LRU.
+    pub(crate) fn is_lru(&self) -> bool {
+        self.order.is_lru()
     }
 
     /// Returns the blocks that must be evicted to make this room.

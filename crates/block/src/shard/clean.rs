@@ -1,9 +1,13 @@
 //! Cleaning: writes dirty blocks to the backing device, one by one, in rounds (`rounds`), to make
 //! room, or ahead of eviction. While a block is being cleaned it can be read but not written.
+//!
+//! Where cleaning is paced, blocks wait for their turn, unless something waits for them. The pacers
+//! of the part ([`crate::tier`]) give turns to the shards by urgency.
 
 use super::parts::Parts;
-use crate::geometry::{Sectors, VolumeId};
+use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::{Need, TaskId};
+use crate::mapping::beyond_half;
 use crate::mapping::directory::Block;
 use crate::tasks::{Because, Part, TaskStep, Work};
 
@@ -20,7 +24,8 @@ impl<'a> Cleaning<'a> {
 
     /// Starts a task that cleans the block at sector `start`.
     pub(super) fn begin(parts: &mut Parts, volume: VolumeId, start: u64, because: Because) {
-        let work = Work::Clean { block_start: start, because };
+        parts.dirt.begin_cleaning(volume);
+        let work = Work::Clean { block_start: start, because, moves: true };
         let id = parts.tasks.begin(work, volume, start..start + 1);
         Cleaning::of(parts, id).start();
     }
@@ -90,28 +95,54 @@ impl<'a> Cleaning<'a> {
         }
     }
 
-    /// Writes the dirty runs that were read.
+    /// Begins to write the dirty runs that were read.
     pub(super) fn read_ended(&mut self) {
         if self.parts.tasks[self.id].fault.is_some() {
             self.parts.counters.cache_errors += 1;
             return self.parts.finish(self.id);
         }
         let Some((block, runs)) = self.dirty_runs() else { return };
+        self.write(block, runs);
+    }
+
+    /// Writes the first of these runs: as many as may be under way at once.
+    fn write(&mut self, block: Block, runs: Vec<Sectors>) {
         let (parts, id) = (&mut *self.parts, self.id);
+        let most = runs_at_once(parts, id);
         parts.tasks[id].step = TaskStep::CleanWrite;
-        for run in runs {
+        for run in runs.into_iter().take(most) {
+            parts.tasks[id].store.cursor = run.end;
             parts.counters.cleaned_bytes += parts.tasks[id].store.data.span(&run).len;
             parts.write_backing(id, Part::Dirty(block), &run, false);
         }
     }
 
+    /// Returns the block with the dirty runs that were not written yet; `None` if there are none.
+    fn runs_left(&self) -> Option<(Block, Vec<Sectors>)> {
+        let (block, sectors) = self.block()?;
+        let left = self.parts.tasks[self.id].store.cursor.max(sectors.start)..sectors.end;
+        let runs =
+            if left.is_empty() { Vec::new() } else { self.parts.map.dirty_there(block, &left) };
+        (!runs.is_empty()).then_some((block, runs))
+    }
+
     /// Ends the write of dirty data to the backing device. In a persistent cache that write has to
     /// be durable before the log may call the data clean.
     pub(super) fn write_ended(&mut self) {
+        if self.parts.tasks[self.id].fault.is_none()
+            && let Some((block, runs)) = self.runs_left()
+        {
+            return self.write(block, runs);
+        }
         let (parts, id) = (&mut *self.parts, self.id);
         if parts.tasks[id].fault.is_some() || !parts.logging.is_kept() {
             return parts.finish(id);
         }
+        // what is left to wait for is no work of the device for this block
+        if let Work::Clean { moves, .. } = &mut parts.tasks[id].work {
+            *moves = false;
+        }
+        parts.dirt.end_cleaning(parts.tasks[id].volume);
         if planted!(CleanBeforeFlush) {
             return self.settled();
         }
@@ -147,4 +178,87 @@ impl<'a> Cleaning<'a> {
             false => parts.finish(id),
         }
     }
+}
+
+/// Urgency of a round that has not ended when the next one is due: dirty data becomes clean at
+/// last, however busy the volume is.
+const OVERDUE: f64 = 1.0 / 16.0;
+
+/// Urgency where no victim is clean: cleaning takes what clients leave of the backing device.
+const SCARCE: f64 = 0.5;
+
+/// Returns whether blocks wait for their turn to be cleaned. They do not where the log cannot be
+/// written, as writes wait for cleaning then.
+#[inline]
+pub(super) fn is_paced(parts: &Parts) -> bool {
+    parts.dirt.is_paced() && !parts.logging.bypass.is_bypassed()
+}
+
+/// Returns the number of a block's dirty runs that may be written at once: all if something waits
+/// for them, or nothing paces cleaning.
+fn runs_at_once(parts: &Parts, id: TaskId) -> usize {
+    let task = &parts.tasks[id];
+    let waits = match task.work {
+        Work::Clean { because: Because::Round, .. } => parts.rounds.is_awaited(task.volume),
+        Work::Clean { because, .. } => because != Because::Ahead,
+        _ => true,
+    };
+    // with shares, what is cleaned ahead stands in the way of a new block
+    let waits = waits || parts.map.directory.blocks.shares.are_set();
+    let is_narrow = is_paced(parts) && !waits && !parts.tasks.keeps_waiting(id);
+    if is_narrow { parts.dirt.width() } else { usize::MAX }
+}
+
+/// Has these dirty victims cleaned next: see [`Dirt::want`]. A lost sector stays dirty whatever is
+/// cleaned, so its block is not wanted.
+pub(super) fn want(
+    parts: &mut Parts,
+    scarcity: f64,
+    victims: impl Iterator<Item = Block>,
+    anew: bool,
+) {
+    let Parts { map, tasks, dirt, .. } = parts;
+    let places = victims.filter_map(|block| {
+        let (volume, sectors) =
+            (map.directory.blocks.volume(block), map.directory.blocks.sectors(block));
+        let may_clean = !map.lost.has_any(volume, &sectors) && !tasks.in_use(volume, &sectors);
+        may_clean.then(|| Place::new(volume, sectors.start))
+    });
+    dirt.want(scarcity, places, anew);
+}
+
+/// Begins to clean the next wanted block of a volume; returns false if there is none.
+pub(super) fn clean_wanted(parts: &mut Parts, volume: VolumeId) -> bool {
+    while let Some(start) = parts.dirt.next_wanted(volume) {
+        let blocks = &parts.map.directory.blocks;
+        let is_there = |block: &Block| blocks.sectors(*block).start == start;
+        let Some(block) = blocks.find(volume, start).filter(is_there) else { continue };
+        if blocks.is_dirty(block) && !parts.tasks.in_use(volume, &blocks.sectors(block)) {
+            parts.dirt.begin_wanted();
+            Cleaning::begin(parts, volume, start, Because::Ahead);
+            return true;
+        }
+    }
+    false
+}
+
+/// Returns the volumes with blocks that wait for their turn to be cleaned; a volume may come
+/// several times.
+pub(crate) fn waiting_for_turns(parts: &Parts) -> impl Iterator<Item = VolumeId> {
+    let volumes = parts.dirt.wanted_volumes().chain(parts.rounds.waiting_for_turns());
+    volumes.filter(|_| is_paced(parts))
+}
+
+/// Returns the urgency of cleaning, from 0 to 1: how close the dirty data is to its limit, from
+/// half of it on, how many of all blocks are dirty, from half of them on, or how scarce clean
+/// victims are. A block with a single dirty sector stands in the way of new blocks like any other.
+pub(crate) fn urgency(parts: &Parts) -> f64 {
+    let directory = &parts.map.directory;
+    let by_limit = parts.dirt.urgency(directory.blocks.dirty_sectors());
+    let by_blocks = match directory.is_full() {
+        true => beyond_half(directory.blocks.dirty.count(), directory.len() as u64),
+        false => 0.0,
+    };
+    let by_age = if parts.rounds.is_overdue() { OVERDUE } else { 0.0 };
+    by_limit.max(by_blocks).max(SCARCE * parts.dirt.scarcity()).max(by_age)
 }

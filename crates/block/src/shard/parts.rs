@@ -133,7 +133,12 @@ impl Parts {
                     self.events.push(Event::Finished { request });
                 }
             }
-            Work::Clean { because, .. } => self.cleaned(id, because),
+            Work::Clean { because, moves, .. } => {
+                if moves {
+                    self.dirt.end_cleaning(self.tasks[id].volume);
+                }
+                self.cleaned(id, because);
+            }
             // after a failure the run is still held
             Work::WriteBack => self.rounds.ended_one(self.tasks[id].volume, self.tasks[id].fault),
             Work::Fetch => {
@@ -174,6 +179,9 @@ impl Parts {
 
     /// Begins a round of cleaning for each volume that has dirty data and no round.
     pub(super) fn begin_rounds(&mut self) {
+        if self.dirt.is_resting() && !self.logging.bypass.is_bypassed() {
+            return;
+        }
         for volume in self.map.volumes() {
             if !self.rounds.has(volume) && self.map.has_dirty_of(volume) {
                 self.begin_round(volume, Vec::new(), false);

@@ -5,19 +5,24 @@
 //! allocates the largest that fits the missing range (AdaCache, Algorithm 2). Dirty victims are
 //! first written to the backing device. Clean ones are evicted in their place meanwhile. Once too
 //! many victims are being cleaned ahead of need (`dirt`), the task waits and continues from its
-//! cursor. Data that is not admitted (`admission`), or finds all cold blocks in use, is not cached.
-//! It goes to the backing device if it would be lost otherwise.
+//! cursor. Where cleaning is paced and no volume has a share, no task waits: only clean blocks are
+//! evicted. Data that is not admitted (`admission`), or finds all blocks in use or dirty, is not
+//! cached. It goes to the backing device if it would be lost otherwise.
 
 use std::cell::Cell;
 
 use super::admission::Removal;
-use super::clean::Cleaning;
+use super::clean::{self, Cleaning, is_paced};
 use super::parts::Parts;
-use crate::geometry::{Class, Place, Sectors};
+use crate::geometry::{Class, Place, Sectors, VolumeId};
 use crate::journal::Standing;
 use crate::locks::TaskId;
-use crate::mapping::directory::{Block, Origin, Room, largest_fitting};
+use crate::mapping::directory::{Block, CleanRoom, Origin, Room, largest_fitting};
 use crate::tasks::{Because, Part, TaskStep, Work, common};
+
+/// Maximum number of searches for a clean victim. Dirty ones that a search without a result found
+/// are moved behind others in the order of eviction before the next.
+const MOST_SEARCHES: usize = 2;
 
 /// The result of the search for a block.
 enum Placed {
@@ -264,6 +269,18 @@ impl<'a> Storing<'a> {
                 parts.counters.stores_without_room += 1;
                 return None;
             }
+            if is_paced(parts) && !parts.map.directory.blocks.shares.are_set() {
+                match clean_room(parts, volume, start, class, &dirty) {
+                    Some(room) => break room,
+                    None => {
+                        // The rest would be sought in vain, too. A write that goes around takes as
+                        // long as on the bare volume.
+                        parts.tasks[id].store.no_room = true;
+                        parts.counters.stores_without_room += 1;
+                        return None;
+                    }
+                }
+            }
             let ahead = parts.dirt.clean_ahead(dirty.len(), directory.len());
             if !ahead {
                 parts.tasks[id].step = TaskStep::Room;
@@ -366,4 +383,31 @@ fn note_evicted(parts: &mut Parts, room: Room) {
             }
         }
     }
+}
+
+/// Finds room without dirty victims for a block whose first choice has the dirty victims `first`.
+/// These, and others that are passed over, are to be cleaned next.
+fn clean_room(
+    parts: &mut Parts,
+    volume: VolumeId,
+    start: u64,
+    class: Class,
+    first: &[Block],
+) -> Option<Room> {
+    for _ in 0..MOST_SEARCHES {
+        let in_use = |volume, sectors: &Sectors| parts.tasks.in_use(volume, sectors);
+        let directory = &mut parts.map.directory;
+        let CleanRoom { room, dirty, tried, anew } =
+            directory.clean_room(volume, start, class, in_use);
+        let is_last = room.is_some() || dirty.is_empty() || directory.is_lru();
+        if !is_last {
+            dirty.iter().for_each(|&block| directory.spare(block));
+        }
+        let victims = first.iter().copied().chain(dirty);
+        clean::want(parts, room.map_or(1.0, |_| tried), victims, anew);
+        if is_last {
+            return room;
+        }
+    }
+    None
 }

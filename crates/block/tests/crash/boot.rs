@@ -8,6 +8,8 @@
 //! Both are begun by operations of the simulated disks, so the power can fail at any of them.
 
 use std::io;
+use std::rc::Rc;
+use std::time::Duration;
 
 use floe_block::{
     AdmissionConfig, BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Io,
@@ -40,6 +42,10 @@ pub struct Service {
     pub admit: &'static str,
     pub evict: &'static str,
     pub memory: Option<MemoryWrite>,
+    /// The cache reads the machine's time, so that its cleaning is paced.
+    pub paced: bool,
+    /// Blocks of the largest size that may be dirty in each shard; `None` without a limit.
+    pub most_dirty: Option<u64>,
 }
 
 /// Why a cache does not begin.
@@ -98,7 +104,7 @@ pub fn make_sure(backings: &[Disk]) -> Result<(), NoBoot> {
 
 /// What a cache is begun with.
 pub struct Boot<'a> {
-    pub machine: &'a Machine,
+    pub machine: &'a Rc<Machine>,
     pub format: &'a Format,
     pub cache: &'a Disk,
     pub backings: &'a [Disk],
@@ -195,11 +201,24 @@ impl Boot<'_> {
         let Begun { superblock, parts }: Begun = self.with_io(begin)?;
         let (cache, journal) = parts.into_iter().next().expect("there is one part");
         let top = Tier::new(cache, self.cache.device(), self.pool.clone());
+        let top = self.with_time(top, service);
         let mut driver = Driver::new(top.with_memory(tier).with_journal(Some(journal)));
         for (id, disk) in self.backings.iter().enumerate() {
             driver.add_volume_at(VolumeId(id as u16), "simulated", Box::new(disk.handle()));
         }
         Ok((driver, superblock))
+    }
+
+    /// Gives a tier the machine's clock and a limit of its dirty data, as its service wants.
+    fn with_time(&self, mut tier: Tier, service: Service) -> Tier {
+        if let Some(most) = service.most_dirty {
+            tier.limit_dirty(most * self.format.group_bytes() * self.format.shards);
+        }
+        if !service.paced {
+            return tier;
+        }
+        let (machine, epoch) = (self.machine.clone(), self.machine.epoch());
+        tier.with_clock(move || epoch + Duration::from_micros(machine.now()))
     }
 
     /// Begins a volatile cache.
@@ -218,7 +237,7 @@ impl Boot<'_> {
         };
         let parts = BlockCache::new(config).expect("the format is sound");
         let top = Tier::new(parts, self.cache.device(), self.pool.clone());
-        let mut driver = Driver::new(top.with_memory(tier));
+        let mut driver = Driver::new(self.with_time(top, service).with_memory(tier));
         for disk in self.backings {
             driver.add_volume("simulated", Box::new(disk.handle()));
         }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -12,6 +13,7 @@ const NEVER: u64 = u64::MAX;
 /// A machine. Time is a number that only its owner moves on; everything random comes from one seed.
 pub struct Machine {
     now: Cell<u64>,
+    epoch: Instant,
     /// Events, which are beginnings and ends of operations of devices, until the power fails.
     events_left: Cell<u64>,
     rng: RefCell<SmallRng>,
@@ -20,11 +22,23 @@ pub struct Machine {
 impl Machine {
     pub fn new(seed: u64) -> Rc<Machine> {
         let rng = RefCell::new(SmallRng::seed_from_u64(seed));
-        Rc::new(Machine { now: Cell::new(0), events_left: Cell::new(NEVER), rng })
+        let (now, events_left) = (Cell::new(0), Cell::new(NEVER));
+        Rc::new(Machine { now, epoch: Instant::now(), events_left, rng })
     }
 
     pub fn now(&self) -> u64 {
         self.now.get()
+    }
+
+    /// The instant at which the machine's time is 0; a unit of time is a microsecond.
+    pub fn epoch(&self) -> Instant {
+        self.epoch
+    }
+
+    /// When an instant is.
+    pub fn moment(&self, instant: Instant) -> u64 {
+        let passed = instant.saturating_duration_since(self.epoch);
+        passed.as_nanos().div_ceil(Duration::from_micros(1).as_nanos()) as u64
     }
 
     /// Moves time on.

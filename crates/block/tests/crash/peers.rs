@@ -11,8 +11,14 @@ use crate::machine::Machine;
 use crate::stamp::{Found, UNIT, fill, look};
 
 const UNITS: u32 = 64;
-const IN_CACHE: Service =
-    Service { mode: WriteMode::Back, admit: "always", evict: "lru", memory: None };
+const IN_CACHE: Service = Service {
+    mode: WriteMode::Back,
+    admit: "always",
+    evict: "lru",
+    memory: None,
+    paced: false,
+    most_dirty: None,
+};
 
 /// What nobody has written: what the cache device is full of at first.
 const GARBAGE: u8 = 0xc5;

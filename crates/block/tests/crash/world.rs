@@ -359,7 +359,8 @@ impl World {
             self.answered(pending, result)?;
         }
         self.answers = answers;
-        match self.disks().filter_map(Disk::next_due).min() {
+        let turn = self.driver().next_due().map(|due| self.machine.moment(due));
+        match self.disks().filter_map(Disk::next_due).chain(turn).min() {
             Some(due) => self.machine.pass_until(due.max(self.machine.now())),
             None if self.pending.is_empty() && self.driver().is_idle() => {}
             None if self.driver().has_orders() => {} // it goes on without a device

@@ -10,6 +10,7 @@ mod kept;
 mod kinds;
 mod model;
 mod newcomer;
+mod pace;
 mod reads;
 mod replacement;
 mod shares;

@@ -10,5 +10,6 @@ mod interference;
 mod replay;
 mod replay_accounting;
 mod replay_queue;
+mod replay_tails;
 mod simulate_is_cache;
 mod simulated_counts;

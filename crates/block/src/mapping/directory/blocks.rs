@@ -37,8 +37,30 @@ pub(crate) struct Blocks {
     pub(crate) shares: Shares,
     pub(crate) valid: Valid,
     dirty_bits: Bits,
-    dirty: BTreeMap<Extent, Block>,
+    pub(crate) dirty: DirtyBlocks,
     ahead: Ahead,
+}
+
+/// The blocks with dirty sectors.
+#[derive(Debug, Default)]
+pub(crate) struct DirtyBlocks {
+    blocks: BTreeMap<Extent, Block>,
+    /// Number of blocks that have ever become clean.
+    cleaned: u64,
+}
+
+impl DirtyBlocks {
+    /// Returns their number.
+    #[inline]
+    pub(crate) fn count(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// Returns the number of blocks that have ever become clean.
+    #[inline]
+    pub(super) fn cleaned(&self) -> u64 {
+        self.cleaned
+    }
 }
 
 impl Blocks {
@@ -52,7 +74,7 @@ impl Blocks {
             shares: Shares::default(),
             valid: Valid::new(sectors, sizes.smallest()),
             dirty_bits: Bits::new(sectors),
-            dirty: BTreeMap::new(),
+            dirty: DirtyBlocks::default(),
             ahead: Ahead::new(&sizes, sectors, fetches_ahead),
             sizes,
         }
@@ -186,7 +208,7 @@ impl Blocks {
         self.extents.capacity() * size_of::<Extent>()
             + self.places.capacity() * size_of::<u32>()
             + self.index.memory_bytes()
-            + self.dirty.len() * DIRTY_ENTRY_BYTES
+            + self.dirty.blocks.len() * DIRTY_ENTRY_BYTES
             + self.shares.memory_bytes()
     }
 
@@ -206,13 +228,13 @@ impl Blocks {
                 assert_eq!(kept, at..at + 1);
                 assert!(!self.dirty_bits.any(kept.clone()) || self.valid.bits().all(kept));
             }
-            let is_listed = self.dirty.contains_key(&self.extents[block.index()]);
+            let is_listed = self.dirty.blocks.contains_key(&self.extents[block.index()]);
             assert_eq!(self.is_dirty(block), is_listed);
             seen += 1;
             dirty += usize::from(is_listed);
         }
         assert_eq!(seen, self.live().sum::<u64>());
-        assert_eq!(dirty, self.dirty.len());
+        assert_eq!(dirty, self.dirty.blocks.len());
         self.shares.check(&owned);
     }
 
@@ -319,7 +341,7 @@ impl Blocks {
         let kept = self.cache_sectors(block, run);
         self.valid.set(kept.clone());
         self.dirty_bits.set(kept);
-        self.dirty.insert(self.extents[block.index()], block);
+        self.dirty.blocks.insert(self.extents[block.index()], block);
     }
 
     /// Marks a run as invalid.
@@ -367,14 +389,15 @@ impl Blocks {
 
     #[inline]
     fn forget_if_clean(&mut self, block: Block) {
-        if !self.dirty.is_empty() && !self.is_dirty(block) {
-            self.dirty.remove(&self.extents[block.index()]);
+        if !self.dirty.blocks.is_empty() && !self.is_dirty(block) {
+            let was_dirty = self.dirty.blocks.remove(&self.extents[block.index()]).is_some();
+            self.dirty.cleaned += u64::from(was_dirty);
         }
     }
 
     /// Returns a volume's blocks with dirty sectors, in address order.
     pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
-        self.dirty.range(Extent::all_of(volume)).map(|(_, block)| *block)
+        self.dirty.blocks.range(Extent::all_of(volume)).map(|(_, block)| *block)
     }
 
     #[inline]

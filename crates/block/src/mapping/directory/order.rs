@@ -1,5 +1,6 @@
 //! The eviction policy of a block cache, and the order in which it evicts a shard's blocks.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -10,6 +11,8 @@ use floe_policy::{
 };
 
 use super::Block;
+use super::hands::{Fit, Hands, Search};
+use crate::geometry::Class;
 
 /// Maximum number of victims tried to find one that is not in use.
 pub(super) const VICTIMS_TRIED: usize = 64;
@@ -82,6 +85,23 @@ impl EvictionOrder {
         self.order.coldest(incoming, in_use)
     }
 
+    /// Finds the coldest block of a class that is neither dirty nor in use; `cleaned` is the number
+    /// of blocks that have ever become clean.
+    pub(super) fn coldest_clean(
+        &mut self,
+        incoming: &Access,
+        class: Class,
+        cleaned: u64,
+        fit: impl Fn(Block) -> Fit,
+    ) -> Search {
+        self.order.coldest_clean(incoming, class, cleaned, fit)
+    }
+
+    /// Returns whether the policy is LRU.
+    pub(super) fn is_lru(&self) -> bool {
+        matches!(self.order, PolicyOrder::Lru(..))
+    }
+
     /// Takes the victim that [`coldest`](Self::coldest) has just named out of the policy's order,
     /// as an eviction does.
     pub(super) fn park(&mut self, victim: Block) {
@@ -139,14 +159,14 @@ const PARKED_BYTES: usize = size_of::<Block>() * 3 / 2;
 /// The order of a policy: LRU or another one.
 #[derive(Debug)]
 enum PolicyOrder {
-    Lru(Lru),
+    Lru(Lru, Hands),
     Chosen(Box<PendingVictims<AnyPolicy>>),
 }
 
 impl PolicyOrder {
     fn new(evict: &Evict, weight: u64) -> Self {
         if evict.is_lru() {
-            return Self::Lru(Lru::default());
+            return Self::Lru(Lru::default(), Hands::default());
         }
         let mut policy = AnyPolicy::new(evict.choice());
         policy.set_capacity(weight);
@@ -155,28 +175,31 @@ impl PolicyOrder {
 
     fn reserve(&mut self, slots: usize) {
         match self {
-            Self::Lru(lru) => lru.reserve(slots),
+            Self::Lru(lru, _) => lru.reserve(slots),
             Self::Chosen(chosen) => chosen.policy_mut().reserve(slots),
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Self::Lru(lru) => lru.len(),
+            Self::Lru(lru, _) => lru.len(),
             Self::Chosen(chosen) => chosen.len(),
         }
     }
 
     fn insert(&mut self, block: Block, access: &Access) {
         match self {
-            Self::Lru(lru) => lru.insert(block, access),
+            Self::Lru(lru, _) => lru.insert(block, access),
             Self::Chosen(chosen) => chosen.policy_mut().insert(block, access),
         }
     }
 
     fn remove(&mut self, block: Block) {
         match self {
-            Self::Lru(lru) => lru.remove(block),
+            Self::Lru(lru, hands) => {
+                hands.leave(block, lru);
+                lru.remove(block);
+            }
             Self::Chosen(chosen) => chosen.remove(block),
         }
     }
@@ -184,7 +207,10 @@ impl PolicyOrder {
     #[inline]
     fn touch(&mut self, block: Block, access: impl Fn(Block) -> Access) {
         match self {
-            Self::Lru(lru) => lru.access(block),
+            Self::Lru(lru, hands) => {
+                hands.leave(block, lru);
+                lru.access(block);
+            }
             Self::Chosen(chosen) => {
                 if chosen.forgo(block) {
                     chosen.policy_mut().insert(block, &access(block));
@@ -199,7 +225,7 @@ impl PolicyOrder {
     /// evicted it already, unless it is LRU.
     fn take_victim(&mut self, victim: Block) {
         match self {
-            Self::Lru(lru) => lru.remove(victim),
+            Self::Lru(..) => self.remove(victim),
             Self::Chosen(chosen) => {
                 let was_named = chosen.forgo(victim);
                 debug_assert!(was_named, "a victim of the policy is pending");
@@ -215,29 +241,54 @@ impl PolicyOrder {
         in_use: impl Fn(Block) -> bool,
     ) -> Option<Block> {
         match self {
-            Self::Lru(lru) => lru.coldest_first().take(VICTIMS_TRIED).find(|&block| !in_use(block)),
+            Self::Lru(lru, _) => {
+                lru.coldest_first().take(VICTIMS_TRIED).find(|&block| !in_use(block))
+            }
             Self::Chosen(chosen) => chosen.next(incoming, VICTIMS_TRIED, in_use),
+        }
+    }
+
+    /// Finds the coldest block that fits as a victim.
+    fn coldest_clean(
+        &mut self,
+        incoming: &Access,
+        class: Class,
+        cleaned: u64,
+        fit: impl Fn(Block) -> Fit,
+    ) -> Search {
+        match self {
+            Self::Lru(lru, hands) => hands.search(lru, class, cleaned, fit),
+            Self::Chosen(chosen) => {
+                let blocked = Cell::new(0);
+                let is_unfit = |block| {
+                    let fit = fit(block);
+                    blocked.update(|blocked| blocked + usize::from(fit == Fit::Blocked));
+                    fit != Fit::Clean
+                };
+                let found = chosen.next(Some(incoming), VICTIMS_TRIED, is_unfit);
+                Search { found, blocked: blocked.get(), anew: true }
+            }
         }
     }
 
     /// Returns all blocks, the next victim first.
     fn by_heat(&self) -> Vec<Block> {
         match self {
-            Self::Lru(lru) => lru.coldest_first().collect(),
+            Self::Lru(lru, _) => lru.coldest_first().collect(),
             Self::Chosen(chosen) => chosen.coldest_first(),
         }
     }
 
     fn adaptation(&self) -> Option<Adaptation> {
         match self {
-            Self::Lru(_) => None,
+            Self::Lru(..) => None,
             Self::Chosen(chosen) => chosen.policy().adaptation(),
         }
     }
 
     fn memory_bytes(&self) -> usize {
         match self {
-            Self::Lru(lru) => lru.memory_bytes(),
+            Self::Lru(lru, _) => lru.memory_bytes(),
             Self::Chosen(chosen) => size_of_val(&**chosen) + chosen.memory_bytes(),
         }
     }

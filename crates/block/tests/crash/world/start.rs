@@ -451,6 +451,8 @@ fn draw_service(rng: &mut SmallRng) -> Service {
             1 | 2 => Some(MemoryWrite::Back),
             _ => None,
         },
+        paced: rng.random(),
+        most_dirty: rng.random_ratio(1, 3).then(|| rng.random_range(0..3)),
         evict: match rng.random_range(0..10) {
             0 => "fifo",
             1 => "s3-fifo",
