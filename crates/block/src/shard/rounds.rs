@@ -8,7 +8,8 @@
 //!
 //! Where cleaning is paced, a round that no drain waits for begins to clean a block only when it is
 //! given a turn. Such a round may last long. A drain that arrives interrupts it: only the blocks
-//! under way are awaited. The rest is cleaned in the drain's own round, or after that.
+//! under way are awaited, and one more if it was interrupted before. The rest is cleaned in the
+//! drain's own round, or after that.
 
 use std::collections::VecDeque;
 
