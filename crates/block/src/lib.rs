@@ -54,6 +54,7 @@ mod order;
 #[cfg(floe_crash)]
 #[doc(hidden)]
 pub mod planted;
+mod search;
 mod shard;
 mod sleep;
 mod stats;
@@ -95,6 +96,7 @@ pub use memory::{
     UnknownMemoryWrite,
 };
 pub use order::{BufferId, DeviceId, Noted, OpId, Order, Paging, ScratchId, Span};
+pub use search::{SearchPlace, search};
 pub use stats::{Counters, Requests, Stats};
 pub use tier::{Answer, IoGate, Tier};
 pub use volumes::VolumeError;

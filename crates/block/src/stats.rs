@@ -105,6 +105,16 @@ counters! {
             json: "cleaned_bytes",
             metric: "floe_cache_cleaned_bytes_total",
         },
+        /// Bytes read into the cache because an operator warmed a volume.
+        pub warmed_bytes: u64 = Counter {
+            json: "warmed_bytes",
+            metric: "floe_cache_warmed_bytes_total",
+        },
+        /// Bytes dropped from the cache because an operator evicted a volume.
+        pub dropped_bytes: u64 = Counter {
+            json: "dropped_bytes",
+            metric: "floe_cache_dropped_bytes_total",
+        },
         /// Bytes of hits that were read from the backing devices to spare the cache device.
         pub shed_bytes: u64 = Counter { metric: "floe_cache_shed_bytes_total", with: "shed" },
     }

@@ -348,6 +348,13 @@ pub(crate) enum Work {
     Fetch,
 }
 
+impl Work {
+    /// Returns whether the task brings in what an operator wants in the cache.
+    pub(crate) fn is_warming(&self) -> bool {
+        matches!(self, Self::Piece(Piece { kind: PieceKind::Prefetch { asks: false }, .. }))
+    }
+}
+
 /// The admission's answer for the missing sectors of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offer {
@@ -525,8 +532,7 @@ pub(crate) struct Task {
 
 impl Task {
     pub(crate) fn new(work: Work, volume: VolumeId, range: Sectors) -> Self {
-        let is_wanted =
-            matches!(&work, Work::Piece(Piece { kind: PieceKind::Prefetch { asks: false }, .. }));
+        let is_wanted = work.is_warming();
         Self {
             work,
             volume,

@@ -134,8 +134,9 @@ pub(crate) fn check_program(added: &Added) -> Result<(), String> {
     }
 }
 
-/// Checks that settings have all added volumes, by their names, and tiers, by their devices. A
-/// server without them would refuse to start where it has dirty data of theirs.
+/// Checks that settings have all added volumes, by their names, and tiers, by their devices, and
+/// that the tiers are in the order in which they are served. Another server would refuse to start
+/// where there is dirty data.
 fn has_all(settings: &ServerConfig, added: &Added) -> Result<(), String> {
     let lacks = |what: &str, name: &str| {
         Err(format!(
@@ -149,10 +150,29 @@ fn has_all(settings: &ServerConfig, added: &Added) -> Result<(), String> {
     }
     let device = |tier: &str| tier.split(',').next().unwrap_or_default().to_owned();
     let devices: Vec<_> = settings.tiers().map(|tier| device(&tier.name())).collect();
-    match added.tiers.iter().find(|tier| !devices.contains(&device(tier))) {
-        Some(tier) => lacks("tier", tier),
-        None => Ok(()),
+    let count = |all: &[String], of: &str| all.iter().filter(|other| *other == of).count();
+    let served: Vec<_> = added.order.iter().map(|tier| device(tier)).collect();
+    // Tiers in memory may have equal names.
+    let is_lacking = |tier: &&String| {
+        let device = device(tier);
+        let is_there = devices.contains(&device);
+        !is_there || count(&devices, &device) < count(&served, &device)
+    };
+    if let Some(tier) = added.tiers.iter().find(is_lacking) {
+        return lacks("tier", tier);
     }
+    let kept = settings.tiers().filter(|tier| tier.is_persistent());
+    let devices: Vec<_> = kept.map(|tier| device(&tier.name())).collect();
+    let order: Vec<_> = served.into_iter().filter(|tier| devices.contains(tier)).collect();
+    let mut left = devices.iter();
+    if order.iter().all(|device| left.any(|other| other == device)) {
+        return Ok(());
+    }
+    Err(format!(
+        "its settings have the persistent tiers in another order than they are served in: write \
+         them in the order {}, from the top",
+        order.join(", ")
+    ))
 }
 
 /// Replaces this process by the new program (exec). Returns only on failure, with the error. The
@@ -208,4 +228,41 @@ fn again() -> Result<Command, String> {
     let mut command = Command::new(program);
     command.arg0(name).args(arguments.filter(|it| !ONE_START.iter().any(|once| it == once)));
     Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_an_upgrade_have_what_was_added_in_the_order_served() {
+        let settings = |tiers: &[&str]| {
+            let tier = |tier: &&str| format!("[[tier]]\ncache = '{tier},size=64MiB'\n");
+            let tiers: String = tiers.iter().map(tier).collect();
+            let text = format!("{tiers}[[volume]]\nname = 'a'\nbacking = 'memory:1GiB'\n");
+            ServerConfig::from_text(&text).unwrap()
+        };
+        let added = |tiers: &[&str], order: &[&str]| {
+            let names = |tiers: &[&str]| {
+                tiers.iter().map(|tier| format!("{tier},size=64MiB,write=through")).collect()
+            };
+            Added { volumes: vec!["a".to_owned()], tiers: names(tiers), order: names(order) }
+        };
+        let (a, b, c) = ("file:/a", "file:/b", "file:/c");
+        for (of, tiers, order) in [
+            (&[a, b][..], &[b][..], &[a, b][..]),
+            // A tier that was removed comes back, and one that only the settings lack goes.
+            (&[a, c, b], &[b], &[a, b]),
+            (&[a, b], &[b], &[a, c, b]),
+        ] {
+            assert_eq!(has_all(&settings(of), &added(tiers, order)), Ok(()), "{of:?}");
+        }
+        let said = has_all(&settings(&[a]), &added(&[b], &[a, b]));
+        assert!(said.unwrap_err().contains("lack the tier file:/b"));
+        let said = has_all(&settings(&[a, b]), &added(&[b], &[a, b, b]));
+        assert!(said.unwrap_err().contains("lack the tier file:/b"), "one is not two");
+        let said = has_all(&settings(&[a, c, b]), &added(&[b], &[a, b, c])).unwrap_err();
+        assert!(said.contains("in another order"), "{said}");
+        assert!(said.contains("file:/a, file:/b, file:/c"), "{said}");
+    }
 }

@@ -9,7 +9,8 @@ use floe_block::{Calibrated, SECTOR_BYTES, Salvage, Sectors, WrongCopy};
 use floe_device::{KnownWitness, Role, Spec, Witness};
 use floe_server::DeviceSource;
 use floe_server::persistent::{
-    Checked, Holds, StartError, StateDir, Target, WrittenBack, check, holds, repair, write_back,
+    Checked, Holds, Refusal, StartError, StateDir, Target, WrittenBack, check, holds, repair,
+    write_back,
 };
 use serde::Serialize;
 
@@ -366,7 +367,7 @@ Examples:
 
 Of several tiers the lowest one's data is written first. The cache's data of other volumes stays as
 it is. Nothing is written when a device is not its volume's. The exit code is 1 when dirty data is
-lost; the command lists it.";
+lost, which the command lists, or when there is no cache.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXPORT_EXAMPLES)]
@@ -411,7 +412,11 @@ pub(crate) fn export_dirty(arguments: &ExportDirtyArguments) -> Result<(), CliEr
     });
     bar.into_iter().for_each(|bar| bar.finish_and_clear());
     let mut lost_bytes = 0;
-    for WrittenBack { volume, bytes, lost } in written.map_err(refused)? {
+    let written = written.map_err(|error| match error {
+        StartError::Refused(Refusal::NoCache { .. }) => CliError::failure(error.to_string()),
+        error => refused(error),
+    });
+    for WrittenBack { volume, bytes, lost } in written? {
         let lost: Vec<Range> = lost.iter().map(Range::of).collect();
         lost_bytes += lost.iter().map(|range| range.length).sum::<u64>();
         if arguments.json {

@@ -1,11 +1,13 @@
 //! Output of results: tables for users, JSON lines for programs, progress on standard error.
 
 use std::fmt::{self, Write as _};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, presets,
+};
 use floe_block::format_size;
 use floe_lab::report::{PictureFormat, Report, html, write_pictures};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -65,6 +67,22 @@ pub(crate) use say;
 /// Prints a table. A closed pipe is not an error.
 pub(crate) fn print_table(table: &Table) {
     let _ = writeln!(std::io::stdout(), "{table}");
+}
+
+/// Prints a table of names or texts. On a terminal, cells of the `flexible` columns are wrapped
+/// where the table would be wider than [`WIDTH`].
+pub(crate) fn print_list(table: Table, flexible: &[usize]) {
+    print_table(&if std::io::stdout().is_terminal() { fitted(table, flexible) } else { table });
+}
+
+/// Wraps cells of the `flexible` columns so that a table fits [`WIDTH`].
+fn fitted(mut table: Table, flexible: &[usize]) -> Table {
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH as u16);
+    let columns = table.column_iter_mut().zip(0..);
+    for (column, _) in columns.filter(|(_, index)| !flexible.contains(index)) {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    table
 }
 
 /// Width of tables in columns, which fits a terminal.
@@ -386,6 +404,35 @@ mod csv_tests {
 #[cfg(test)]
 mod column_tests {
     use super::*;
+
+    #[test]
+    fn lists_fit_a_terminal_and_lose_nothing() {
+        let list = |name: &str, limit: &str| {
+            let mut list = table(&["volume", "access", "size", "limit"], 2);
+            list.add_row([name, "read-write", "16GiB", limit]);
+            list
+        };
+        let short = list("floe", "no limit");
+        assert_eq!(fitted(short.clone(), &[0, 3]).to_string(), short.to_string());
+        let limit = "1000000 requests/s, 100MiB/s, bursts of 1s";
+        for name in ["n".repeat(200), "a name of words ".repeat(12)] {
+            let text = fitted(list(&name, limit), &[0, 3]).to_string();
+            for line in text.lines() {
+                assert!(length(line) <= WIDTH, "{line}");
+            }
+            for whole in ["read-write", "16GiB"] {
+                assert!(text.contains(whole), "{whole}: {text}");
+            }
+            let letters = |of: &str| {
+                let letters = of.chars().filter(|it| !it.is_whitespace() && *it != '─');
+                let mut letters: Vec<char> = letters.collect();
+                letters.sort_unstable();
+                letters
+            };
+            let all = ["volume access size limit read-write 16GiB", &name, limit].concat();
+            assert_eq!(letters(&text), letters(&all), "{text}");
+        }
+    }
 
     #[test]
     fn tables_fit_80_columns_and_lose_no_figure() {

@@ -224,7 +224,7 @@ fn print_counters(status: &Status) {
         }
     }
     if table.row_count() > 0 {
-        output::print_table(&table);
+        output::print_list(table, &[2]);
     }
 }
 

@@ -117,5 +117,5 @@ fn print(tiers: &[TierStatus]) {
             tier.standing().to_owned(),
         ]);
     }
-    output::print_table(&table);
+    output::print_list(table, &[1]);
 }

@@ -76,6 +76,10 @@ pub(crate) struct Add {
     /// Refuse clients' writes to the volume
     #[arg(long)]
     read_only: bool,
+    /// Serve the volume although its device is a cache of Floe: that of a client, which is a Floe
+    /// server itself
+    #[arg(long)]
+    holds_cache: bool,
     /// The size of the logical blocks that NVMe hosts see, 512 or 4KiB
     #[arg(long, value_name = "SIZE", default_value = "512", hide_default_value = true)]
     nvme_block_size: LogicalBlock,
@@ -180,6 +184,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
             name,
             backing,
             read_only,
+            holds_cache,
             nvme_block_size,
             description,
             limits,
@@ -190,6 +195,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
                 name: name.clone(),
                 backing: backing.to_string(),
                 read_only: *read_only,
+                holds_cache: *holds_cache,
                 nvme_block_bytes: Some(nvme_block_size.0.bytes()).filter(|bytes| *bytes != 512),
                 description: description.clone(),
                 limit: limits.change()?,
@@ -252,5 +258,5 @@ pub(crate) fn print(volumes: &[VolumeStatus]) {
         }
         table.add_row(row);
     }
-    output::print_table(&table);
+    output::print_list(table, &[0, 3, 5, 6]);
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod entrance;
+pub(crate) mod eviction;
 pub(crate) mod questions;
 pub(crate) mod reporting;
 
@@ -16,12 +17,13 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
-use floe_block::{Request, RequestKind};
+use floe_block::{Fault, Request, RequestKind};
 use floe_device::{SocketCompletion, SocketOutcome};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::acceptor::admin::{AdminClients, AdminListener, Encryption};
 use crate::acceptor::entrance::{AcceptorToken, Entrance};
+use crate::acceptor::eviction::{CacheSearch, Eviction};
 use crate::acceptor::questions::{Purpose, Question, Questions};
 use crate::acceptor::reporting::{Audience, Reporting};
 use crate::admin::{AdminCommand, Reply, Trouble, VolumePart};
@@ -32,7 +34,7 @@ use crate::messages::{
     snapshots,
 };
 use crate::metrics;
-use crate::offer::{absent, present};
+use crate::offer::{Offered, absent, present};
 use crate::setup::{ServeError, ServerSetup};
 use crate::status::Report;
 use crate::worker::handle::Workers;
@@ -382,9 +384,10 @@ impl Acceptor {
     /// Requests the counters of all workers.
     pub(crate) fn ask_snapshots(&mut self, purpose: Purpose) {
         let sampling = self.reporting.feed.sampling();
-        let command = || match purpose {
-            Purpose::Sample => WorkerCommand::Sample(sampling),
-            _ => WorkerCommand::Snapshot,
+        let samples = matches!(purpose, Purpose::Sample);
+        let command = || match samples {
+            true => WorkerCommand::Sample(sampling),
+            false => WorkerCommand::Snapshot,
         };
         let number = self.questions.insert(purpose, 0..self.workers.len());
         let ticket = Ticket { asker: Asker::Acceptor, number };
@@ -424,31 +427,54 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Has a worker write a volume's dirty data back; [`Purpose::Evict`] then drops the part.
+    /// Has a worker write a volume's dirty data back; [`Purpose::Drained`] then drops the part.
     fn evict(&mut self, admin: u32, name: &str, part: VolumePart) -> Result<(), Reply> {
-        let left = self.part(name, part, RequestKind::Evict, VolumePart::EVICT_BYTES_MAX)?;
-        let drain = Request { kind: RequestKind::Drain, offset: 0, len: 0, ..left };
-        self.ask_one(drain, Purpose::Evict { admin, left });
+        let part = self.part(name, part, RequestKind::Evict, VolumePart::EVICT_BYTES_MAX)?;
+        let drain = Request { kind: RequestKind::Drain, offset: 0, len: 0, ..part };
+        self.ask_one(drain, Purpose::Drained { admin, part });
         Ok(())
     }
 
-    /// Has a worker drop the first bytes of a part, or answers if none are left. An eviction needs
-    /// no device, so a worker does it at once: it must be short, or clients would wait.
-    fn evict_next(&mut self, admin: u32, left: Request) {
-        if left.len == 0 {
+    /// Begins to drop a part of a volume from the cache. In a part larger than the cache, searches
+    /// for cached blocks first. Memory has no such search.
+    fn evict_part(&mut self, admin: u32, part: Request) {
+        let cache_bytes: u64 = self.board.state().tiers.iter().map(|tier| tier.size_bytes).sum();
+        if part.len > cache_bytes && self.config.memory.is_none() {
+            let search = CacheSearch::new(part, self.workers.len());
+            return self.search(admin, search);
+        }
+        self.evict_next(admin, Eviction::of(&part));
+    }
+
+    /// Has workers go on with a search, or drops what was found.
+    fn search(&mut self, admin: u32, search: CacheSearch) {
+        let (part, places) = (search.part(), search.places().to_vec());
+        if !self.board.state().volumes.iter().any(|it| it.id == part.volume) {
+            return self.admin.tell(admin, &Reply::trouble(Trouble::Conflict, GONE));
+        }
+        if places.is_empty() {
+            return self.evict_next(admin, search.into_eviction());
+        }
+        let workers = places.iter().map(|(worker, _)| *worker);
+        let number = self.questions.insert(Purpose::Search { admin, search }, workers);
+        let ticket = Ticket { asker: Asker::Acceptor, number };
+        for (worker, from) in places {
+            let command = WorkerCommand::Search { part, from };
+            self.workers.post(worker, Message::Ask { ticket, command });
+        }
+    }
+
+    /// Has a worker drop the next range of an eviction, or answers if none is left.
+    fn evict_next(&mut self, admin: u32, mut eviction: Eviction) {
+        let Some(request) = eviction.next() else {
             return self.admin.tell(admin, &Reply::Done("evicted"));
+        };
+        let end = request.offset + request.len;
+        let is_there = |it: &Offered| it.id == request.volume && end <= it.bytes;
+        if !self.board.state().volumes.iter().any(is_there) {
+            return self.admin.tell(admin, &Reply::trouble(Trouble::Conflict, GONE));
         }
-        let is_there =
-            self.board.state().volumes.iter().any(|offered| {
-                offered.id == left.volume && left.offset + left.len <= offered.bytes
-            });
-        if !is_there {
-            let problem = "the volume was removed or shrunk meanwhile";
-            return self.admin.tell(admin, &Reply::trouble(Trouble::Conflict, problem));
-        }
-        let len = left.len.min(VolumePart::WARM_BYTES_MAX);
-        let rest = Request { offset: left.offset + len, len: left.len - len, ..left };
-        self.ask_one(Request { len, ..left }, Purpose::Evict { admin, left: rest });
+        self.ask_one(request, Purpose::Evict { admin, left: eviction });
     }
 
     /// Returns the request for a part of a volume that is at most `most` bytes long.
@@ -498,6 +524,15 @@ impl Acceptor {
         let (admin, reply) = match purpose {
             Purpose::Flushed { admin } => (admin, Reply::Done("flushed")),
             Purpose::Warmed { admin } => (admin, Reply::Done("warmed")),
+            Purpose::Drained { admin, part } => return self.evict_part(admin, part),
+            Purpose::Search { admin, mut search } => {
+                let found = |done| match done {
+                    Done::Found(findings) => findings,
+                    other => unreachable!("workers find something or nothing, not {other:?}"),
+                };
+                search.take(replies.into_iter().map(found));
+                return self.search(admin, search);
+            }
             Purpose::Evict { admin, left } => return self.evict_next(admin, left),
             Purpose::Status { admin } => {
                 (admin, Reply::json(&self.report(Audience::Admin, replies).status()))
@@ -519,8 +554,14 @@ impl Acceptor {
 
     /// Reports to the client of a question that it could not be answered.
     pub(crate) fn answer_failed(&mut self, purpose: Purpose, problem: Problem) {
-        if !matches!(purpose, Purpose::Sample) {
-            tracing::error!(%problem, "cannot answer an admin client");
+        let is_device = matches!(problem, Problem::Request { fault: Fault::Io, .. });
+        let problem = self.board.state().name_volume(problem);
+        match &purpose {
+            Purpose::Sample => {}
+            Purpose::LogDirty => tracing::error!(%problem, "cannot log how much is dirty"),
+            // The device that failed has a line of its own.
+            _ if is_device => tracing::info!(%problem, "a request of an admin client failed"),
+            _ => tracing::error!(%problem, "a request of an admin client failed"),
         }
         match purpose {
             Purpose::Status { admin }
@@ -529,6 +570,8 @@ impl Acceptor {
             | Purpose::Tiers { admin }
             | Purpose::Flushed { admin }
             | Purpose::Warmed { admin }
+            | Purpose::Drained { admin, .. }
+            | Purpose::Search { admin, .. }
             | Purpose::Evict { admin, .. } => self.admin.tell(admin, &problem.into_reply()),
             Purpose::Sample => self.reporting.feed.give_up(),
             Purpose::LogDirty => {}
@@ -646,6 +689,8 @@ impl Acceptor {
         Ok(())
     }
 }
+
+const GONE: &str = "the volume was removed or shrunk meanwhile";
 
 const NO_STANDBY: &str = "no standby has been seen lately that could take over; start one with \
                           standby = true, or end this server by floe stop";

@@ -233,6 +233,9 @@ settings! {
         backing: Option<Spec> { example: "file:/dev/vdb", replayed: true }
         /// Refuse clients' writes to the volume
         read_only: bool { default: "false" }
+        /// The volume may hold a cache of Floe: that of a client, which is a Floe server itself;
+        /// without this the log warns
+        holds_cache: bool { default: "false", guide: "exports.md#as-a-cache" }
         /// The size of the logical blocks that NVMe hosts see; with another size the volume is
         /// another disk to them
         nvme_block_size: Option<LogicalBlock> {

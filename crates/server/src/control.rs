@@ -344,6 +344,7 @@ impl Control {
         Added {
             volumes: served.filter(|name| !volumes.contains(name)).cloned().collect(),
             tiers: later.map(|facts| facts.name.clone()).collect(),
+            order: self.tiers.iter().map(|tier| tier.facts.name.clone()).collect(),
         }
     }
 

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use floe_block::{CacheShare, Fault, Request, VolumeId, WakeUp};
+use floe_block::{CacheShare, Fault, Request, SearchPlace, VolumeId, WakeUp};
 use floe_nbd::export::Exports;
 
+use crate::acceptor::eviction::Findings;
 use crate::admin::{Addition, AllowedPaths, AnaState, NewTier, PathRefused, Reply, Trouble};
 use crate::protocol::ProtocolFactory;
 use crate::sampler::Sampling;
@@ -82,6 +83,8 @@ pub(crate) enum WorkerCommand {
     /// Report all counters and the sampled block touches, and sample this set of blocks from now
     /// on.
     Sample(Sampling),
+    /// Search this worker's part of the cache for blocks of a part of a volume, from a place on.
+    Search { part: Request, from: SearchPlace },
     /// Carry out a request without data, such as a flush, also in the parts of other workers.
     Run(Request),
     /// Open the backing device of a volume that will be added.
@@ -140,6 +143,17 @@ pub(crate) enum StackCommand {
     Keep { above: TierKey, bytes: u64 },
 }
 
+/// The condition for the end of a step of attaching or detaching a tier.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum StackAwaited {
+    /// No operation is under way below the tier `above`.
+    Quiet { above: TierKey },
+    /// The tier below `above` has written back all its dirty data of a volume.
+    Emptied { above: TierKey },
+    /// No operation is under way in the tier below `above`.
+    Rest { above: TierKey },
+}
+
 /// A worker's reply to a question or a command.
 #[derive(Debug)]
 pub(crate) struct WorkerReply {
@@ -153,6 +167,7 @@ pub(crate) struct WorkerReply {
 pub(crate) enum Done {
     Nothing,
     Snapshot(Box<Snapshot>),
+    Found(Findings),
     /// The ids of an added volume in the tiers, from the top.
     Numbered(Vec<VolumeId>),
 }
@@ -239,6 +254,9 @@ pub(crate) enum Notice {
 pub(crate) enum Problem {
     #[error("{0}")]
     Fault(#[from] Fault),
+    /// A command's request to a volume has failed.
+    #[error("{fault}")]
+    Request { volume: VolumeId, fault: Fault },
     #[error("{0}")]
     Path(#[from] PathRefused),
     #[error("the server is ending")]

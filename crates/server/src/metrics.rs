@@ -654,12 +654,12 @@ fn mirrors(page: &mut Page, report: &Report) {
 }
 
 fn devices(page: &mut Page, report: &Report) {
-    let (counters, lowest) = (&report.sum.stats.counters, &report.sum.lowest().counters);
+    let (counters, backing) = (&report.sum.stats.counters, &report.sum.backing);
     let name = "floe_device_bytes_total";
     page.family(name, Counter, "Bytes read from and written to devices.");
     for (device, direction, bytes) in [
-        ("backing", "read", lowest.backing_read_bytes),
-        ("backing", "write", lowest.backing_write_bytes),
+        ("backing", "read", backing.read),
+        ("backing", "write", backing.written),
         ("cache", "read", counters.cache_read_bytes),
         ("cache", "write", counters.cache_write_bytes),
     ] {

@@ -44,7 +44,7 @@ pub use state_dir::StateDir;
 pub use superblock_writer::Parts;
 pub use write_back::{Target, WrittenBack, write_back};
 
-pub(crate) use content::{may_claim, try_volatile};
+pub(crate) use content::{may_claim, refuse_as_volume, try_volatile};
 pub(crate) use guard::guarded;
 pub(crate) use peer_tiers::{missing, without};
 pub(crate) use superblock_writer::{SuperblockWriter, random_stack};
@@ -405,7 +405,8 @@ pub fn note_calibration(
     calibrated: Calibrated,
 ) -> Result<(), StartError> {
     let mut disk = Disk::open(source)?;
-    let kept = disk.with_io(|io| KeptCache::open(io, &mut |_, _| {}))?.ok_or(Refusal::NoCache)?;
+    let kept = disk.with_io(|io| KeptCache::open(io, &mut |_, _| {}))?;
+    let kept = kept.ok_or_else(|| Refusal::NoCache { device: source.name() })?;
     let mut superblock = kept.superblock().clone();
     superblock.calibrated = Some(calibrated);
     Ok(disk.with_io(|io| write_superblock(io, &mut superblock))?)

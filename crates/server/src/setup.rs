@@ -32,6 +32,8 @@ pub struct Added {
     pub volumes: Vec<String>,
     /// Devices and settings of the tiers, from the top, as for `--tier`.
     pub tiers: Vec<String>,
+    /// Devices and settings of all tiers, from the top.
+    pub order: Vec<String>,
 }
 
 /// The configuration of a server, from its validated settings, with certificates and token loaded.

@@ -32,8 +32,8 @@ pub use tiers::{
 
 pub(crate) use advice::{Counted, Lately, ServiceTimes};
 pub(crate) use counters::{
-    Answered, By, Found, Latencies, Operation, Percentiles, Snapshot, Spread, ThreadCounters,
-    VolumeCounters,
+    Answered, BackingBytes, By, Found, Latencies, Operation, Percentiles, Snapshot, Spread,
+    ThreadCounters, VolumeCounters,
 };
 pub(crate) use size_advice::SizeEstimate;
 pub(crate) use tiers::{CacheFacts, TierKey};
@@ -350,7 +350,7 @@ impl Report {
 
     /// Returns the published counters of the cache, those of the first tier with two exceptions.
     /// Refused, lost, corrupt and mended data is summed over all tiers, and the bytes of backing
-    /// devices are those of the last tier.
+    /// devices are those of all tiers that were the last one.
     pub(crate) fn cache(&self) -> Stats {
         let mut cache = self.sum.stats.clone();
         for (tier, _) in self.sum.tiers().skip(1) {
@@ -359,9 +359,9 @@ impl Report {
             cache.lost_bytes += tier.lost_bytes;
             cache.refused_bytes += tier.refused_bytes;
         }
-        let lowest = &self.sum.lowest().counters;
-        cache.counters.backing_read_bytes = lowest.backing_read_bytes;
-        cache.counters.backing_write_bytes = lowest.backing_write_bytes;
+        let BackingBytes { read, written } = self.sum.backing;
+        cache.counters.backing_read_bytes = read;
+        cache.counters.backing_write_bytes = written;
         cache.requests.errors += self.sum.counters.clients.requests_refused;
         cache
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use floe_block::MOST_NAME_BYTES;
 use floe_device::{
     Device, Identity, ImageWitness, MirrorWatch, OpenError, Pool, RbdSource, Ring, Source, Witness,
 };
@@ -208,6 +209,17 @@ pub struct Volume {
     pub share: VolumeShare,
     /// The way in which the volume is used.
     pub reach: Reach,
+}
+
+/// Returns a message if a name is too long for the superblock of a persistent cache.
+pub(crate) fn too_long(name: &str) -> Option<String> {
+    let bytes = name.len();
+    (bytes > MOST_NAME_BYTES).then(|| {
+        format!(
+            "name {name:?} has {bytes} bytes; with a persistent cache a volume's name has at most \
+             {MOST_NAME_BYTES}"
+        )
+    })
 }
 
 /// The ways in which a volume can be used.

@@ -65,11 +65,19 @@ impl RequestLimit {
         });
         let bytes = bytes_per_second.filter(|bytes| *bytes < BYTES_MIN).map(|bytes| {
             let least = format_size(BYTES_MIN);
-            ("bytes-per-second", format!("bytes-per-second = {bytes} is less than {least}"))
+            let problem = format!(
+                "bytes-per-second = {bytes} is less than {least}; write for example 100MiB"
+            );
+            ("bytes-per-second", problem)
         });
         let is_burst = (1..=BURST_MS_MAX).contains(&limit_burst_ms);
-        let burst = (!is_burst)
-            .then(|| ("limit-burst", "limit-burst is at least 1ms and at most 1h".to_owned()));
+        let burst = (!is_burst).then(|| {
+            let problem = format!(
+                "limit-burst = {limit_burst_ms}ms is not between 1ms and 1h; write for example \
+                 100ms"
+            );
+            ("limit-burst", problem)
+        });
         requests.or(bytes).or(burst)
     }
 

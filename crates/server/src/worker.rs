@@ -26,15 +26,17 @@ use floe_block::{
 use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
 use floe_nbd::export::Exports;
 
+use crate::acceptor::eviction::Findings;
 use crate::messages::{
-    CacheEvent, Done, Event, Mailbox, Message, Problem, StackCommand, Ticket, WorkerCommand,
+    CacheEvent, Done, Event, Mailbox, Message, Problem, StackAwaited, StackCommand, Ticket,
+    WorkerCommand,
 };
 use crate::offer::Offered;
 use crate::protocol::Request as ClientRequest;
 use crate::sampler::Sampler;
 use crate::session::{Budget, Common, Session, Throttle};
 use crate::setup::{ServeError, ServerSetup};
-use crate::status::{Snapshot, ThreadCounters, TierKey};
+use crate::status::{BackingBytes, Snapshot, ThreadCounters, TierKey};
 use crate::tier::CachePart;
 use crate::worker::clients::{Locals, LookedFor, Origin, Origins};
 use crate::worker::handle::WorkerOutbox;
@@ -266,6 +268,7 @@ impl Worker {
             counters: self.counters.clone(),
             stats: self.driver.top().stats(),
             cache_errors: self.driver.top().device_errors(),
+            backing: self.commands.tier_change.backing_bytes(&self.driver),
             backing_errors: self.driver.backing_errors(),
             below: self
                 .driver
@@ -322,7 +325,7 @@ impl Worker {
         let until = Some(Instant::now() + self.config.limits.farewell_time);
         let awaited = match command {
             WorkerCommand::Run(request) => {
-                return self.submit_for(Origin::Command(ticket), request, None);
+                return self.submit_for(Origin::Command(ticket, request.volume), request, None);
             }
             WorkerCommand::ResizeVolume(volume, bytes) => Awaited::Grown { volume, bytes },
             WorkerCommand::RetireVolume(volume) => {
@@ -364,6 +367,9 @@ impl Worker {
                 let touches = self.requests.sampler.take(sampling);
                 let snapshot = Snapshot { touches, ..self.snapshot() };
                 return Ok(Done::Snapshot(Box::new(snapshot)));
+            }
+            WorkerCommand::Search { part, from } => {
+                return Ok(Done::Found(Findings::of(&self.driver, &part, from)));
             }
             WorkerCommand::Snapshot => return Ok(Done::Snapshot(Box::new(self.snapshot()))),
             WorkerCommand::OpenVolume { name, source } => {
@@ -505,13 +511,15 @@ impl Worker {
                 let (key, attaching) =
                     attaching.expect("a tier is put in after its device is open");
                 let at = self.place(above);
-                self.driver.put_below(at, attaching, &ids);
+                let put = |it: &mut Driver| it.put_below(at, attaching, &ids);
+                self.commands.tier_change.restack(&mut self.driver, put);
                 self.watches.insert(at + 1, key);
                 self.open_gate(above);
             }
             StackCommand::TakeOut { above } => {
                 let at = self.place(above);
-                drop(self.driver.take_below(at));
+                let take = |it: &mut Driver| drop(it.take_below(at));
+                self.commands.tier_change.restack(&mut self.driver, take);
                 self.watches.remove(at + 1);
                 self.open_gate(above);
             }
@@ -657,17 +665,6 @@ impl Awaited {
     }
 }
 
-/// The condition for the end of a step of attaching or detaching a tier.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum StackAwaited {
-    /// No operation is under way below the tier `above`.
-    Quiet { above: TierKey },
-    /// The tier below `above` has written back all its dirty data of a volume.
-    Emptied { above: TierKey },
-    /// No operation is under way in the tier below `above`.
-    Rest { above: TierKey },
-}
-
 /// A worker's progress in attaching or detaching a tier.
 #[derive(Default)]
 pub(crate) struct StackChange {
@@ -677,6 +674,26 @@ pub(crate) struct StackChange {
     pub(crate) is_shut: bool,
     /// Results of drains of the tier to detach, by the number of the command's ticket.
     pub(crate) emptied: Vec<(u32, Result<(), Fault>)>,
+    /// Bytes of the backing devices that the lowest tier has not counted, because it was not the
+    /// lowest, less those that it moved from and to a tier below.
+    backing_before: BackingBytes,
+}
+
+impl StackChange {
+    /// Returns the bytes moved from and to the backing devices since the server began.
+    fn backing_bytes(&self, driver: &Driver) -> BackingBytes {
+        let lowest = driver.tiers().last().expect("there is a tier");
+        self.backing_before.plus(BackingBytes::below(&lowest.stats()))
+    }
+
+    /// Attaches or detaches a tier by `change`. The count of the backing devices' bytes goes on
+    /// from where it was, whichever tier is the lowest then.
+    fn restack(&mut self, driver: &mut Driver, change: impl FnOnce(&mut Driver)) {
+        let before = self.backing_bytes(driver);
+        change(driver);
+        self.backing_before = BackingBytes::default();
+        self.backing_before = before.minus(self.backing_bytes(driver));
+    }
 }
 
 /// The changes of a tier that this worker has reported to the control thread.

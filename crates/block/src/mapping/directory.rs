@@ -33,7 +33,7 @@ use groups::Groups;
 use hands::{Fit, STEPS_REPEATED, Search};
 use order::{EvictionOrder, VICTIMS_TRIED};
 
-pub(crate) use blocks::Blocks;
+pub(crate) use blocks::{Blocks, of_volume, slots};
 pub use order::{Evict, EvictError};
 pub(crate) use shares::ShardShare;
 

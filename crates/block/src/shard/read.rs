@@ -278,6 +278,9 @@ impl<'a> Reading<'a> {
             parts.counters.prefetched_blocks += parts.smallest_blocks(&run);
             parts.counters.prefetched_bytes += (run.end - run.start) * SECTOR_BYTES;
         }
+        if parts.tasks[id].work.is_warming() {
+            parts.counters.warmed_bytes += (run.end - run.start) * SECTOR_BYTES;
+        }
         parts.read_backing(id, Part::Fetch, &run, data.span(&run));
         let task = &mut parts.tasks[id];
         task.store.data = data;

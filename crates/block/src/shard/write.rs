@@ -306,7 +306,10 @@ impl<'a> Writing<'a> {
         let group_of = |(block, _): &(Block, Sectors)| parts.map.directory.group_of(*block);
         let mut groups: Vec<u32> = survey.blocks.iter().map(group_of).collect();
         parts.map.reuse(survey);
+        let before = parts.map.directory.blocks.valid.sectors();
         self.drop_copies(true);
+        let dropped = before - self.parts.map.directory.blocks.valid.sectors();
+        self.parts.counters.dropped_bytes += dropped * SECTOR_BYTES;
         self.parts.finish(id);
         groups.sort_unstable();
         groups.dedup();

@@ -165,6 +165,8 @@ fn what_an_operator_warms_comes_in_unasked_and_what_a_client_prefetches_does_not
         assert_eq!(ask(&mut bench, RequestKind::Prefetch), 0, "{mode}");
         assert_eq!(ask(&mut bench, RequestKind::Warm), 2 * BLOCK, "{mode}");
         assert_eq!(ask(&mut bench, RequestKind::Warm), 0, "{mode}: it is there");
+        let counted = bench.cache.stats().counters.warmed_bytes;
+        assert_eq!(counted, 2 * BLOCK * SECTOR, "{mode}");
         assert_eq!(bench.get(9), Ok(10), "{mode}");
         assert!(ordered(&mut bench).iter().all(|order| order.0 == DeviceId::Cache), "{mode}");
     }
@@ -199,8 +201,11 @@ fn an_eviction_drops_clean_copies_and_leaves_dirty_data() {
             let whole = floe_block::Request { kind: RequestKind::Drain, ..read(0, 0) };
             bench.ask(whole, 0).unwrap();
             let whole = floe_block::Request { len: 2 * BLOCK * SECTOR, offset: 0, ..evict };
+            let before = bench.cache.stats();
             bench.ask(whole, 0).unwrap();
             assert_eq!(bench.cache.stats().valid_bytes, 0, "{mode}");
+            let dropped = bench.cache.stats().counters.dropped_bytes;
+            assert_eq!(dropped, before.counters.dropped_bytes + before.valid_bytes, "{mode}");
             let blocks = bench.cache.stats().blocks;
             assert!(blocks.iter().all(|(_, count)| *count == 0), "{mode}: {blocks:?}");
         }

@@ -126,6 +126,7 @@ fn names_of_settings_stay() {
             "name",
             "backing",
             "read-only",
+            "holds-cache",
             "nvme-block-size",
             "requests-per-second",
             "bytes-per-second",

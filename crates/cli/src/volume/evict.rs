@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::admin::Answer;
 use crate::error::CliError;
 use crate::output;
-use crate::volume::parts::{ByteRange, in_parts, ranges, volume_bytes};
+use crate::volume::parts::{ByteRange, counted, in_parts, ranges, since, volume_bytes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +17,7 @@ Examples:
 const NOTES: &str = "\
 The server first writes all dirty data of the volume back, and drops nothing if that fails. Then it
 drops the copies in the parts from all tiers, a TiB at a time. Data that clients write meanwhile may
-stay.";
+stay. The bytes dropped are those of all tiers, and of all evictions meanwhile.";
 
 #[derive(Debug, Args)]
 #[command(after_help = format!("{NOTES}\n\n{EXAMPLES}"))]
@@ -36,10 +36,14 @@ impl Evict {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let server = self.answer.endpoint()?;
         let parts = ranges(&self.range, &self.name, volume_bytes(&server, &self.name)?)?;
+        let before = counted(&server, |tier| tier.dropped_bytes);
         let bytes = in_parts(parts, VolumePart::EVICT_BYTES_MAX, "evicting", |part| {
             client::evict_volume(&server, &self.name, part)
         })?;
-        let line = format!("the cache has dropped {} of {}", output::bytes(bytes), self.name);
-        self.answer.print(&json!({ "volume": self.name, "bytes": bytes }), &line)
+        let dropped = since(before, counted(&server, |tier| tier.dropped_bytes));
+        let shown = output::bytes(dropped.unwrap_or(bytes));
+        let line = format!("the cache has dropped {shown} of {}", self.name);
+        let result = json!({ "volume": self.name, "bytes": bytes, "dropped_bytes": dropped });
+        self.answer.print(&result, &line)
     }
 }

@@ -21,7 +21,21 @@ Examples:
 #[derive(Debug, Clone, Copy)]
 struct OrNone<T>(Option<T>);
 
-impl<T: FromStr> FromStr for OrNone<T> {
+/// A type of limits.
+trait LimitForm: FromStr {
+    /// The values that a limit can have, with an example.
+    const FORM: &str;
+}
+
+impl LimitForm for u64 {
+    const FORM: &str = "a number from 1 to 1000000000, such as 5000";
+}
+
+impl LimitForm for Bytes {
+    const FORM: &str = "a size of at least 4KiB, such as 100MiB";
+}
+
+impl<T: LimitForm> FromStr for OrNone<T> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -29,7 +43,9 @@ impl<T: FromStr> FromStr for OrNone<T> {
             "none" => Ok(Self(None)),
             _ => match text.parse() {
                 Ok(limit) => Ok(Self(Some(limit))),
-                Err(_) => Err(format!("`{text}` is neither a limit nor none")),
+                Err(_) => {
+                    Err(format!("`{text}` is neither a limit nor none; a limit is {}", T::FORM))
+                }
             },
         }
     }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use floe_server::admin::VolumePart;
 use floe_server::admin::client::{self, AdminError, Endpoint};
 use floe_server::config::Bytes;
+use floe_server::status::TierStatus;
 
 use crate::error::CliError;
 use crate::output;
@@ -73,6 +74,28 @@ pub(super) fn in_parts(
     }
     bar.finish_and_clear();
     Ok(all)
+}
+
+/// Returns the count that each tier of a server has; `None` if the server does not answer, or is of
+/// an earlier version, which does not count.
+pub(super) fn counted(
+    server: &Endpoint,
+    of: impl Fn(&TierStatus) -> Option<u64>,
+) -> Option<Vec<(String, u64)>> {
+    let tiers = client::tiers(server).ok()?;
+    tiers.iter().map(|tier| Some((tier.name.clone(), of(tier)?))).collect()
+}
+
+/// Returns by how much the counts of all tiers have grown; `None` if they are unknown, or the tiers
+/// have changed.
+pub(super) fn since(
+    before: Option<Vec<(String, u64)>>,
+    now: Option<Vec<(String, u64)>>,
+) -> Option<u64> {
+    let (before, now) = (before?, now?);
+    let is_same = before.len() == now.len() && before.iter().zip(&now).all(|(a, b)| a.0 == b.0);
+    let grown = now.iter().zip(&before).map(|(now, before)| now.1.checked_sub(before.1));
+    if is_same { grown.sum() } else { None }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::admin::Answer;
 use crate::error::CliError;
 use crate::output;
 use crate::trace::{TraceArguments, read_all};
-use crate::volume::parts::{ByteRange, in_parts, ranges, volume_bytes};
+use crate::volume::parts::{ByteRange, counted, in_parts, ranges, since, volume_bytes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,7 +25,8 @@ Examples:
 
 const NOTES: &str = "\
 The server reads the parts from the volume as fast as it can and keeps them, whatever the admission
-says. Clients go on meanwhile. What does not fit evicts what was there, as reads would.
+says. It does not read what the cache has. Clients go on meanwhile. What does not fit evicts what
+was there, as reads would. The bytes read are in whole blocks, and of all warm-ups meanwhile.
 
 A trace shows what to bring in: the parts of 1 MiB that it reads most often, up to the size of the
 cache.";
@@ -60,6 +61,9 @@ struct Warmed<'a> {
     volume: &'a str,
     /// Bytes of the parts that were brought in or were cached before.
     bytes: u64,
+    /// Bytes that were read into the cache from below it, in whole blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_bytes: Option<u64>,
     seconds: f64,
 }
 
@@ -80,12 +84,16 @@ impl Warm {
             }
             None => ranges(&self.range, &self.name, end)?,
         };
-        let begun = Instant::now();
+        let (begun, before) = (Instant::now(), counted(&server, |tier| tier.warmed_bytes));
         let bytes = in_parts(parts, VolumePart::WARM_BYTES_MAX, "warming", |part| {
             client::warm_volume(&server, &self.name, part)
         })?;
-        let warmed = Warmed { volume: &self.name, bytes, seconds: begun.elapsed().as_secs_f64() };
-        let line = format!("warmed {} of {}", output::bytes(bytes), self.name);
+        let seconds = begun.elapsed().as_secs_f64();
+        let read_bytes = since(before, counted(&server, |tier| tier.warmed_bytes));
+        let read = read_bytes.map(|read| format!(": {} read into the cache", output::bytes(read)));
+        let warmed = Warmed { volume: &self.name, bytes, read_bytes, seconds };
+        let line =
+            format!("warmed {} of {}{}", output::bytes(bytes), self.name, read.unwrap_or_default());
         self.answer.print(&warmed, &line)
     }
 

@@ -24,7 +24,7 @@ fn wrong_limits_are_refused() {
         ("--bytes-per-second lots", "bytes-per-second | lots | 64KiB"),
         ("--bytes-per-second 0", "bytes-per-second | 0"),
         ("--limit-burst 1s", "limit-burst | requests-per-second"),
-        ("--requests-per-second 5 --limit-burst 0s", "limit-burst | 1ms | 1h"),
+        ("--requests-per-second 5 --limit-burst 0s", "limit-burst = 0ms | 1ms | 1h | 100ms"),
         ("--requests-per-second 5 --limit-burst 2h", "limit-burst | 1ms | 1h"),
         ("--requests-per-second 5 --limit-burst soon", "limit-burst | soon | 500ms"),
     ] {
@@ -47,10 +47,10 @@ fn wrong_limits_are_refused() {
     }
     for (command, word) in [
         ("limit floe", "give --requests-per-second"),
-        ("limit floe --requests-per-second many", "neither a limit nor none"),
-        ("limit floe --bytes-per-second 0", "neither a limit nor none"),
+        ("limit floe --requests-per-second many", "from 1 to 1000000000, such as 5000"),
+        ("limit floe --bytes-per-second 0", "at least 4KiB, such as 100MiB"),
         ("limit floe --requests-per-second 0", "between 1 and"),
-        ("limit floe --bytes-per-second 512", "less than 4KiB"),
+        ("limit floe --bytes-per-second 512", "less than 4KiB; write for example 100MiB"),
         ("add more memory:1MiB --limit-burst 2h --requests-per-second 1", "1h"),
         ("add more memory:1MiB --limit-burst soon", "soon"),
     ] {

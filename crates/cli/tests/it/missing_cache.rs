@@ -43,23 +43,25 @@ fn a_cache_with_dirty_data_is_missed_when_its_file_is_gone_or_zeroed() {
         }
         let away = move_away(&volume);
         let cache = text(&volume.path("cache.img")).to_owned();
-        let check = |said: &str| {
+        let check = |said: &str, given: bool| {
+            let other = if given { "the given" } else { "that cache is not there" };
+            assert!(said.contains(other), "{other}: {said}");
             let how = if killed { "may have dirty data" } else { "has 65536 bytes (64KiB)" };
             for wanted in ["volume \"floe\" was served with the cache", &*cache, how, "mount"] {
                 assert!(said.contains(wanted), "{wanted}: {said}");
             }
             assert!(said.contains("--discard-dirty") && said.contains("loses"), "{said}");
         };
-        check(&refused(&volume, &[]));
-        check(&refused(&volume, &["--initialise"]));
+        check(&refused(&volume, &[]), true);
+        check(&refused(&volume, &["--initialise"]), true);
         assert!(!volume.path("cache.img").exists(), "a refusal makes a file");
         let bytes = std::fs::metadata(&away).expect("it is there").len() as usize;
         std::fs::write(&cache, vec![0; bytes]).expect("zeros");
-        check(&refused(&volume, &[]));
+        check(&refused(&volume, &[]), true);
         assert!(std::fs::read(&cache).expect("the file").iter().all(|byte| *byte == 0));
         // As a file that was not given its size.
         std::fs::write(&cache, "").expect("an empty file");
-        check(&refused(&volume, &[]));
+        check(&refused(&volume, &[]), true);
         assert_eq!(std::fs::metadata(&cache).expect("the file").len(), 0);
         // A cache in memory, or another device, serves old data as well.
         for other in ["memory:4MiB".to_owned(), format!("file:{}", text(&volume.path("b.img")))] {
@@ -68,7 +70,7 @@ fn a_cache_with_dirty_data_is_missed_when_its_file_is_gone_or_zeroed() {
             line[at] = other;
             let line: Vec<&str> = line.iter().map(String::as_str).collect();
             let said = Server::attempt(&line, volume.path("floe.log")).err();
-            check(said.expect("it is refused").lines().last().expect("a line"));
+            check(said.expect("it is refused").lines().last().expect("a line"), false);
         }
         assert!(!volume.path("b.img").exists(), "a refusal makes a file");
         std::fs::rename(&away, &cache).expect("it is back");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use floe_block::Request;
 
+use crate::acceptor::eviction::{CacheSearch, Eviction};
 use crate::messages::{Problem, Replies, WorkerReply};
 use crate::worker::handle::Workers;
 
@@ -19,7 +20,7 @@ pub(crate) struct Question {
 }
 
 /// The purpose of a question; `admin` is the number of the admin session that gets the answer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) enum Purpose {
     Status {
         admin: u32,
@@ -39,11 +40,20 @@ pub(crate) enum Purpose {
     Warmed {
         admin: u32,
     },
-    /// The volume's dirty data is written back, and then dropped bit by bit; `left` is the part
-    /// that still has to be dropped after the reply.
+    /// The volume's dirty data is written back, and then a part of it leaves the cache.
+    Drained {
+        admin: u32,
+        part: Request,
+    },
+    /// The blocks of a part that the cache has are searched for.
+    Search {
+        admin: u32,
+        search: CacheSearch,
+    },
+    /// A part of a volume leaves the cache bit by bit; `left` is to be dropped after the reply.
     Evict {
         admin: u32,
-        left: Request,
+        left: Eviction,
     },
     /// The replies make a point of the live page's history.
     Sample,

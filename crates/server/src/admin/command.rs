@@ -91,6 +91,8 @@ pub(crate) struct Addition {
     pub(crate) name: String,
     pub(crate) backing: Spec,
     pub(crate) read_only: bool,
+    /// Accept a backing device that is a persistent cache.
+    pub(crate) holds_cache: bool,
     pub(crate) block_size: BlockSize,
     pub(crate) description: String,
     pub(crate) limit: RequestLimit,
@@ -108,6 +110,10 @@ pub struct NewVolume {
     /// Refuse writes of clients.
     #[serde(default)]
     pub read_only: bool,
+    /// Accept a backing device that is a cache of Floe: that of a client, which is a Floe server
+    /// itself.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub holds_cache: bool,
     /// Bytes of the logical blocks that NVMe hosts see: 512, which is the default, or 4096.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme_block_bytes: Option<u64>,
@@ -120,6 +126,10 @@ pub struct NewVolume {
     /// The share of the volume in each tier; none where a field is missing.
     #[serde(default, skip_serializing_if = "ShareChange::is_none")]
     pub share: ShareChange,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// The request body with a volume's new size.
@@ -284,8 +294,9 @@ impl AdminCommand {
     }
 
     fn add(body: &[u8]) -> Result<Self, Reply> {
-        let NewVolume { name, backing, read_only, nvme_block_bytes, description, limit, share } =
-            json(body)?;
+        let volume: NewVolume = json(body)?;
+        let NewVolume { name, backing, read_only, holds_cache, .. } = volume;
+        let NewVolume { nvme_block_bytes, description, limit, share, .. } = volume;
         if name.is_empty() {
             return Err(Reply::trouble(Trouble::Input, "a volume needs a name"));
         }
@@ -299,7 +310,16 @@ impl AdminCommand {
         let limit = limit.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
         let share = share.applied(VolumeShare::default());
         let share = share.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
-        let addition = Addition { name, backing, read_only, block_size, description, limit, share };
+        let addition = Addition {
+            name,
+            backing,
+            read_only,
+            holds_cache,
+            block_size,
+            description,
+            limit,
+            share,
+        };
         Ok(Self::AddVolume(Box::new(addition)))
     }
 

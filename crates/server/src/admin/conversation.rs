@@ -198,6 +198,7 @@ mod tests {
             name: "a".into(),
             backing: "memory:4MiB".parse().unwrap(),
             read_only: false,
+            holds_cache: false,
             block_size: BlockSize::default(),
             description: String::new(),
             limit: RequestLimit::default(),

@@ -2,6 +2,7 @@
 //! derives values from it.
 
 use std::fmt::Display;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use floe_block::{
@@ -281,6 +282,9 @@ impl Where {
             }
             (Some(bytes), _) | (None, Some(bytes)) => Ok(bytes),
             (None, None) => {
+                if let Some(problem) = unreadable(cache) {
+                    return Err(self.wrong("cache", format!("cache: {problem}")));
+                }
                 let what = if matches!(self, Self::Server) { "cache-size" } else { "size" };
                 let why = if cache.is_remote() {
                     "cannot be asked for its size"
@@ -346,6 +350,21 @@ fn read_calibration(file: &Path) -> Result<Calibrated, String> {
     }
 }
 
+/// Returns a message if a file or disk of a device may exist but cannot be opened, for example
+/// because this user may not read it.
+fn unreadable(device: &Spec) -> Option<String> {
+    device.paths().iter().find_map(|path| {
+        let error = match std::fs::metadata(path) {
+            // Opening a pipe would wait.
+            Ok(data) if !data.is_file() && !data.file_type().is_block_device() => return None,
+            Ok(_) => std::fs::File::open(path).err()?,
+            Err(error) => error,
+        };
+        let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+        (!is_missing).then(|| format!("cannot open {}: {error}", path.display()))
+    })
+}
+
 /// Returns a message if this many bytes exceed the memory that the process can have.
 pub(super) fn too_much_memory(bytes: u64) -> Option<String> {
     let limit = MemoryLimit::here().filter(|limit| bytes > limit.bytes)?;
@@ -354,6 +373,8 @@ pub(super) fn too_much_memory(bytes: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -387,6 +408,25 @@ mod tests {
             let problem = TierConfig::parse(text).unwrap_err();
             assert!(problem.contains(said), "{text}: {problem}");
         }
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_opened_is_not_called_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cache");
+        std::fs::write(&file, [1; 4096]).unwrap();
+        let problem = |text: &str| TierConfig::of(text, &AllowedPaths::All).unwrap_err();
+        let inside = file.join("cache");
+        let said = problem(&format!("file:{}", inside.display()));
+        assert!(said.contains(&format!("cannot open {}: Not a directory", inside.display())));
+        let none = problem(&format!("file:{}", folder.path().join("none").display()));
+        assert!(none.contains("is no file or block device yet"), "{none}");
+        if rustix::process::geteuid().is_root() {
+            return; // root may read everything
+        }
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o000)).unwrap();
+        let said = problem(&format!("file:{}", file.display()));
+        assert!(said.contains("Permission denied"), "{said}");
     }
 
     #[test]

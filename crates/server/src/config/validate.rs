@@ -25,7 +25,7 @@ use crate::admin::{AdminAddress, AdminChoice};
 use crate::listener::ListenAddress;
 use crate::nvme_access::NvmeAccess;
 use crate::tls::{TlsConfig, TlsError, TlsMode};
-use crate::volume::Reach;
+use crate::volume::{Reach, too_long};
 use crate::volume_limit::RequestLimit;
 use crate::volume_share::VolumeShare;
 
@@ -51,6 +51,7 @@ impl ServerConfig {
         let files = self.files();
         self.validate_tiers()?;
         self.validate_apart(&files)?;
+        self.validate_names()?;
         self.validate_threads()?;
         self.admin.validate()?;
         self.memory.validate()?;
@@ -153,6 +154,18 @@ impl ServerConfig {
             }
         }
         Ok(())
+    }
+
+    /// Checks that a persistent cache can record the names of the volumes.
+    fn validate_names(&self) -> Result<(), Wrong> {
+        if !self.tiers().any(TierConfig::is_persistent) {
+            return Ok(());
+        }
+        let too_long = |(at, volume): (usize, &VolumeConfig)| Some((at, too_long(volume.name())?));
+        match self.volume.iter().enumerate().find_map(too_long) {
+            Some((at, problem)) => Err(Wrong::new(Some(TableRef::Volume(at)), "name", problem)),
+            None => Ok(()),
+        }
     }
 
     fn validate_tiers(&mut self) -> Result<(), Wrong> {

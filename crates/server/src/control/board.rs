@@ -3,7 +3,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use floe_block::Fault;
+
 use crate::admin::{Reply, Trouble};
+use crate::messages::Problem;
 use crate::offer::{Offer, Offered};
 use crate::status::{CacheFacts, Snapshot};
 use crate::tier::Tier;
@@ -47,6 +50,18 @@ impl PublishedState {
             tiers: tiers.iter().map(Tier::facts).collect(),
             health: health(tiers),
         }
+    }
+
+    /// Returns a problem of a command for an admin client: one with a request names the volume.
+    pub(crate) fn name_volume(&self, problem: Problem) -> Problem {
+        let Problem::Request { volume, fault } = problem else { return problem };
+        let offered = self.volumes.iter().find(|offered| offered.id == volume);
+        let Some(Offered { volume, .. }) = offered else { return problem };
+        let more = match fault {
+            Fault::Io => "; the log of the server names the device",
+            _ => "",
+        };
+        Problem::Other(format!("volume {:?}: {fault}{more}", volume.name))
     }
 
     /// Returns the reply of `/healthz`, including the present state of mirrors.

@@ -11,9 +11,9 @@ use super::{Control, Wait, beside};
 use crate::admin::{Addition, AllowedPaths, AnaState, Reply, Trouble};
 use crate::messages::{Done, Event, Problem, WorkerCommand};
 use crate::offer::{Offered, absent, present};
-use crate::persistent::{SuperblockWriter, without};
+use crate::persistent::{SuperblockWriter, refuse_as_volume, without};
 use crate::status::ByProtocol;
-use crate::volume::{Reach, Volume};
+use crate::volume::{Reach, Volume, too_long};
 use crate::volume_limit::{LimitChange, VolumeLimit};
 use crate::volume_share::{self, ShareChange, VolumeShare};
 
@@ -25,6 +25,9 @@ pub(crate) fn add_volume(
     paths: AllowedPaths,
 ) -> Result<Reply, Reply> {
     absent(control.offer.all(), &addition.name)?;
+    if let Some(problem) = too_long(&addition.name).filter(|_| control.is_persistent()) {
+        return Err(Reply::trouble(Trouble::Input, problem));
+    }
     let prepared = beside(control, move || prepare(addition, &paths));
     let volume = prepared.map_err(Problem::into_reply)?.map_err(|problem| match problem {
         Problem::Path(_) => problem.into_reply(),
@@ -37,7 +40,7 @@ pub(crate) fn add_volume(
     let ids: Vec<_> =
         control.tiers.iter().filter_map(|tier| Some(tier.cache.writer.as_ref()?.id())).collect();
     if let Some(state) = &control.config.state {
-        let missing = without(state, std::slice::from_ref(&volume), &ids, |_| false);
+        let missing = without(state, std::slice::from_ref(&volume), &ids, &[], |_| false);
         let missing =
             missing.map_err(|refusal| Reply::trouble(Trouble::Conflict, refusal.to_string()))?;
         missing.go_on();
@@ -107,14 +110,19 @@ pub(crate) fn add_volume(
 
 /// Opens the backing device of a volume to add, if the admin client may name it.
 fn prepare(addition: Addition, paths: &AllowedPaths) -> Result<Volume, Problem> {
-    let Addition { name, backing, read_only, block_size, description, limit, share } = addition;
+    let Addition { name, backing, read_only, holds_cache, .. } = addition;
+    let Addition { block_size, description, limit, share, .. } = addition;
     paths.check_device(&backing)?;
     let source = backing.prepare(Role::Backing { read_only });
     let source = source.map_err(|error| Problem::Other(error.to_string()))?;
     paths.check_device(&backing)?; // a link may have been changed meanwhile
     let backing = Arc::new(source);
     let reach = Reach::Clients;
-    Ok(Volume { name, description, backing, read_only, block_size, limit, share, reach })
+    let volume = Volume { name, description, backing, read_only, block_size, limit, share, reach };
+    if !holds_cache {
+        refuse_as_volume(&volume).map_err(|refusal| Problem::Other(refusal.to_string()))?;
+    }
+    Ok(volume)
 }
 
 /// Removes a volume: disconnects its clients, flushes it, and forgets it in all tiers. A volume

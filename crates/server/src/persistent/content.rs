@@ -8,13 +8,15 @@
 //! Its data therefore begins after a *marker* in the place of partition tables and file system
 //! headers. Creating a partition table or a file system there removes the marker.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread::Builder;
+use std::time::Duration;
 
 use floe_block::{BlockSizes, Io, KeptCache, SECTOR_BYTES, StoreError, Superblock, scan};
 
 use super::disk::Disk;
 use super::error::{Refusal, StartError};
-use crate::volume::DeviceSource;
+use crate::volume::{DeviceSource, Volume};
 
 /// Bytes at the start of a device that must be zero for it to count as empty. File systems,
 /// partition tables, RAID and LVM have their signatures within the first `FIRST_BYTES` and last
@@ -107,6 +109,68 @@ pub fn refuse_kept(source: &Arc<dyn DeviceSource>) -> Result<(), StartError> {
     }
     let dirty_bytes = report.shards.iter().map(|shard| shard.dirty_bytes).sum();
     Err(Refusal::Kept { dirty_bytes }.into())
+}
+
+/// Longest wait for the first sectors of a volume's device.
+const LOOK_TIME: Duration = Duration::from_secs(5);
+
+/// Fails if the backing device of a writable volume holds a persistent cache that has volumes:
+/// clients would overwrite it, and the only copy of its dirty data.
+///
+/// Counts only a cache whose first sector is in place, so that the remains of a cache below a file
+/// system or a partition table refuse nothing. A device that cannot be read soon causes a warning.
+/// Its own timeout stays, because its other users share that.
+///
+/// # Errors
+/// When a persistent cache is found.
+pub(crate) fn refuse_as_volume(volume: &Volume) -> Result<(), Refusal> {
+    if volume.read_only {
+        return Ok(());
+    }
+    let (done, looked) = mpsc::channel();
+    let of = volume.clone();
+    let look = move || drop(done.send(cache_on(&of)));
+    let problem = match Builder::new().name("floe-look".to_owned()).spawn(look) {
+        Err(error) => error.to_string(),
+        Ok(_) => match looked.recv_timeout(LOOK_TIME) {
+            Ok(Ok(found)) => return found.map_or(Ok(()), Err),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", LOOK_TIME.as_secs()),
+        },
+    };
+    tracing::warn!(
+        volume = %volume.name,
+        problem,
+        "the device could not be read to see whether it is a Floe cache"
+    );
+    Ok(())
+}
+
+/// Returns the refusal of a volume whose backing device holds a persistent cache with volumes.
+fn cache_on(volume: &Volume) -> Result<Option<Refusal>, StartError> {
+    let mut disk = Disk::open(&volume.backing)?;
+    let bytes = disk.device.size_bytes().min(SECTOR_BYTES);
+    let first = disk.read(0..bytes).map_err(|source| StartError::Backing {
+        volume: volume.name.clone(),
+        doing: "reading its first sector",
+        source,
+    })?;
+    if first.get(MAGIC_AT[0]..MAGIC_AT[0] + MAGIC.len()) != Some(MAGIC) {
+        return Ok(None);
+    }
+    let report = disk.with_io(|io| scan(io, &mut |_, _| {}))?;
+    let superblock = report.superblock.as_ref();
+    if superblock.is_some_and(|it| it.volumes.is_empty() || it.retired.is_some()) {
+        return Ok(None); // nothing in it is valid
+    }
+    let volumes = superblock.into_iter().flat_map(|superblock| &superblock.volumes);
+    Ok(Some(Refusal::CacheAsVolume {
+        device: volume.backing.name(),
+        volume: volume.name.clone(),
+        of: volumes.map(|volume| volume.name.clone()).collect(),
+        dirty_bytes: report.shards.iter().map(|shard| shard.dirty_bytes).sum(),
+        exact: superblock.is_some() && report.shards.iter().all(|it| it.problems.is_empty()),
+    }))
 }
 
 /// Identifies the content of a device.

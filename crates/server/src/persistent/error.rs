@@ -132,15 +132,24 @@ pub enum Refusal {
     },
     /// A cache that served the volume before, and that may hold dirty data, is not given.
     #[error(
-        "volume {volume:?} was served with the cache {cache}, which {}, and that cache is not \
-         there: mount or attach its device and give it again; or, if it is gone for good, give \
-         --discard-dirty, which loses that data and serves the older data of the volume ({witness} \
-         records session {session} of that cache)",
+        "volume {volume:?} was served with the cache {cache}, which {}, and {}; or, if it is gone \
+         for good, give --discard-dirty, which loses that data and serves the older data of the \
+         volume ({witness} records session {session} of that cache)",
         match dirty_bytes {
             Some(bytes) => {
                 format!("has {} of dirty data", Bytes(*bytes))
             }
             None => "may have dirty data, flushed by clients".to_owned(),
+        },
+        match given {
+            false => {
+                "that cache is not there: mount or attach its device and give it again".to_owned()
+            }
+            true => format!(
+                "the given {cache} does not hold that cache now: its file system is not mounted, \
+                 its file was made anew or zeroed, or another device has its name; give the device \
+                 that holds it"
+            ),
         }
     )]
     MissingCache {
@@ -148,6 +157,8 @@ pub enum Refusal {
         volume: String,
         /// Name of the missing cache's device.
         cache: String,
+        /// True if a device of this name is given, which holds something else.
+        given: bool,
         /// Number of the latest session of the missing cache.
         session: u64,
         /// Bytes of dirty data in the missing cache. `None` if its last session did not end
@@ -288,8 +299,11 @@ pub enum Refusal {
     )]
     Joins,
     /// The device holds no cache.
-    #[error("there is no cache on the device")]
-    NoCache,
+    #[error("{device}: there is no Floe cache")]
+    NoCache {
+        /// Name of the device.
+        device: String,
+    },
     /// The cache has no volume of the requested name.
     #[error("the cache has no volume {wanted:?}; it has {}", names(of))]
     NoVolume {
@@ -316,6 +330,26 @@ pub enum Refusal {
     WhichVolume {
         /// Names of the cache's volumes.
         of: Vec<String>,
+    },
+    /// The backing device of a volume holds a persistent cache, which clients would overwrite.
+    #[error(
+        "{device} is a Floe cache {}, which clients of volume {volume:?} would overwrite: give the \
+         device that has the volume's own data; if a Floe server that is a client keeps its cache \
+         in this volume, give holds-cache",
+        content_of(of, *dirty_bytes, *exact)
+    )]
+    CacheAsVolume {
+        /// Name of the backing device.
+        device: String,
+        /// Name of the volume.
+        volume: String,
+        /// Names of the cache's volumes; empty if its superblock cannot be read.
+        of: Vec<String>,
+        /// Bytes of dirty data in the cache.
+        dirty_bytes: u64,
+        /// True if `dirty_bytes` is exact. Otherwise the cache could not be read completely, and
+        /// may hold more.
+        exact: bool,
     },
     /// The device of a volatile cache holds a persistent cache, which would be overwritten.
     #[error(
@@ -408,6 +442,16 @@ impl fmt::Display for Given {
 fn names(of: &[String]) -> String {
     let names: Vec<String> = of.iter().map(|name| format!("{name:?}")).collect();
     format!("volume{} {}", if of.len() == 1 { "" } else { "s" }, names.join(", "))
+}
+
+/// Describes the content of a cache: its volumes and dirty data, as far as they are known.
+fn content_of(volumes: &[String], dirty_bytes: u64, exact: bool) -> String {
+    let dirty = AtLeast { bytes: dirty_bytes, exact };
+    match (volumes, exact && dirty_bytes == 0) {
+        ([], _) => format!("that cannot be read, with {dirty} of dirty data"),
+        (of, true) => format!("of {}", names(of)),
+        (of, false) => format!("of {} with {dirty} of dirty data", names(of)),
+    }
 }
 
 /// Returns the remedy for a cache that cannot be read, as part of the error message.

@@ -208,7 +208,8 @@ impl Missing {
 }
 
 /// Finds caches that served these volumes before and are not on `tiers`, the devices of the
-/// persistent tiers.
+/// persistent tiers. `given` are the names of the devices of all tiers, including those that do not
+/// exist yet.
 ///
 /// # Errors
 /// When a missing cache may hold dirty data and the user has not agreed to lose it, or a device
@@ -217,6 +218,7 @@ pub(crate) fn missing(
     state: Option<&StateDir>,
     volumes: &[Volume],
     tiers: &[Arc<dyn DeviceSource>],
+    given: &[String],
     force: ForceFlags,
 ) -> Result<Missing, StartError> {
     let Some(state) = state else { return Ok(Missing::default()) };
@@ -235,10 +237,11 @@ pub(crate) fn missing(
     }
     // A tier that another one names is looked for by `company`.
     let accepted = |id: &_| force.discard_dirty || companions.contains(id);
-    without(state, volumes, &there, accepted).map_err(StartError::from)
+    without(state, volumes, &there, given, accepted).map_err(StartError::from)
 }
 
-/// Finds caches that served these volumes before and whose ids are not in `there`.
+/// Finds caches that served these volumes before and whose ids are not in `there`. `given` are the
+/// names of the tiers' devices.
 ///
 /// # Errors
 /// When a missing cache may hold dirty data and is not `accepted`.
@@ -246,6 +249,7 @@ pub(crate) fn without(
     state: &StateDir,
     volumes: &[Volume],
     there: &[[u8; 16]],
+    given: &[String],
     accepted: impl Fn(&[u8; 16]) -> bool,
 ) -> Result<Missing, Refusal> {
     let mut list = Vec::new();
@@ -260,6 +264,7 @@ pub(crate) fn without(
         if noted.dirty && !accepted(&id) {
             return Err(Refusal::MissingCache {
                 volume: first.clone(),
+                given: given.contains(&noted.device),
                 cache: noted.device,
                 session: noted.session,
                 dirty_bytes: noted.dirty_bytes,

@@ -86,7 +86,7 @@ pub fn write_back(
         let (_, kept) = opened(&tiers[*at])?;
         let (mut kept, before) = match noted(Found::Cache(Box::new(kept)), state, passed[*at]) {
             (Found::Cache(kept), before) => (*kept, before),
-            _ => return Err(Refusal::NoCache.into()), // it was ended
+            _ => return Err(Refusal::NoCache { device: tiers[*at].name() }.into()), // it was ended
         };
         old_copy(&kept, before.judged, force)?;
         refuse_bypassed(&kept, targets, &before.without, accept)?;
@@ -124,7 +124,9 @@ fn opened(source: &Arc<dyn DeviceSource>) -> Result<(Disk, KeptCache), StartErro
     match cache.with_io(|io| look(io, &mut |_, _| {}))? {
         Found::Cache(kept) => Ok((cache, *kept)),
         Found::Unreadable(error) => Err(Refusal::Unreadable(error).into()),
-        Found::Nothing | Found::Foreign | Found::Retired => Err(Refusal::NoCache.into()),
+        Found::Nothing | Found::Foreign | Found::Retired => {
+            Err(Refusal::NoCache { device: source.name() }.into())
+        }
     }
 }
 

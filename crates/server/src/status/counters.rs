@@ -291,6 +291,36 @@ impl AddAssign<&ThreadCounters> for ThreadCounters {
     }
 }
 
+/// Bytes read from and written to the backing devices. Sums and differences wrap: a difference of
+/// two tiers' counters may be below zero.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct BackingBytes {
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+}
+
+impl BackingBytes {
+    /// Returns the bytes that a tier has moved from and to what is below it.
+    pub(crate) fn below(tier: &Stats) -> Self {
+        let counters = &tier.counters;
+        Self { read: counters.backing_read_bytes, written: counters.backing_write_bytes }
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            read: self.read.wrapping_add(other.read),
+            written: self.written.wrapping_add(other.written),
+        }
+    }
+
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self {
+            read: self.read.wrapping_sub(other.read),
+            written: self.written.wrapping_sub(other.written),
+        }
+    }
+}
+
 /// Counters and state of one thread, or the sum over all threads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
@@ -306,6 +336,8 @@ pub(crate) struct Snapshot {
     pub(crate) below: Vec<(Stats, u64)>,
     /// Failed operations of the top tier's cache device.
     pub(crate) cache_errors: u64,
+    /// Bytes read from and written to the backing devices.
+    pub(crate) backing: BackingBytes,
     /// Failed operations of the backing devices.
     pub(crate) backing_errors: u64,
     /// Processor time spent on busy waiting in simulated media.
@@ -339,11 +371,6 @@ impl Snapshot {
         let below = self.below.iter().map(|(stats, errors)| (stats, *errors));
         std::iter::once((&self.stats, self.cache_errors)).chain(below)
     }
-
-    /// Returns the counters of the tier just above the backing devices.
-    pub(crate) fn lowest(&self) -> &Stats {
-        self.below.last().map_or(&self.stats, |(stats, _)| stats)
-    }
 }
 
 impl AddAssign<&Snapshot> for Snapshot {
@@ -361,6 +388,7 @@ impl AddAssign<&Snapshot> for Snapshot {
             *sum += part;
         }
         self.connections += &other.connections;
+        self.backing = self.backing.plus(other.backing);
         self.cache_errors += other.cache_errors;
         self.backing_errors += other.backing_errors;
         self.spun += other.spun;

@@ -78,6 +78,14 @@ pub struct TierStatus {
     pub prefetched_bytes: u64,
     /// Prefetched blocks that were read before they were evicted.
     pub prefetched_used_blocks: u64,
+    /// Bytes read into the tier because an operator warmed a volume; `None` from a server of an
+    /// earlier version.
+    #[serde(default)]
+    pub warmed_bytes: Option<u64>,
+    /// Bytes dropped from the tier because an operator evicted a volume; `None` from a server of an
+    /// earlier version.
+    #[serde(default)]
+    pub dropped_bytes: Option<u64>,
     /// The settings that the eviction policy chooses from, with its estimates; `None` if its
     /// settings do not change.
     #[serde(default)]
@@ -171,6 +179,8 @@ impl CacheFacts {
             prefetched_blocks: counters.prefetched_blocks,
             prefetched_bytes: counters.prefetched_bytes,
             prefetched_used_blocks: counters.prefetched_used_blocks,
+            warmed_bytes: Some(counters.warmed_bytes),
+            dropped_bytes: Some(counters.dropped_bytes),
             adaptation: stats.adaptation.clone(),
             seconds_since_switch: since_switch.map(|since| since.as_secs_f64()),
             admission: AdmissionStatus::of(&self.config, stats),

@@ -14,10 +14,10 @@ use crate::admin::AllowedPaths;
 use crate::config::{ServerConfig, TierConfig};
 use crate::persistent::{
     ForceFlags, OpenOptions, Parts, Peered, Ready, StartError, StateDir, check_peers, claim,
-    examine, may_claim, missing, volatile_data_start,
+    examine, may_claim, missing, refuse_as_volume, volatile_data_start,
 };
 use crate::tier::Tier;
-use crate::volume::{DeviceSource, Volume};
+use crate::volume::{DeviceSource, Volume, too_long};
 use crate::volume_share::{self, VolumeShare};
 
 /// Number of threads for which a large new cache gets enough shards, because a later server may
@@ -35,6 +35,8 @@ const GROUPS_A_LARGE_SHARD: u64 = 64;
 pub struct PreparedCache {
     /// Each tier with its plan and its place in the configuration file, for errors.
     tiers: Vec<(TierConfig, CachePlan, String)>,
+    /// Names of the volumes that should not hold a cache.
+    own_data: Vec<String>,
     force: ForceFlags,
     state: Option<StateDir>,
 }
@@ -116,7 +118,9 @@ impl PreparedCache {
             .enumerate()
             .map(tier)
             .collect::<Result<_, CacheError>>()?;
-        Ok(Self { tiers, force, state })
+        let own_data = config.volume.iter().filter(|volume| !volume.holds_cache);
+        let own_data = own_data.map(|volume| volume.name().to_owned());
+        Ok(Self { tiers, own_data: own_data.collect(), force, state })
     }
 
     /// Opens all tiers. `devices` opens their cache devices, and `progress` receives the bytes of a
@@ -131,7 +135,7 @@ impl PreparedCache {
         devices: &dyn CacheDevices,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Vec<Tier>, CacheError> {
-        let Self { tiers, force, state } = self;
+        let Self { tiers, own_data, force, state } = self;
         let witness = witness(volumes, state.as_ref());
         let several = tiers.len() > 1;
         if let Some(state) = state.as_ref().filter(|_| tiers.iter().any(|it| it.0.is_persistent()))
@@ -153,7 +157,16 @@ impl PreparedCache {
         prepare(&is_made, &mut sources)?;
         let kept = tiers.iter().zip(&sources).filter(|((plan, ..), _)| plan.is_persistent());
         let kept: Vec<_> = kept.filter_map(|(_, source)| source.clone()).collect();
-        let missing = missing(state.as_ref(), volumes, &kept, force).map_err(refused)?;
+        // A client may have put a cache there, so this is no reason not to serve.
+        for volume in volumes.iter().filter(|volume| own_data.contains(&volume.name)) {
+            if let Err(found) = refuse_as_volume(volume) {
+                tracing::warn!("{found}");
+            }
+        }
+        let paths = tiers.iter().flat_map(|(plan, ..)| plan.cache().paths());
+        let given = kept.iter().map(|source| source.name());
+        let given: Vec<_> = given.chain(paths.map(|path| path.display().to_string())).collect();
+        let missing = missing(state.as_ref(), volumes, &kept, &given, force).map_err(refused)?;
         let discards = force.discard_dirty || force.accept_backing;
         if discards && !missing.is_dirty() && !tiers.iter().any(|(plan, ..)| plan.is_persistent()) {
             return Err(CacheError::usage(FOR_PERSISTENT));
@@ -356,6 +369,9 @@ impl CacheMaker {
             let mut how = CachePlan::new(&tier, config, threads, false, force)?;
             if let CachePlan::Kept(options) = &mut how {
                 (options.joins, options.state) = (true, state.clone());
+                if let Some(problem) = volumes.iter().find_map(|volume| too_long(&volume.name)) {
+                    return Err(CacheError::usage(problem));
+                }
             }
             let witness = witness(&volumes, state.as_ref());
             let source = device(&tier, &*devices, witness.as_ref())?;

@@ -286,11 +286,11 @@ impl Worker {
             Origin::Local { request, payload } => {
                 self.complete_local(&request, answer.result.map(|()| payload), answer.hit);
             }
-            Origin::Command(ticket) => {
+            Origin::Command(ticket, volume) => {
                 let result = match answer.result {
                     // A volume that is not there any more was flushed before it went.
                     Ok(()) | Err(Fault::OutOfRange) => Ok(Done::Nothing),
-                    Err(fault) => Err(Problem::Fault(fault)),
+                    Err(fault) => Err(Problem::Request { volume, fault }),
                 };
                 self.post.outbox.reply(ticket, result);
             }
@@ -483,7 +483,8 @@ pub(crate) enum Origin {
         request: Waiting,
         payload: Option<Slice>,
     },
-    Command(Ticket),
+    /// A command's request to this volume.
+    Command(Ticket, VolumeId),
 }
 
 /// The source of each request under way in the cache, indexed by its number.

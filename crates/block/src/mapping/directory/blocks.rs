@@ -412,6 +412,21 @@ impl Blocks {
     }
 }
 
+/// Returns the number of slots, with and without blocks.
+pub(crate) fn slots(blocks: &Blocks) -> u32 {
+    blocks.extents.len() as u32
+}
+
+/// Returns the sectors of the blocks of a volume in these slots.
+pub(crate) fn of_volume(
+    blocks: &Blocks,
+    volume: VolumeId,
+    slots: Range<u32>,
+) -> impl Iterator<Item = Sectors> + '_ {
+    let is_one = move |slot: &Slot| blocks.volume(*slot) == volume && blocks.is_live(*slot);
+    slots.map(Slot).filter(is_one).map(move |slot| blocks.sectors(slot))
+}
+
 /// Returns the description of a new block for the eviction order: its hash, and its size in
 /// smallest blocks.
 pub(super) fn arrival(sizes: &BlockSizes, extent: Extent) -> Access {

@@ -67,6 +67,25 @@ fn volumes_must_differ() {
 }
 
 #[test]
+fn a_persistent_cache_limits_the_names_of_its_volumes() {
+    let with = |cache: &str, bytes: usize| {
+        let name = "é".repeat(bytes / 2);
+        config(&format!("{cache}[[volume]]\nbacking = 'memory:1GiB'\nname = '{name}'\n")).map(drop)
+    };
+    let file = "cache = 'file:/cache,size=64MiB'\n";
+    let below = "cache = 'memory:64MiB'\n[[tier]]\ncache = 'file:/cache,size=64MiB'\n";
+    for cache in [file, below] {
+        assert_eq!(with(cache, 64), Ok(()));
+        let problem = with(cache, 66).unwrap_err();
+        assert!(problem.contains("has 66 bytes") && problem.contains("at most 64"), "{problem}");
+        assert!(problem.starts_with(&format!("line {}: ", cache.lines().count() + 3)), "{problem}");
+    }
+    for cache in ["cache = 'memory:64MiB'\n", &format!("{file}volatile = true\n")] {
+        assert_eq!(with(cache, 66), Ok(()));
+    }
+}
+
+#[test]
 fn a_volume_that_lacks_something_is_named_by_its_line() {
     for (text, said) in [
         ("\n[[volume]]\nbacking = 'memory:4MiB'\n", "line 2: name is missing"),

@@ -108,6 +108,7 @@ fn a_thread_that_hangs_is_reported_and_not_waited_for() {
         name: "more".into(),
         backing: "memory:1MiB".into(),
         read_only: false,
+        holds_cache: false,
         description: String::new(),
         nvme_block_bytes: None,
         limit: Default::default(),

@@ -288,6 +288,7 @@ fn a_volume_that_is_added_is_limited_from_its_first_request_on() {
         name: "late".into(),
         backing: "memory:4MiB".into(),
         read_only: false,
+        holds_cache: false,
         nvme_block_bytes: None,
         description: String::new(),
         limit: LimitChange { bytes_per_second, ..LimitChange::default() },

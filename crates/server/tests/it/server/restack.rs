@@ -140,6 +140,53 @@ fn a_tier_that_comes_serves_and_one_that_goes_leaves_all_it_had() {
 }
 
 #[test]
+fn bytes_of_backing_devices_are_counted_on_when_tiers_come_and_go() {
+    for threads in 1..=2 {
+        let rig = with_newcomers(Setup::new(WriteMode::Through).threads(threads), &Mood::default());
+        let mut client = rig.client();
+        let counted = || {
+            let metrics = admin::metrics(&rig.admin).unwrap();
+            let counters = rig.status().cache.counters;
+            let of = |direction: &str, published: u64| {
+                let sample = format!("backing\",direction=\"{direction}\"}} ");
+                let name = format!("floe_device_bytes_total{{device=\"{sample}");
+                let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
+                let value: u64 = value.expect("it is a metric").parse().unwrap();
+                assert_eq!(value, published, "{direction}");
+                value
+            };
+            let read = of("read", counters.backing_read_bytes);
+            (read, of("write", counters.backing_write_bytes))
+        };
+        let mut use_it = |piece: usize| {
+            client.write((piece * MIB) as u64, &pattern(3, 64 << 10), false).unwrap();
+            client.read((piece * MIB + MIB / 2) as u64, &mut vec![0; 128 << 10]).unwrap();
+        };
+        use_it(0);
+        let mut before = counted();
+        assert!(before.0 >= 128 << 10 && before.1 >= 64 << 10, "{before:?}");
+        let add = |at| admin::add_tier(&rig.admin, &tier("through 8", at)).map(drop);
+        let changes: [&dyn Fn() -> Result<(), AdminError>; 5] = [
+            &|| add(None),
+            &|| add(Some(1)),
+            &|| add(None),
+            &|| admin::remove_tier(&rig.admin, 3),
+            &|| admin::remove_tier(&rig.admin, 2),
+        ];
+        for (change, piece) in changes.iter().zip(1..) {
+            change().unwrap();
+            assert_eq!(counted(), before, "{threads} threads, change {piece}");
+            use_it(piece);
+            let now = counted();
+            assert!(now.0 >= before.0 + (128 << 10), "{now:?} after {before:?}");
+            assert!(now.1 >= before.1 + (64 << 10), "{now:?} after {before:?}");
+            before = now;
+        }
+        rig.end();
+    }
+}
+
+#[test]
 fn volumes_come_and_go_above_tiers_that_do_so() {
     for threads in 1..=2 {
         let rig = with_newcomers(Setup::new(WriteMode::Back).threads(threads), &Mood::default());

@@ -27,6 +27,7 @@ pub(crate) fn in_file(name: &str, path: &Path, size: Option<usize>) -> NewVolume
         name: name.into(),
         backing,
         read_only: false,
+        holds_cache: false,
         nvme_block_bytes: None,
         description: String::new(),
         limit: LimitChange::default(),
