@@ -209,8 +209,8 @@ fn runs_at_once(parts: &Parts, id: TaskId) -> usize {
     if is_narrow { parts.dirt.width() } else { usize::MAX }
 }
 
-/// Has these dirty victims cleaned next: see [`Dirt::want`]. A lost sector stays dirty whatever is
-/// cleaned, so its block is not wanted.
+/// Has these dirty victims cleaned next: see [`Dirt::want`](crate::mapping::Dirt::want). A lost
+/// sector stays dirty whatever is cleaned, so its block is not wanted.
 pub(super) fn want(
     parts: &mut Parts,
     scarcity: f64,
