@@ -180,11 +180,11 @@ pub(crate) fn beyond_half(part: u64, all: u64) -> f64 {
 
 /// The limit of a shard's dirty sectors, and the blocks that are to be cleaned to make room.
 ///
-/// Cleaning is *paced* once the tier knows how long the backing devices take ([`Dirt::pace`]). A
-/// new block then never has victims cleaned in its stead: it replaces clean blocks. The dirty
-/// victims that it passed over are *wanted*, and are cleaned before all others. The fewer clean
-/// victims there are, the more urgent that is ([`Dirt::scarcity`]). Without any, new data is not
-/// cached.
+/// Cleaning is *paced* once the tier knows how long the backing devices take ([`Dirt::pace`]).
+/// While no volume has a share, a new block then never has victims cleaned in its stead: it
+/// replaces clean blocks. The dirty victims that it passed over are *wanted*, and are cleaned
+/// before all others. The fewer clean victims there are, the more urgent that is
+/// ([`Dirt::scarcity`]). Without any, new data is not cached.
 #[derive(Debug, Default)]
 pub(crate) struct Dirt {
     /// Maximum number of sectors that may be dirty on the cache device; `None` without a limit.

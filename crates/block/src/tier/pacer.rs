@@ -6,10 +6,11 @@
 //!
 //! - While no client has used the device for a while (*idle*), it has as many as the device works
 //!   on at a time (its *depth*).
-//! - Beside clients, cleaning has a share that grows with its urgency: with the distance to the
-//!   dirty limit. First it takes what clients leave of the depth, then places in the queue.
-//!   Without a cache every request of a client would be in the device's queue. Those that the cache
-//!   answers leave places there, and cleaning takes no more than these.
+//! - Beside clients, cleaning has a share that grows with its urgency (`shard/clean.rs`): the
+//!   nearer the dirty limit, or the fewer clean blocks. First it takes what clients leave of the
+//!   depth, then places in the queue. Without a cache every request of a client would be in the
+//!   device's queue. Those that the cache answers leave places there, and cleaning takes no more
+//!   than these.
 //! - A share of less than one block is one block at a time, with a rest after each.
 //!
 //! The pacer learns two figures. The *service time* of reads or writes is that of those that found
