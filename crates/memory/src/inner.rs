@@ -349,7 +349,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
         let table = self.shards.table(hash);
         match Shard::<K, V, P>::fast_lookup::<true, Q>(table, record, hash.in_shard(), key) {
-            FastLookup::Hit((found, mark)) => self.count(hash, record, found, &mark),
+            FastLookup::Hit((found, mark)) => self.count(hash, record, found, mark),
             FastLookup::Miss => {
                 record.misses.add(1);
                 None
@@ -488,7 +488,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
         let table = self.shards.table(hash);
         match Shard::<K, V, P>::fast_lookup::<false, Q>(table, record, hash.in_shard(), key) {
-            FastLookup::Hit((found, mark)) => self.count(hash, record, found, &mark),
+            FastLookup::Hit((found, mark)) => self.count(hash, record, found, mark),
             FastLookup::Miss => {
                 record.misses.add(1);
                 None
@@ -507,7 +507,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     {
         let hash = self.hash(key);
         match self.shards.of(hash).slow_lookup(record, hash.in_shard(), key, true) {
-            Some((found, mark)) => self.count(hash, record, found, &mark),
+            Some((found, mark)) => self.count(hash, record, found, mark),
             None => {
                 record.misses.add(1);
                 None
@@ -522,16 +522,17 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         hash: KeyHash,
         record: &Record,
         found: Found<'a, K, V>,
-        mark: &Mark<'_, P>,
+        mark: Mark<'_, P>,
     ) -> Option<Found<'a, K, V>> {
         if !found.entry.head.state().is_plain() {
-            return self.count_with_care(hash, record, found, mark);
+            return self.count_with_care(hash, record, found, mark.place());
         }
-        self.note_hit(hash, record, &found, mark);
+        self.note_hit(hash, record, &found, &mark);
         Some(found)
     }
 
-    /// Works as [`count`](Self::count), for an entry that can expire or is frozen.
+    /// Works as [`count`](Self::count), for an entry that can expire or is frozen. All arguments
+    /// fit into registers, so that the usual case stores nothing for this one.
     #[cold]
     #[inline(never)]
     fn count_with_care<'a>(
@@ -539,8 +540,9 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         hash: KeyHash,
         record: &Record,
         found: Found<'a, K, V>,
-        mark: &Mark<'_, P>,
+        place: u32,
     ) -> Option<Found<'a, K, V>> {
+        let mark = Mark::new(self.shards.table(hash).table(), place);
         let state = found.entry.head.state();
         let Some(found) = self.unless_expired(hash, found) else {
             record.misses.add(1);
@@ -549,7 +551,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         // A hit on a frozen entry is what remains of all lookups, so that the usual case there
         // counts once.
         if !state.is_frozen() {
-            self.note_hit(hash, record, &found, mark);
+            self.note_hit(hash, record, &found, &mark);
         }
         Some(found)
     }

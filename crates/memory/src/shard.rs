@@ -316,7 +316,17 @@ pub(crate) struct Mark<'a, P: Eviction> {
     place: u32,
 }
 
-impl<P: Eviction> Mark<'_, P> {
+impl<'a, P: Eviction> Mark<'a, P> {
+    pub(crate) fn new(table: &'a TableOf<P>, place: u32) -> Self {
+        Self { table, place }
+    }
+
+    /// Returns the place of the entry.
+    #[inline(always)]
+    pub(crate) fn place(&self) -> u32 {
+        self.place
+    }
+
     /// Marks a hit on the entry. The entry's slot is read only if the policy keeps marks by slot.
     #[inline(always)]
     pub(crate) fn touch(&self, slot: impl FnOnce() -> u32) -> Touch {
