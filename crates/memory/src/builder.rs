@@ -18,6 +18,7 @@ use crate::index::DefaultHasher;
 use crate::inner::{Inner, KeepCheck, Listener, Weigher, shape};
 use crate::lifetimes::Lifetimes;
 use crate::local::Threads;
+use crate::options::LiveWith;
 use crate::owner::Owner;
 use crate::records::Records;
 use crate::renewal::Unused;
@@ -57,6 +58,7 @@ pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
     policy: P,
     hasher: S,
     live: Option<Duration>,
+    live_with: Option<LiveWith<K, V>>,
     idle: Option<Duration>,
     ahead: Option<Duration>,
     shards: Option<usize>,
@@ -91,6 +93,7 @@ impl<K, V> Default for Builder<K, V> {
             policy: QdClock::default(),
             hasher: DefaultHasher::default(),
             live: None,
+            live_with: None,
             idle: None,
             ahead: None,
             shards: None,
@@ -236,6 +239,31 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// ```
     pub fn time_to_live(self, time: Duration) -> Self {
         Self { live: Some(time), ..self }
+    }
+
+    /// Sets the closure that returns an entry's time to live, for entries inserted or loaded
+    /// without a [time](crate::InsertOptions::time_to_live) of their own; `None` means that of the
+    /// cache. It is called outside of locks. Less than a tick of 5 ms counts as one tick.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    ///
+    /// let clock = floe::Clock::manual();
+    /// let cache = floe::Cache::builder()
+    ///     .capacity(10)
+    ///     .time_to_live_with(|_, &(_, seconds)| Some(Duration::from_secs(seconds)))
+    ///     .clock(clock.clone())
+    ///     .build();
+    /// cache.insert("a.example", ("192.0.2.1", 60));
+    /// clock.advance(Duration::from_secs(61));
+    /// assert!(cache.get("a.example").is_none());
+    /// ```
+    pub fn time_to_live_with(
+        self,
+        live: impl Fn(&K, &V) -> Option<Duration> + Send + Sync + 'static,
+    ) -> Self {
+        Self { live_with: Some(Box::new(live)), ..self }
     }
 
     /// Sets the time to idle of entries: an entry expires this long after its last use. It
@@ -409,6 +437,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             policy,
             hasher,
             live,
+            live_with,
             idle,
             ahead,
             shards,
@@ -426,6 +455,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             policy,
             hasher,
             live,
+            live_with,
             idle,
             ahead,
             shards,
@@ -621,7 +651,7 @@ where
         let unused = idle.or(self.ahead.map(Unused::Refreshes));
         let is_told = self.listener.is_some() || self.keep_check.is_some();
         let is_asked = weighed || self.admission.is_some();
-        let lives = self.live.is_some() || unused.is_some();
+        let lives = self.live.is_some() || self.live_with.is_some() || unused.is_some();
         let inner = Inner {
             shards: Shards::new(made),
             hasher: self.hasher,
@@ -634,6 +664,7 @@ where
             weigher: self.weigher,
             listener: self.listener,
             lifetimes: Lifetimes::new(self.clock, self.live, unused),
+            live_with: self.live_with,
             policy_info,
             admission: self.admission.as_ref().map(|template| template.name()),
             loads: LoadCounts::default(),
@@ -672,7 +703,8 @@ where
                 return Err(BuildError::ZeroTime(name));
             }
         }
-        if self.ahead.is_some() && (self.live.is_none() || self.idle.is_some()) {
+        let lives = self.live.is_some() || self.live_with.is_some();
+        if self.ahead.is_some() && (!lives || self.idle.is_some()) {
             return Err(BuildError::RefreshAhead);
         }
         if let Some(template) = &self.admission

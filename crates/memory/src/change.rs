@@ -779,7 +779,9 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     let mut candidate = Candidate::new(Unplaced::new(hash, key, value));
-    if let Some((expiry, due)) = inner.lifetimes.expiry(inner, options) {
+    let (key, value) = (candidate.unplaced.key(), candidate.unplaced.value());
+    let options = options.with_live(inner.live_with.as_ref(), key, value);
+    if let Some((expiry, due)) = inner.lifetimes.expiry(inner, &options) {
         (candidate.expiry, candidate.due) = (expiry, due);
     }
     candidate.weight = inner.weigh(candidate.unplaced.key(), candidate.unplaced.value());

@@ -28,6 +28,7 @@ use crate::hazard::{Cell, Record};
 use crate::index::{DefaultHasher, KeyHash};
 use crate::lifetimes::Lifetimes;
 use crate::local::{self, Threads};
+use crate::options::LiveWith;
 use crate::owner::{Owner, Shape};
 use crate::pending::PendingLoads;
 use crate::records::RecordLocks;
@@ -62,6 +63,7 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) weigher: Option<Weigher<K, V>>,
     pub(crate) listener: Option<Listener<K, V>>,
     pub(crate) lifetimes: Lifetimes,
+    pub(crate) live_with: Option<LiveWith<K, V>>,
     pub(crate) policy_info: &'static PolicyInfo,
     /// Name of the admission, if there is one.
     pub(crate) admission: Option<String>,

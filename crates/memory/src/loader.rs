@@ -263,8 +263,10 @@ where
     let inner = &*cache.inner;
     let shard = inner.shards.of(hash);
     // The user's code, outside of the lock. SAFETY: this caller is the one that loads.
-    let weight = inner.weigh(unsafe { pending_load.key() }, &value);
-    let expiry = inner.lifetimes.expiry(&cache.inner, options);
+    let loaded_key = unsafe { pending_load.key() };
+    let weight = inner.weigh(loaded_key, &value);
+    let options = options.with_live(inner.live_with.as_ref(), loaded_key, &value);
+    let expiry = inner.lifetimes.expiry(&cache.inner, &options);
     let cell = inner.record().cell();
     // comparing keys is the user's code and may need cells, too
     cell.store(RESERVED, Ordering::Relaxed);

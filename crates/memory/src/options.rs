@@ -6,6 +6,9 @@ use floe_policy::Priority;
 
 use crate::renewal::Unused;
 
+/// Function that returns the time to live of an entry; `None` for that of the cache, if it has one.
+pub(crate) type LiveWith<K, V> = Box<dyn Fn(&K, &V) -> Option<Duration> + Send + Sync>;
+
 /// Options of one entry, for [`Cache::insert_with`](crate::Cache::insert_with): the times at which
 /// it expires and is refreshed, a priority, and a pin. The cache's settings apply where an option
 /// is not given.
@@ -104,6 +107,19 @@ impl InsertOptions {
             Priority::Low if !tells_low => None,
             Priority::Bottom => None,
             priority => Some(priority),
+        }
+    }
+
+    /// Returns the options completed by what a cache says of an entry's time to live.
+    pub(crate) fn with_live<K, V>(
+        &self,
+        live_with: Option<&LiveWith<K, V>>,
+        key: &K,
+        value: &V,
+    ) -> Self {
+        match live_with {
+            Some(live) if self.live.is_none() => Self { live: live(key, value), ..*self },
+            _ => *self,
         }
     }
 

@@ -72,6 +72,37 @@ fn a_span_too_long_to_be_counted_moves_a_clock_all_the_same() {
 }
 
 /// A cache by a manual clock, with the entry's options, and its clock.
+#[test]
+fn the_time_of_a_value_counts_unless_the_insertion_has_its_own() {
+    let clock = Clock::manual();
+    // Values are their seconds; odd ones have none, and live as long as the cache says.
+    let cache = Cache::<u64, u64>::builder()
+        .capacity(100)
+        .time_to_live(Duration::from_secs(1000))
+        .time_to_live_with(|_, &value| value.is_multiple_of(2).then(|| Duration::from_secs(value)))
+        .clock(clock.clone())
+        .build();
+    let own = InsertOptions::new().time_to_live(Duration::from_secs(100));
+    cache.insert(0, 20);
+    cache.insert_with(1, 20, own);
+    cache.insert(2, 21);
+    cache.get_with(&3, || 20);
+    cache.loads().get(&4, || Ok::<_, ()>((20, own))).expect("it loads");
+    cache.upsert_with(5, |_| 40);
+    cache.upsert_with(5, |before| before.map_or(0, |before| before / 2));
+    cache.insert(6, 0);
+    let left = || (0..7).filter(|key| cache.contains_key(key)).collect::<Vec<_>>();
+    assert_eq!(left(), [0, 1, 2, 3, 4, 5, 6], "no time at all is a tick");
+    clock.advance(Duration::from_secs(19));
+    assert_eq!(left(), [0, 1, 2, 3, 4, 5]);
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(left(), [1, 2, 4]);
+    clock.advance(Duration::from_secs(80));
+    assert_eq!(left(), [2]);
+    clock.advance(Duration::from_secs(900));
+    assert_eq!(left(), [0; 0]);
+}
+
 fn with(options: InsertOptions) -> (Cache<u64, u64>, Clock) {
     let clock = Clock::manual();
     let cache = Cache::builder().capacity(10).clock(clock.clone()).build();
