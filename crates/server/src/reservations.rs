@@ -1,14 +1,17 @@
-//! The file that keeps the reservations of NVMe hosts across restarts of the server.
+//! The file or note that keeps the reservations of NVMe hosts across restarts of the server.
 //!
-//! It is in the state directory, and its name has a hash of the subsystem's name. The first line is
-//! JSON, the second one the checksum of the first. A damaged file keeps the server from starting:
-//! without the reservations, hosts that were fenced could write.
+//! A file is in the state directory. The servers of a pair have a note beside the first image,
+//! which the other server reads when it takes over. The name of either has a hash of the
+//! subsystem's name. The first line is JSON, the second one the checksum of the first. If it is
+//! damaged, the server does not start: without the reservations, hosts that were fenced could
+//! write.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use floe_device::RbdSource;
 use floe_nvme::target::digest;
 use floe_nvme::target::reservation::{
     HostId, Reservation, ReservationStore, ReservationType, Reservations,
@@ -24,23 +27,22 @@ const FORMAT: u32 = 1;
 /// The reason why the kept reservations cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReservationsError {
-    /// The file cannot be read.
-    #[error("cannot read the reservations of NVMe hosts in {}: {source}", file.display())]
+    /// The file or note cannot be read.
+    #[error("cannot read the reservations of NVMe hosts in {place}: {source}")]
     Read {
-        /// The file.
-        file: PathBuf,
+        /// The file, or the note and its image.
+        place: String,
         /// The system's error.
         source: io::Error,
     },
-    /// The file has wrong content.
+    /// The file or note has wrong content.
     #[error(
-        "the reservations of NVMe hosts in {} are damaged ({problem}); restore the file, or \
-         remove it to start without reservations",
-        file.display()
+        "the reservations of NVMe hosts in {place} are damaged ({problem}); restore them, or \
+         remove them to start without reservations"
     )]
     Damaged {
-        /// The file.
-        file: PathBuf,
+        /// The file, or the note and its image.
+        place: String,
         /// The problem with the content.
         problem: String,
     },
@@ -57,10 +59,7 @@ pub(crate) fn open(
     let Some(state) = state else { return Ok(Arc::default()) };
     let file = file_of(state, nqn);
     let kept = read(&file, nqn)?;
-    if !kept.is_empty() {
-        let volumes: Vec<&str> = kept.keys().map(String::as_str).collect();
-        tracing::info!(volumes = %volumes.join(","), "reservations of NVMe hosts are kept");
-    }
+    log_kept(&kept);
     let store = FileStore { state: state.clone(), file, nqn: nqn.to_owned() };
     Ok(Arc::new(Reservations::new(kept, Some(Box::new(store)))))
 }
@@ -76,15 +75,102 @@ pub(crate) fn warn_of_kept(
 ) -> Result<(), ReservationsError> {
     let Some(state) = state else { return Ok(()) };
     let file = file_of(state, nqn);
-    if read(&file, nqn)?.values().any(|it| !it.registrants().is_empty()) {
-        let file = file.display();
-        tracing::warn!(%file, "kept reservations of NVMe hosts are not enforced: {why}");
-    }
+    log_unenforced(&file.display().to_string(), &read(&file, nqn)?, why);
     Ok(())
+}
+
+fn log_kept(kept: &BTreeMap<String, Reservation>) {
+    if !kept.is_empty() {
+        let volumes: Vec<&str> = kept.keys().map(String::as_str).collect();
+        tracing::info!(volumes = %volumes.join(","), "reservations of NVMe hosts are kept");
+    }
+}
+
+fn log_unenforced(place: &str, kept: &BTreeMap<String, Reservation>, why: &str) {
+    if kept.values().any(|it| !it.registrants().is_empty()) {
+        tracing::warn!(place, "kept reservations of NVMe hosts are not enforced: {why}");
+    }
 }
 
 fn file_of(state: &StateDir, nqn: &str) -> PathBuf {
     state.path().join(format!("reservations-{:032x}.json", number_of(&[nqn])))
+}
+
+/// Keeps the reservations of a pair in a note beside the first image. Clones are handles to one
+/// store.
+#[derive(Debug, Clone)]
+pub(crate) struct PairStore {
+    nqn: String,
+    /// Set when this server becomes the active one. A standby changes nothing.
+    image: Arc<OnceLock<RbdSource>>,
+}
+
+impl PairStore {
+    pub(crate) fn new(nqn: &str) -> Self {
+        Self { nqn: nqn.to_owned(), image: Arc::default() }
+    }
+
+    fn key(&self) -> String {
+        format!("reservations-{:032x}", number_of(&[&self.nqn]))
+    }
+
+    /// Returns the note and its image, as users are told.
+    fn place(&self, image: &RbdSource) -> String {
+        format!("the note {} of image {}", self.key(), image.name())
+    }
+
+    fn read(&self, image: &RbdSource) -> Result<BTreeMap<String, Reservation>, ReservationsError> {
+        let place = || self.place(image);
+        let note = image.note(&self.key());
+        let note = note.map_err(|source| ReservationsError::Read { place: place(), source })?;
+        let kept = note.map_or(Ok(BTreeMap::new()), |text| decode(text.as_bytes(), &self.nqn));
+        kept.map_err(|problem| ReservationsError::Damaged { place: place(), problem })
+    }
+
+    /// Takes over the reservations that are kept beside the first image, whose lock this server
+    /// holds, and keeps changes there from now on.
+    ///
+    /// # Errors
+    /// When the note cannot be read or is damaged.
+    pub(crate) fn take_over(
+        &self,
+        image: &RbdSource,
+        reservations: &Reservations,
+    ) -> Result<(), ReservationsError> {
+        let kept = self.read(image)?;
+        log_kept(&kept);
+        reservations.restore(kept);
+        self.image.get_or_init(|| image.clone());
+        Ok(())
+    }
+
+    /// Warns of kept reservations if this server enforces none, for the reason `why`.
+    ///
+    /// # Errors
+    /// When the note cannot be read or is damaged.
+    pub(crate) fn warn_of_kept(
+        &self,
+        image: &RbdSource,
+        why: &str,
+    ) -> Result<(), ReservationsError> {
+        log_unenforced(&self.place(image), &self.read(image)?, why);
+        Ok(())
+    }
+}
+
+impl ReservationStore for PairStore {
+    fn save(&self, reservations: &BTreeMap<String, Reservation>) -> io::Result<()> {
+        let standby = || io::Error::other("this server is a standby");
+        let image = self.image.get().ok_or_else(standby)?;
+        let text = encode(&self.nqn, reservations);
+        let text = String::from_utf8(text).expect("it is JSON");
+        let saved = image.set_note(&self.key(), &text);
+        if let Err(error) = &saved {
+            let place = self.place(image);
+            tracing::warn!(place, %error, "a reservation of an NVMe host is refused: not saved");
+        }
+        saved
+    }
 }
 
 /// Keeps reservations in a file.
@@ -159,9 +245,12 @@ fn read(file: &Path, nqn: &str) -> Result<BTreeMap<String, Reservation>, Reserva
     let text = match std::fs::read(file) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(source) => return Err(ReservationsError::Read { file: file.to_owned(), source }),
+        Err(source) => {
+            return Err(ReservationsError::Read { place: file.display().to_string(), source });
+        }
     };
-    let damaged = |problem| ReservationsError::Damaged { file: file.to_owned(), problem };
+    let damaged =
+        |problem| ReservationsError::Damaged { place: file.display().to_string(), problem };
     decode(&text, nqn).map_err(damaged)
 }
 

@@ -15,7 +15,7 @@
 //! forwarded to it, and the reply is sent back ([`floe_block::Exchange`]). Nothing on this path is
 //! locked. The control thread attaches and detaches volumes and tiers, and runs the shutdown.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ use crate::offer::{Offer, Offered};
 use crate::pair::{OwnNote, Turn, Waited, stand_by};
 use crate::persistent::{guarded, random_stack};
 use crate::protocol::subsystem_name;
-use crate::reservations::{self, ReservationsError};
+use crate::reservations::{self, PairStore, ReservationsError};
 use crate::setup::{ServeError, ServerSetup};
 use crate::standby::{Desk, Sockets};
 use crate::status::TierKey;
@@ -264,6 +264,8 @@ pub struct Bound {
     pub(crate) subsystem: Arc<Subsystem>,
     /// The reason why the server goes without the default admin socket.
     lacks_socket: Option<String>,
+    /// The reservations that a pair keeps for NVMe hosts.
+    pair_store: Option<PairStore>,
 }
 
 impl Bound {
@@ -281,7 +283,8 @@ impl Bound {
         let place = random_stack().map_err(ServeError::Link)? as u16;
         let subsystem = subsystem.numbering_from(place);
         let subsystem = subsystem.with_access(Arc::clone(config.nvme.access.rules()));
-        config.nvme.reservations = reservations_of(&config, &nqn)?;
+        let pair_store;
+        (config.nvme.reservations, pair_store) = reservations_of(&config, &nqn)?;
         let subsystem = match &config.nvme.reservations {
             Some(reservations) => subsystem.with_reservations(Arc::clone(reservations)),
             None => subsystem,
@@ -302,7 +305,7 @@ impl Bound {
         let beside = AdminListener::beside(admin);
         let lacks_socket = beside.as_ref().err().cloned();
         admin_listeners.extend(beside.ok().flatten());
-        Ok(Self { listeners, admin_listeners, lacks_socket, config, subsystem })
+        Ok(Self { listeners, admin_listeners, lacks_socket, config, subsystem, pair_store })
     }
 
     /// Creates a server with these listeners and without an admin interface.
@@ -313,7 +316,7 @@ impl Bound {
     ) -> Self {
         let subsystem = Arc::clone(subsystem);
         let (admin_listeners, lacks_socket) = (Vec::new(), None);
-        Self { config, listeners, admin_listeners, lacks_socket, subsystem }
+        Self { config, listeners, admin_listeners, lacks_socket, subsystem, pair_store: None }
     }
 
     /// Waits until no other server owns the images of the pair. Meanwhile answers the few admin
@@ -386,7 +389,15 @@ impl Bound {
         volumes: Vec<Volume>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
-        let Self { config, listeners, admin_listeners, lacks_socket, subsystem } = self;
+        let Self { config, listeners, admin_listeners, lacks_socket, subsystem, pair_store } = self;
+        if let Some(store) = pair_store {
+            let image = volumes.first().and_then(|volume| volume.backing.image());
+            let image = image.expect("the volumes of a pair are images");
+            match &config.nvme.reservations {
+                Some(reservations) => store.take_over(image, reservations)?,
+                None => store.warn_of_kept(image, NBD_TOO)?,
+            }
+        }
         if let Some(problem) = lacks_socket {
             tracing::warn!(
                 %problem,
@@ -500,24 +511,32 @@ impl Bound {
     }
 }
 
+/// The reason why a server enforces no reservations.
+const NBD_TOO: &str = "the server has NBD clients too";
+
 /// Opens the reservations of NVMe hosts; `None` if hosts cannot have any, because others share the
-/// volumes.
+/// volumes. Of a pair also returns where they are kept, as they are known once its images are open.
 fn reservations_of(
     config: &ServerSetup,
     nqn: &str,
-) -> Result<Option<Arc<Reservations>>, ReservationsError> {
+) -> Result<(Option<Arc<Reservations>>, Option<PairStore>), ReservationsError> {
     let is_nvme = |address: &ListenAddress| matches!(address, ListenAddress::NvmeTcp(_));
     if !config.listen.iter().any(is_nvme) {
-        return Ok(None);
+        return Ok((None, None));
     }
-    let state = config.state.as_ref();
-    let why = match (&config.turn, config.listen.iter().all(is_nvme)) {
-        (Some(_), _) => "the server is one of a pair",
-        (None, false) => "the server has NBD clients too",
-        (None, true) => return reservations::open(state, nqn).map(Some),
-    };
-    reservations::warn_of_kept(state, nqn, why)?;
-    Ok(None)
+    let (state, nvme_only) = (config.state.as_ref(), config.listen.iter().all(is_nvme));
+    if config.turn.is_some() {
+        let why = "a pair keeps its reservations beside its first image";
+        reservations::warn_of_kept(state, nqn, why)?;
+        let store = PairStore::new(nqn);
+        let reservations = Reservations::new(BTreeMap::new(), Some(Box::new(store.clone())));
+        return Ok((nvme_only.then(|| Arc::new(reservations)), Some(store)));
+    }
+    if nvme_only {
+        return reservations::open(state, nqn).map(|it| (Some(it), None));
+    }
+    reservations::warn_of_kept(state, nqn, NBD_TOO)?;
+    Ok((None, None))
 }
 
 /// Interval at which the server looks for the order to end while a local device is started.

@@ -213,7 +213,7 @@ fn a_reservation_that_cannot_be_saved_is_refused() {
     std::fs::write(&file, text).unwrap();
     let refused = setup(Some(&state)).start().err().expect("it is damaged").to_string();
     let named = file.display().to_string();
-    assert!(refused.contains(&named) && refused.contains("restore the file"), "{refused}");
+    assert!(refused.contains(&named) && refused.contains("restore them"), "{refused}");
 }
 
 #[test]

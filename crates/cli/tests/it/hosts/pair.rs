@@ -4,6 +4,7 @@ mod campaign;
 mod linux;
 mod mirror;
 mod paths;
+mod reserved;
 mod rig;
 
 use std::time::Instant;

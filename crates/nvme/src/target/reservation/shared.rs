@@ -98,6 +98,14 @@ impl Reservations {
         Self { shared, store, ..Self::default() }
     }
 
+    /// Replaces all reservations with those that another server has kept, before this one serves
+    /// in its place. Hosts are not notified: the other server has done that.
+    pub fn restore(&self, kept: BTreeMap<String, Reservation>) {
+        let _one = lock(&self.changing);
+        let by_volume = kept.into_iter().map(|(name, it)| (name, Arc::new(it))).collect();
+        self.publish(by_volume, true, Vec::new());
+    }
+
     /// Allows no reservations of these volumes, because others than NVMe hosts use them.
     pub fn exclude(&self, volumes: impl IntoIterator<Item = String>) {
         lock(&self.shared).excluded.extend(volumes);

@@ -30,6 +30,8 @@ pub(super) struct Pair {
     pub(super) is_mirrored: bool,
     /// Bytes a second for a half that returns.
     pub(super) resync: &'static str,
+    /// The servers have NBD clients.
+    pub(super) has_nbd: bool,
     /// More options of each server.
     pub(super) options: [Vec<String>; 2],
 }
@@ -46,7 +48,8 @@ impl Pair {
         let (servers, options) = ([None, None], Default::default());
         // A half that returns has much to catch up with when the next thing happens.
         let (is_mirrored, resync) = (false, "8MiB");
-        Self { ceph, image, folder, servers, lease, is_mirrored, resync, options }
+        let has_nbd = true;
+        Self { ceph, image, folder, servers, lease, is_mirrored, resync, has_nbd, options }
     }
 
     /// A pair that writes back, through a mirror of a file on each machine.
@@ -87,12 +90,14 @@ impl Pair {
     pub(super) fn begin(&mut self, machine: usize) {
         assert!(self.servers[machine].is_none());
         let listen = format!("nbd+unix:///?socket={}", self.path(machine, "nbd.sock").display());
+        let nbd = ["--listen", &listen];
         let child = Command::new(env!("CARGO_BIN_EXE_floe"))
             .args(["serve", "--standby", "--lease", self.lease, "--backing", &self.image])
             .args(self.cache(machine))
             .args(["--threads", "2"])
             .args(&self.options[machine])
-            .args(["--listen", &listen, "--admin", &self.admin(machine)])
+            .args(&nbd[..if self.has_nbd { 2 } else { 0 }])
+            .args(["--admin", &self.admin(machine)])
             .env_remove("FLOE_LOG")
             .env("STATE_DIRECTORY", self.path(machine, "state"))
             .stdin(Stdio::null())
