@@ -1,6 +1,9 @@
 //! Caches with their content, and the loops that ask them: made for each cache, so that its lookup
 //! can be inlined.
 
+use std::slice;
+
+use crate::latency::{Histogram, timed};
 use crate::subjects::{Cache, Fixed, Lookup};
 use crate::workload::{BATCH, CHUNK, Keys, Load, Ops, Request};
 
@@ -21,6 +24,15 @@ pub struct Counts {
 pub trait Contender: Send + Sync {
     /// Carries out requests one after the other.
     fn run(&self, ops: Ops, requests: &[Request], counts: &mut Counts);
+
+    /// The same, with the time of each request counted.
+    fn run_timed(
+        &self,
+        ops: Ops,
+        requests: &[Request],
+        counts: &mut Counts,
+        latencies: &mut Histogram,
+    );
 
     /// Entries it was made for.
     fn capacity(&self) -> usize;
@@ -87,6 +99,16 @@ impl<C: Cache> Contender for Filled<C> {
         }
     }
 
+    fn run_timed(
+        &self,
+        ops: Ops,
+        requests: &[Request],
+        counts: &mut Counts,
+        latencies: &mut Histogram,
+    ) {
+        timed(requests, latencies, |request| self.run(ops, slice::from_ref(request), counts));
+    }
+
     fn capacity(&self) -> usize {
         self.capacity
     }
@@ -104,6 +126,16 @@ impl<T: Fixed> Contender for ReadOnly<T> {
         }
     }
 
+    fn run_timed(
+        &self,
+        ops: Ops,
+        requests: &[Request],
+        counts: &mut Counts,
+        latencies: &mut Histogram,
+    ) {
+        timed(requests, latencies, |request| self.run(ops, slice::from_ref(request), counts));
+    }
+
     fn capacity(&self) -> usize {
         self.1
     }
@@ -115,12 +147,41 @@ pub fn fill<C: Cache>(load: &Load, keys: &Keys) -> Box<dyn Contender> {
     let Some(capacity) = load.capacity else {
         return fill_all::<C>(load.keys);
     };
+    fill_to::<C>(capacity, keys)
+}
+
+fn fill_to<C: Cache>(capacity: usize, keys: &Keys) -> Box<dyn Contender> {
     let subject = C::new(capacity);
     for &key in keys.ranked[..capacity].iter().rev() {
         subject.insert(key.into());
     }
     subject.settle();
     Box::new(Filled { subject, capacity })
+}
+
+/// Doubles the capacity until the cache hits at least as often as the cache `R` with the capacity
+/// of the load: for a cache that rounds up to powers of two this is the least that suffices.
+pub fn fill_to_hits_of<R: Cache, C: Cache>(load: &Load, keys: &Keys) -> Box<dyn Contender> {
+    let stream = &keys.streams[0];
+    let aim = hit_ratio(&*fill::<R>(load, keys), stream);
+    let mut capacity = load.capacity.expect("such a cache takes part where there are misses");
+    loop {
+        let contender = fill_to::<C>(capacity, keys);
+        if capacity == load.keys || hit_ratio(&*contender, stream) >= aim {
+            return contender;
+        }
+        capacity = load.keys.min(2 * capacity);
+    }
+}
+
+/// The share of hits in the second half of a stream that one thread asks for, the same for every
+/// cache; the first half makes it steady.
+pub fn hit_ratio(contender: &dyn Contender, stream: &[Request]) -> f64 {
+    let (first, second) = stream.split_at(stream.len() / 2);
+    contender.run(Ops::Read, first, &mut Counts::default());
+    let mut counts = Counts::default();
+    contender.run(Ops::Read, second, &mut counts);
+    counts.hits as f64 / counts.requests as f64
 }
 
 /// Shards are not equally full, so there is room to spare: twice the number of keys, more when that

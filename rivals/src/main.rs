@@ -2,12 +2,13 @@
 //!
 //! In each round every cache is built anew, with another seed of its hash function, filled and made
 //! steady; then all have their turns (`measure`). Rows of the same load share their caches. What is
-//! printed: processor time of a
-//! request on its thread, its time with waiting, requests a second of all threads, the share of
-//! hits, and how many times as long it takes as Floe and as the floor, the median of the rounds
-//! with its 95 % interval. Apart from that, hit ratios are counted on traces (`traces`).
+//! printed: processor time of a request on its thread, its time with waiting, requests a second of
+//! all threads, the share of hits, and how many times as long it takes as Floe and as the floor,
+//! the median of the rounds with its 95 % interval. Rows of up to 256 threads have latencies of
+//! single requests, too (`latency`). Apart from that, hit ratios are counted on traces (`traces`).
 
 mod contender;
+mod latency;
 mod measure;
 mod roster;
 mod subjects;
@@ -56,6 +57,9 @@ struct Arguments {
     /// One JSON object for each row and cache, a line each
     #[arg(long)]
     json: bool,
+    /// Only counts the bytes that an entry of Floe takes beside key and value
+    #[arg(long)]
+    bytes: bool,
     /// Only say which rows and caches there are
     #[arg(long)]
     list: bool,
@@ -72,7 +76,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let subjects = Subject::all(64);
+    let subjects = Subject::all(64, false);
     let names: BTreeSet<_> = match arguments.traces {
         Some(_) => traces::names().collect(),
         None => subjects
@@ -109,6 +113,10 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     }
+    if arguments.bytes {
+        println!("{:.2}", subjects::floe::bytes_an_entry());
+        return ExitCode::SUCCESS;
+    }
     let done = match &arguments.traces {
         Some(sources) => traces::run(sources, &arguments.caches, arguments.json),
         None => run(&arguments),
@@ -126,13 +134,13 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let wanted =
         |row: &Row| arguments.only.is_empty() || arguments.only.iter().any(|only| row.is(only));
     let rows: Vec<Row> = Row::all().into_iter().filter(wanted).collect();
-    let threads = rows.iter().map(|row| row.threads).max().unwrap_or(1);
     let mut keys = Keys::none();
     for group in rows.chunk_by(|a, b| a.load == b.load) {
         let load = group[0].load;
         if keys.ranked.len() != load.keys {
             eprintln!("drawing keys: {}", load.keys);
-            keys = Keys::new(load.keys, threads);
+            let same = rows.iter().filter(|row| row.load.keys == load.keys);
+            keys = Keys::new(load.keys, same.map(|row| row.threads).max().unwrap_or(1));
         }
         measure_group(arguments, &load, group, &keys)?;
     }
@@ -169,7 +177,7 @@ fn measure_group(
         std::thread::scope(|scope| {
             let filled = scope.spawn(|| {
                 let contender = subject.fill(load, keys);
-                let hit_ratio = measure::hit_ratio(&*contender, &keys.streams[0]);
+                let hit_ratio = contender::hit_ratio(&*contender, &keys.streams[0]);
                 Entrant { subject, contender, hit_ratio }
             });
             filled.join().expect("no cache panics")
@@ -177,7 +185,7 @@ fn measure_group(
     };
     let mut measured: Vec<Vec<Measured>> = group.iter().map(|_| Vec::new()).collect();
     for round in 0..=usize::from(arguments.rounds) {
-        let subjects = Subject::all(load.value_bytes).into_iter().filter(chosen);
+        let subjects = Subject::all(load.value_bytes, load.is_shared).into_iter().filter(chosen);
         let entrants: Vec<Entrant> = subjects.map(|subject| fill(subject, round)).collect();
         for (row, caches) in group.iter().zip(&mut measured) {
             measure_row(arguments, row, keys, &entrants, round, caches);
@@ -205,6 +213,7 @@ fn measure_row(
         round,
         seconds: arguments.seconds,
         warm_requests: WARM_PASSES * row.load.capacity.unwrap_or(row.load.keys),
+        is_timed: row.is_timed(),
     };
     let turns = measure::round(&contenders, row.ops, &keys.streams[..row.threads], plan);
     if round == 0 {

@@ -8,16 +8,21 @@
 //! where all have had their turns, a set of ten megabytes comes back from memory in several
 //! milliseconds, the same few nanoseconds a request for everyone, which would hide what they differ
 //! by. So each turn begins with some times as many requests as there are keys. What is compared is
-//! processor time of the threads; ratios are taken within a round.
+//! processor time of the threads; ratios are taken within a round. In some rows a third part of the
+//! turn, as long as the second, times every request apart (`latency`): the second has no timer.
 
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::contender::{Contender, Counts};
+use crate::latency::Histogram;
 use crate::workload::{CHUNK, Ops, Request};
 
 /// Chunks of a stream between the places where two rounds begin.
 const PLACES_APART: usize = 97;
+
+/// Parts of a turn: uncounted, counted, timed.
+const PARTS: usize = 3;
 
 /// A turn begins with this part of its time uncounted, at least.
 const WARM_SHARE: f64 = 0.5;
@@ -31,12 +36,16 @@ pub struct Plan {
     pub seconds: f64,
     /// Requests of all threads together before a turn counts.
     pub warm_requests: usize,
+    /// Whether a third part of each turn times every request apart.
+    pub is_timed: bool,
 }
 
 /// What all threads together did in a turn.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct Turn {
     pub counts: Counts,
+    /// Of the requests that were timed, which `counts` leaves out.
+    pub latencies: Histogram,
     threads: usize,
     cpu_seconds: f64,
     wall_seconds: f64,
@@ -63,6 +72,7 @@ impl Turn {
         self.counts.writes += other.counts.writes;
         self.counts.hits += other.counts.hits;
         self.counts.wrong = self.counts.wrong.wrapping_add(other.counts.wrong);
+        self.latencies.merge(&other.latencies);
         self.threads += other.threads;
         self.cpu_seconds += other.cpu_seconds;
         self.wall_seconds = self.wall_seconds.max(other.wall_seconds);
@@ -87,7 +97,8 @@ pub fn round(
         length,
         warm_requests: plan.warm_requests.div_ceil(streams.len()),
         together: Barrier::new(streams.len()),
-        begun: (0..2 * contenders.len()).map(|_| OnceLock::new()).collect(),
+        is_timed: plan.is_timed,
+        begun: (0..PARTS * contenders.len()).map(|_| OnceLock::new()).collect(),
     };
     let by_thread: Vec<Vec<Turn>> = std::thread::scope(|scope| {
         let threads: Vec<_> =
@@ -110,7 +121,8 @@ struct Schedule<'a> {
     /// Requests of a thread before a turn counts.
     warm_requests: usize,
     together: Barrier,
-    /// When the first thread began with each half of a turn: for all of them it ends by the same
+    is_timed: bool,
+    /// When the first thread began with each part of a turn: for all of them it ends by the same
     /// clock.
     begun: Vec<OnceLock<Instant>>,
 }
@@ -125,8 +137,8 @@ impl Schedule<'_> {
         for step in 0..count {
             // Nobody always comes after the same one.
             let index = (round + step * coprime(count, round)) % count;
-            let (halves, mut place) = (&self.begun[2 * step..][..2], begin);
-            turns[index] = self.turn(self.contenders[index], halves, stream, &mut place);
+            let (parts, mut place) = (&self.begun[PARTS * step..][..PARTS], begin);
+            turns[index] = self.turn(self.contenders[index], parts, stream, &mut place);
         }
         turns
     }
@@ -134,29 +146,40 @@ impl Schedule<'_> {
     fn turn(
         &self,
         contender: &dyn Contender,
-        halves: &[OnceLock<Instant>],
+        parts: &[OnceLock<Instant>],
         stream: &[Request],
         place: &mut usize,
     ) -> Turn {
-        let mut run_until = |least: usize, end: Instant| {
+        let mut latencies = Histogram::default();
+        let mut run_until = |least: usize, end: Instant, mut times: Option<&mut Histogram>| {
             let mut counts = Counts::default();
             let used = cpu_time();
             loop {
-                contender.run(self.ops, &stream[*place..][..CHUNK], &mut counts);
+                let requests = &stream[*place..][..CHUNK];
+                match &mut times {
+                    None => contender.run(self.ops, requests, &mut counts),
+                    Some(times) => contender.run_timed(self.ops, requests, &mut counts, times),
+                }
                 *place = (*place + CHUNK) % stream.len();
                 if counts.requests >= least as u64 && Instant::now() >= end {
                     return (counts, (cpu_time() - used).as_secs_f64());
                 }
             }
         };
-        let together = |half: usize| {
+        let together = |part: usize| {
             self.together.wait();
-            *halves[half].get_or_init(Instant::now)
+            *parts[part].get_or_init(Instant::now)
         };
-        run_until(self.warm_requests, together(0) + self.length.mul_f64(WARM_SHARE));
-        let begun = together(1);
-        let (counts, cpu_seconds) = run_until(0, begun + self.length.mul_f64(1.0 - WARM_SHARE));
-        Turn { counts, threads: 1, cpu_seconds, wall_seconds: begun.elapsed().as_secs_f64() }
+        run_until(self.warm_requests, together(0) + self.length.mul_f64(WARM_SHARE), None);
+        let (begun, length) = (together(1), self.length.mul_f64(1.0 - WARM_SHARE));
+        let (mut counts, cpu_seconds) = run_until(0, begun + length, None);
+        let wall_seconds = begun.elapsed().as_secs_f64();
+        if self.is_timed {
+            latencies = Histogram::new();
+            let (timed, _) = run_until(0, together(2) + length, Some(&mut latencies));
+            counts.wrong = counts.wrong.wrapping_add(timed.wrong);
+        }
+        Turn { counts, latencies, threads: 1, cpu_seconds, wall_seconds }
     }
 }
 
@@ -174,16 +197,6 @@ fn gcd(a: usize, b: usize) -> usize {
 fn cpu_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
-}
-
-/// The share of hits in the second half of a stream that one thread asks for, the same for every
-/// cache; the first half makes it steady.
-pub fn hit_ratio(contender: &dyn Contender, stream: &[Request]) -> f64 {
-    let (first, second) = stream.split_at(stream.len() / 2);
-    contender.run(Ops::Read, first, &mut Counts::default());
-    let mut counts = Counts::default();
-    contender.run(Ops::Read, second, &mut counts);
-    counts.hits as f64 / counts.requests as f64
 }
 
 /// A median with the interval that holds the true one in 95 of 100 cases.

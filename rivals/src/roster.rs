@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::contender::{Contender, fill, fixed};
+use crate::contender::{Contender, fill, fill_to_hits_of, fixed};
 use crate::subjects::{
     Line, Page, Value, floe, floor, foyer, lfu, lru, moka, quick_cache, scc, tinyufo,
 };
@@ -23,6 +23,8 @@ pub enum Kind {
     Cache,
     /// A cache whose entries are all frozen: it is only asked for what it holds.
     Frozen,
+    /// A cache with so much capacity that it hits as often as Floe.
+    Grown,
     /// A table that is only read, its entries laid out as in Floe.
     Floor,
     /// One that is laid out otherwise: shown beside the floor.
@@ -34,6 +36,7 @@ impl Subject {
     /// as `S`.
     fn list<V: Value, S: Value>() -> Vec<Self> {
         let cache = |name, make| Self { name, kind: Kind::Cache, make };
+        let grown = |name, make| Self { name, kind: Kind::Grown, make };
         let frozen = |name, make| Self { name, kind: Kind::Frozen, make };
         let table = |name, kind, make| Self { name, kind, make };
         vec![
@@ -50,8 +53,10 @@ impl Subject {
             cache("floe-by-name", fill::<floe::Floe<V, floe::ByName>>),
             cache("quick_cache", fill::<quick_cache::Quick<S>>),
             cache("moka", fill::<moka::Moka<S>>),
+            cache("mini-moka", fill::<moka::Mini<S>>),
             cache("foyer", fill::<foyer::Foyer<V>>),
             cache("scc", fill::<scc::Scc<S>>),
+            grown("scc-grown", fill_to_hits_of::<floe::Floe<V, floe::ByDefault>, scc::Scc<S>>),
             cache("tinyufo", fill::<tinyufo::Tiny<S>>),
             cache("mutex-lru", fill::<lru::MutexLru<V>>),
             cache("mutex-lfu", fill::<lfu::MutexLfu<V>>),
@@ -61,21 +66,31 @@ impl Subject {
         ]
     }
 
-    pub fn all(value_bytes: usize) -> Vec<Self> {
-        match value_bytes {
-            4096 => Self::list::<Page, Arc<Page>>(),
+    /// Those for values of a size, which all keep behind an `Arc` where they are shared.
+    pub fn all(value_bytes: usize, is_shared: bool) -> Vec<Self> {
+        match (value_bytes, is_shared) {
+            (4096, true) => Self::list::<Arc<Page>, Arc<Page>>(),
+            (4096, false) => Self::list::<Page, Arc<Page>>(),
             _ => Self::list::<Line, Line>(),
         }
     }
 
-    /// Whether it can do this at all: what is only read holds all keys.
+    /// Whether it can do this at all: what is only read holds all keys. Rows of many threads are
+    /// about caches: tables have no part in them.
     pub fn takes(&self, load: &Load, ops: Ops) -> bool {
-        self.kind == Kind::Cache || load.capacity.is_none() && !matches!(ops, Ops::Write(_))
+        match self.kind {
+            Kind::Cache => true,
+            Kind::Grown => load.capacity.is_some(),
+            Kind::Frozen => load.capacity.is_none() && !matches!(ops, Ops::Write(_)),
+            Kind::Floor | Kind::Table => {
+                load.capacity.is_none() && !matches!(ops, Ops::Write(_)) && !load.is_shared
+            }
+        }
     }
 
     /// Whether it takes part only where it is wanted; tables always do.
     pub fn is_cache(&self) -> bool {
-        matches!(self.kind, Kind::Cache | Kind::Frozen)
+        matches!(self.kind, Kind::Cache | Kind::Frozen | Kind::Grown)
     }
 
     pub fn fill(&self, load: &Load, keys: &Keys) -> Box<dyn Contender> {

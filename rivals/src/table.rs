@@ -5,6 +5,7 @@ use std::io::Write;
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Value, json};
 
+use crate::latency::{PERCENTILES, timer_ns};
 use crate::measure::{Median, Turn};
 use crate::roster::Kind;
 use crate::workload::Row;
@@ -29,8 +30,23 @@ impl Measured {
         Median::of(self.turns.iter().map(Turn::cpu_ns))
     }
 
+    /// Percentiles of single requests without the timer, in all and as multiples of another's; none
+    /// where they were not timed.
+    fn latencies(&self, base: &Measured) -> Option<Value> {
+        if self.turns.iter().any(|turn| turn.latencies.is_empty()) {
+            return None;
+        }
+        let mut all = json!({ "timer": timer_ns() });
+        for (name, share) in PERCENTILES {
+            let cost = |turn: &Turn| turn.latencies.percentile_ns(share);
+            all[name] = ratio(Median::of(self.turns.iter().map(cost)));
+            all[format!("{name}_to_base")] = ratio(self.times(base, cost));
+        }
+        Some(all)
+    }
+
     /// How many times as long it takes as another one, round by round.
-    fn times(&self, other: &Measured, cost: fn(&Turn) -> f64) -> Median {
+    fn times(&self, other: &Measured, cost: impl Fn(&Turn) -> f64) -> Median {
         Median::of(self.turns.iter().zip(&other.turns).map(|(own, other)| cost(own) / cost(other)))
     }
 }
@@ -89,6 +105,8 @@ impl Outcome<'_> {
                 "cpu_to_base": ratio(cache.times(base, Turn::cpu_ns)),
                 "wall_to_base": ratio(cache.times(base, Turn::wall_ns)),
                 "floor": floor.map(|floor| floor.name),
+                "cpu_ns_by_round": cache.turns.iter().map(Turn::cpu_ns).collect::<Vec<_>>(),
+                "latency_ns": cache.latencies(base),
                 "cpu_to_floor": floor.map(|floor| ratio(cache.times(floor, Turn::cpu_ns))),
             });
             writeln!(out, "{line}")?;
@@ -105,13 +123,17 @@ impl Outcome<'_> {
         for line in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
             table.set_style(line, '─');
         }
-        table.set_header(["cache", "CPU ns", "wall ns", "M/s", "hit ratio", &to_base, &to_floor]);
+        let mut heads = vec!["cache", "CPU ns", "wall ns", "M/s", "hit ratio", &to_base, &to_floor];
+        if self.row.is_timed() {
+            heads.extend(PERCENTILES.map(|(name, _)| name));
+        }
+        table.set_header(heads);
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
         for cache in &self.caches {
             let middle = |cost: fn(&Turn) -> f64| Median::of(cache.turns.iter().map(cost)).middle;
-            table.add_row([
+            let mut cells = vec![
                 cache.name.to_owned(),
                 format!("{:.1}", cache.cpu_ns().middle),
                 format!("{:.1}", middle(Turn::wall_ns)),
@@ -119,7 +141,15 @@ impl Outcome<'_> {
                 format!("{:.4}", cache.hit_ratio()),
                 text(cache.times(base, Turn::cpu_ns)),
                 floor.map_or("–".into(), |floor| text(cache.times(floor, Turn::cpu_ns))),
-            ]);
+            ];
+            if self.row.is_timed() {
+                let of = |share| {
+                    let each = cache.turns.iter().map(|turn| turn.latencies.percentile_ns(share));
+                    format!("{:.0} ns", Median::of(each).middle)
+                };
+                cells.extend(PERCENTILES.map(|(_, share)| of(share)));
+            }
+            table.add_row(cells);
         }
         writeln!(std::io::stdout(), "{}\n{table}\n", self.row.name())
     }

@@ -13,6 +13,8 @@ use rand_distr::{Distribution, Zipf};
 const THETA: f64 = 0.99;
 /// Requests in a stream at most; it is asked for again and again.
 const STREAM_MAX: usize = 1 << 22;
+/// Threads whose streams may be that long; those of more threads share the memory.
+const LONG_STREAMS: usize = 8;
 /// Requests between two looks at the clock. Streams are whole numbers of these.
 pub const CHUNK: usize = 1024;
 /// Keys in one call of `get_many`.
@@ -54,7 +56,8 @@ impl Keys {
         let mut ranked: Vec<u32> = (0..keys as u32).collect();
         ranked.shuffle(&mut SmallRng::seed_from_u64(keys as u64));
         let law = Zipf::new(keys as f64, THETA).expect("there are keys, and theta is positive");
-        let length = STREAM_MAX.min(keys << 10).next_multiple_of(CHUNK);
+        let most = STREAM_MAX * LONG_STREAMS / threads.max(LONG_STREAMS);
+        let length = most.min(keys << 10).next_multiple_of(CHUNK);
         let stream = |thread| {
             let mut rng = SmallRng::seed_from_u64(1 + thread as u64);
             let draw = |_| {
@@ -77,6 +80,8 @@ pub struct Load {
     /// hits.
     pub capacity: Option<usize>,
     pub value_bytes: usize,
+    /// Whether every cache has its values behind an `Arc`, as a storage engine's blocks are.
+    pub is_shared: bool,
 }
 
 /// What is done with the keys.
@@ -123,15 +128,15 @@ impl Row {
         let shares = [("1%", 1), ("10%", 10), ("50%", 50)];
         let mut rows = Vec::new();
         for (value_bytes, most) in [(64, 1_000_000), (4096, 100_000)] {
-            let hits = hits
-                .into_iter()
-                .filter(|&(_, keys)| keys <= most)
-                .map(|(name, keys)| Load { name, keys, capacity: None, value_bytes });
+            let hits = hits.into_iter().filter(|&(_, keys)| keys <= most).map(|(name, keys)| {
+                Load { name, keys, capacity: None, value_bytes, is_shared: false }
+            });
             let shares = shares.map(|(name, percent)| Load {
                 name,
                 keys: most,
                 capacity: Some(most * percent / 100),
                 value_bytes,
+                is_shared: false,
             });
             for load in hits.chain(shares) {
                 for (_, ops) in Ops::ALL {
@@ -142,7 +147,22 @@ impl Row {
                 }
             }
         }
+        let load = Load {
+            name: "hits-50k",
+            keys: 50_000,
+            capacity: None,
+            value_bytes: 4096,
+            is_shared: true,
+        };
+        for ops in [Ops::Read, Ops::Write(205)] {
+            rows.extend([2, 8, 64, 256].map(|threads| Self { load, ops, threads }));
+        }
         rows
+    }
+
+    /// Whether the latency of each request is measured, too.
+    pub fn is_timed(&self) -> bool {
+        self.load.is_shared
     }
 
     pub fn name(&self) -> String {
@@ -150,15 +170,23 @@ impl Row {
     }
 
     fn parts(&self) -> [String; 4] {
-        let value = if self.load.value_bytes == 4096 { "4KiB" } else { "64B" };
+        let value = match (self.load.is_shared, self.load.value_bytes) {
+            (true, _) => "arc",
+            (false, 4096) => "4KiB",
+            (false, _) => "64B",
+        };
         [self.load.name.into(), self.ops.name().into(), format!("{}t", self.threads), value.into()]
     }
 
     /// Whether `wanted` names it: a whole name, or some parts of one, as `hits-1k/2t`.
     pub fn is(&self, wanted: &str) -> bool {
         if wanted == GOALS {
-            let ops = matches!(self.ops, Ops::Read | Ops::Batch);
-            return ops && self.threads <= 2 && self.load.value_bytes == 64;
+            let ops = match self.ops {
+                Ops::Read => !matches!(self.load.name, "50%"),
+                Ops::Batch => true,
+                Ops::Write(_) => self.load.keys == 1000 && self.ops.name() == "50-50",
+            };
+            return self.is_timed() || ops && self.threads <= 2 && self.load.value_bytes == 64;
         }
         if wanted == GOALS_FROZEN {
             let is_asked = match self.ops {

@@ -96,6 +96,15 @@ impl<V: Value, C: Choice> Cache for Floe<V, C> {
     }
 }
 
+/// Bytes an entry beside key and value, of `u64` pairs under the default policy: of a full cache
+/// that has evicted for so long that its ghosts, and the entries that wait to be freed, are there.
+pub fn bytes_an_entry() -> f64 {
+    const ENTRIES: u64 = 200_000;
+    let cache = FloeCache::<u64, u64>::new(ENTRIES as usize);
+    (0..3 * ENTRIES).for_each(|key| cache.insert(key, key));
+    cache.stats().memory_bytes as f64 / ENTRIES as f64 - size_of::<(u64, u64)>() as f64
+}
+
 /// The same through `read`, with the value handed to a closure in place of a guard.
 pub struct Read<V>(FloeCache<u64, V>);
 
