@@ -5,8 +5,10 @@
 //       bindings/rocksdb/bench/lookups.cc target/release/libfloe_c.a -lrocksdb -lm -ldl -o lookups
 //   ./lookups [ROUNDS]
 //
-// A lookup is what RocksDB does for a block: Lookup, Value (its first word is read), Release. The
-// caches take turns in each round; ratios are medians over the rounds.
+// A lookup is what RocksDB does for a block: Lookup, Value (its first word is read), Release. Each
+// round has new caches, with other seeds of their hash functions, which take turns after a run that
+// does not count; ratios are medians over the rounds. The one that freezes stays, as it takes many
+// lookups until it does.
 
 #include <time.h>
 
@@ -16,10 +18,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "floe_rocksdb.hpp"
@@ -31,6 +35,7 @@ using rocksdb::Slice;
 
 constexpr size_t kBlockBytes = 4096;
 constexpr int kLookups = 400'000;
+constexpr size_t kThreadsMost = 2;
 
 struct Key {
   uint64_t words[2];
@@ -115,49 +120,63 @@ int main(int count, char** arguments) {
     frozen.freezing = true;
     struct Subject {
       const char* name;
+      bool stays;
+      std::function<std::shared_ptr<Cache>()> make;
       std::shared_ptr<Cache> cache;
-      std::vector<double> taken;
+      std::vector<double> taken[kThreadsMost];
     };
     std::vector<Subject> subjects;
-    subjects.push_back({"floe", floe::rocksdb::NewFloeCache(plain), {}});
-    subjects.push_back({"floe, lru", floe::rocksdb::NewFloeCache(lru), {}});
-    subjects.push_back({"floe, freezing", floe::rocksdb::NewFloeCache(frozen), {}});
-    subjects.push_back({"LRUCache", rocksdb::NewLRUCache(capacity), {}});
-    subjects.push_back({"HyperClockCache",
-                        rocksdb::HyperClockCacheOptions(capacity, kBlockBytes).MakeSharedCache(),
-                        {}});
+    const auto add = [&](const char* name, std::function<std::shared_ptr<Cache>()> make,
+                         bool stays = false) {
+      subjects.push_back({name, stays, std::move(make), nullptr, {}});
+    };
+    add("floe", [&] { return floe::rocksdb::NewFloeCache(plain); });
+    add("floe, lru", [&] { return floe::rocksdb::NewFloeCache(lru); });
+    add("floe, freezing", [&] { return floe::rocksdb::NewFloeCache(frozen); }, true);
+    add("LRUCache", [&] { return rocksdb::NewLRUCache(capacity); });
+    add("HyperClockCache", [&] {
+      return rocksdb::HyperClockCacheOptions(capacity, kBlockBytes).MakeSharedCache();
+    });
 #if FLOE_ROCKSDB_VERSION >= 807  // from here on its size may grow
-    subjects.push_back({"HyperClock, auto",
-                        rocksdb::HyperClockCacheOptions(capacity, 0).MakeSharedCache(),
-                        {}});
+    add("HyperClock, auto",
+        [&] { return rocksdb::HyperClockCacheOptions(capacity, 0).MakeSharedCache(); });
 #endif
-    for (Subject& subject : subjects) {
-      for (uint64_t number = 0; number < load.blocks; number++) {
-        if (!Insert(*subject.cache, KeyOf(number), number).ok()) std::abort();
-      }
-    }
     std::mt19937_64 random(7);
     std::vector<double> weights(load.blocks);
     for (uint64_t rank = 0; rank < load.blocks; rank++) {
       weights[rank] = std::pow(rank + 1.0, -load.skew);
     }
     std::discrete_distribution<uint64_t> draw(weights.begin(), weights.end());
-    for (const size_t threads : {1, 2}) {
-      std::vector<std::vector<Key>> keys(threads);
-      for (auto& own : keys) {
+    std::vector<std::vector<Key>> keys[kThreadsMost];
+    for (size_t threads = 1; threads <= kThreadsMost; threads++) {
+      keys[threads - 1].resize(threads);
+      for (auto& own : keys[threads - 1]) {
         for (int lookup = 0; lookup < kLookups; lookup++) own.push_back(KeyOf(draw(random)));
       }
-      for (Subject& subject : subjects) subject.taken.clear();
-      for (int round = 0; round < rounds; round++) {
-        for (Subject& subject : subjects) subject.taken.push_back(Run(*subject.cache, keys));
+    }
+    for (int round = 0; round < rounds; round++) {
+      for (Subject& subject : subjects) {
+        if (subject.cache && subject.stays) continue;
+        subject.cache = subject.make();
+        for (uint64_t number = 0; number < load.blocks; number++) {
+          if (!Insert(*subject.cache, KeyOf(number), number).ok()) std::abort();
+        }
       }
+      for (size_t threads = 0; threads < kThreadsMost; threads++) {
+        for (Subject& subject : subjects) {
+          Run(*subject.cache, keys[threads]);
+          subject.taken[threads].push_back(Run(*subject.cache, keys[threads]));
+        }
+      }
+    }
+    for (size_t threads = 0; threads < kThreadsMost; threads++) {
       for (const Subject& subject : subjects) {
         std::vector<double> ratios;
         for (int round = 0; round < rounds; round++) {
-          ratios.push_back(subject.taken[round] / subjects[0].taken[round]);
+          ratios.push_back(subject.taken[threads][round] / subjects[0].taken[threads][round]);
         }
-        std::printf("%-24s %7zu  %-16s %8.1f %12.2f\n", load.name, threads, subject.name,
-                    Median(subject.taken), Median(ratios));
+        std::printf("%-24s %7zu  %-16s %8.1f %12.2f\n", load.name, threads + 1, subject.name,
+                    Median(subject.taken[threads]), Median(ratios));
       }
     }
   }
