@@ -98,7 +98,8 @@ bench: ## benchmarks, each a ratio to a rival or to the floor
 	scripts/results-rocksdb
 	$(CARGO) build --release --locked -p floe-cli --bin floe --features compiled-policies
 	scripts/results-server "$${CARGO_TARGET_DIR:-target}/release/floe" --rounds 3 --seconds 0.3
-	$(CARGO) run --release --locked $(RIVALS) -- --rounds 3 --seconds 0.02
+	$(CARGO) run --release --locked $(RIVALS) -- --rounds 3 --seconds 0.02 --only 64B,4KiB
+	$(CARGO) run --release --locked $(RIVALS) -- --rounds 3 --seconds 0.01 --only arc --caches floe,quick_cache,scc
 	$(CARGO) run --release --locked $(RIVALS) --features flash --bin floe-rivals-flash -- --rounds 3
 
 # It takes hours, and goes on where it was interrupted. STEPS="table2 admission" makes only these.
