@@ -66,8 +66,8 @@ impl Subject {
         ]
     }
 
-    /// Those for values of a size. Where these are shared, all keep them behind an `Arc`, and of Floe
-    /// only the default takes part.
+    /// Those for values of a size. Where these are shared, all keep them behind an `Arc`, and of
+    /// Floe only the default takes part.
     pub fn all(value_bytes: usize, is_shared: bool) -> Vec<Self> {
         match (value_bytes, is_shared) {
             (4096, true) => {
