@@ -41,6 +41,7 @@ impl Subject {
         let table = |name, kind, make| Self { name, kind, make };
         vec![
             cache("floe", fill::<floe::Floe<V, floe::ByDefault>> as Make),
+            cache("floe-1-shard", fill::<floe::Floe<V, floe::InOnePart>>),
             cache("floe-read", fill::<floe::Read<V>>),
             cache("floe-lru", fill::<floe::Floe<V, floe::Recency>>),
             cache("floe-fifo", fill::<floe::Floe<V, floe::NoMark>>),

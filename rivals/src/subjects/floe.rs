@@ -10,10 +10,14 @@ use crate::workload::BATCH;
 /// A way to choose the policy.
 pub trait Choice: Send + Sync + 'static {
     type Policy: Replacement;
+    /// Number of shards, if it is not the default.
+    const SHARDS: Option<usize> = None;
     fn policy() -> Self::Policy;
 }
 
 pub struct ByDefault;
+/// With one shard, and so one index: it bounds what one index for all shards could gain.
+pub struct InOnePart;
 pub struct Recency;
 pub struct Frequency;
 pub struct OneHit;
@@ -24,6 +28,14 @@ pub struct ByName;
 
 impl Choice for ByDefault {
     type Policy = QdClock;
+    fn policy() -> QdClock {
+        QdClock::default()
+    }
+}
+
+impl Choice for InOnePart {
+    type Policy = QdClock;
+    const SHARDS: Option<usize> = Some(1);
     fn policy() -> QdClock {
         QdClock::default()
     }
@@ -87,7 +99,11 @@ impl<V: Value, C: Choice> Lookup for Floe<V, C> {
 
 impl<V: Value, C: Choice> Cache for Floe<V, C> {
     fn new(capacity: usize) -> Self {
-        Self(FloeCache::builder().capacity(capacity).policy(C::policy()).build())
+        let builder = FloeCache::builder().capacity(capacity).policy(C::policy());
+        Self(match C::SHARDS {
+            Some(shards) => builder.shards(shards).build(),
+            None => builder.build(),
+        })
     }
 
     #[inline]
