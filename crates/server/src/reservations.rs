@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use floe_device::RbdSource;
 use floe_nvme::target::digest;
@@ -20,6 +20,7 @@ use floe_nvme::target::subsystem::number_of;
 use serde::{Deserialize, Serialize};
 
 use crate::persistent::StateDir;
+use crate::volume::Volume;
 
 /// The version of the file's format.
 const FORMAT: u32 = 1;
@@ -45,6 +46,17 @@ pub enum ReservationsError {
         place: String,
         /// The problem with the content.
         problem: String,
+    },
+    /// The reservations of a pair are beside another image than the first one.
+    #[error(
+        "the reservations of NVMe hosts are in {place}, and the first volume's image is {first}: \
+         give the volumes in the order of before, or remove that object to start without them"
+    )]
+    Misplaced {
+        /// The note and its image.
+        place: String,
+        /// Name of the first image.
+        first: String,
     },
 }
 
@@ -101,8 +113,8 @@ fn file_of(state: &StateDir, nqn: &str) -> PathBuf {
 #[derive(Debug, Clone)]
 pub(crate) struct PairStore {
     nqn: String,
-    /// Set when this server becomes the active one. A standby changes nothing.
-    image: Arc<OnceLock<RbdSource>>,
+    /// The first image while this server is the active one. A standby changes nothing.
+    image: Arc<Mutex<Option<RbdSource>>>,
 }
 
 impl PairStore {
@@ -114,9 +126,10 @@ impl PairStore {
         format!("reservations-{:032x}", number_of(&[&self.nqn]))
     }
 
-    /// Returns the note and its image, as users are told.
+    /// Returns the object of the note, as users are told.
     fn place(&self, image: &RbdSource) -> String {
-        format!("the note {} of image {}", self.key(), image.name())
+        let object = image.note_object(&self.key()).unwrap_or_else(|_| self.key());
+        format!("the object {object} beside image {}", image.name())
     }
 
     fn read(&self, image: &RbdSource) -> Result<BTreeMap<String, Reservation>, ReservationsError> {
@@ -127,46 +140,73 @@ impl PairStore {
         kept.map_err(|problem| ReservationsError::Damaged { place: place(), problem })
     }
 
-    /// Takes over the reservations that are kept beside the first image, whose lock this server
-    /// holds, and keeps changes there from now on.
+    /// Takes over the reservations that are kept beside the first of these volumes, all images
+    /// whose locks this server holds. Keeps changes there from now on.
     ///
     /// # Errors
-    /// When the note cannot be read or is damaged.
+    /// When a note cannot be read or is damaged, or reservations are beside another image.
     pub(crate) fn take_over(
         &self,
-        image: &RbdSource,
+        volumes: &[Volume],
         reservations: &Reservations,
     ) -> Result<(), ReservationsError> {
-        let kept = self.read(image)?;
+        let mut images = images(volumes);
+        let first = images.next().expect("the volumes of a pair are images");
+        let kept = self.read(first)?;
+        for other in images {
+            if self.read(other)?.values().any(|it| !it.registrants().is_empty()) {
+                let (place, first) = (self.place(other), first.name().to_string());
+                return Err(ReservationsError::Misplaced { place, first });
+            }
+        }
         log_kept(&kept);
+        for name in kept.keys().filter(|name| volumes.iter().all(|it| it.name != **name)) {
+            tracing::warn!(volume = %name, "reservations are kept of a volume that is not here");
+        }
         reservations.restore(kept);
-        self.image.get_or_init(|| image.clone());
+        *self.image.lock().unwrap_or_else(PoisonError::into_inner) = Some(first.clone());
         Ok(())
+    }
+
+    /// Lets go of the image at the end of the server.
+    pub(crate) fn close(&self) {
+        *self.image.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Warns of kept reservations if this server enforces none, for the reason `why`.
     ///
     /// # Errors
-    /// When the note cannot be read or is damaged.
+    /// When a note cannot be read or is damaged.
     pub(crate) fn warn_of_kept(
         &self,
-        image: &RbdSource,
+        volumes: &[Volume],
         why: &str,
     ) -> Result<(), ReservationsError> {
-        log_unenforced(&self.place(image), &self.read(image)?, why);
-        Ok(())
+        images(volumes).try_for_each(|image| {
+            log_unenforced(&self.place(image), &self.read(image)?, why);
+            Ok(())
+        })
     }
+}
+
+/// Returns the images of these volumes.
+fn images(volumes: &[Volume]) -> impl Iterator<Item = &RbdSource> {
+    volumes.iter().filter_map(|volume| volume.backing.image())
 }
 
 impl ReservationStore for PairStore {
     fn save(&self, reservations: &BTreeMap<String, Reservation>) -> io::Result<()> {
-        let standby = || io::Error::other("this server is a standby");
-        let image = self.image.get().ok_or_else(standby)?;
+        // A copy: writing may take as long as the cluster.
+        let image = self.image.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let image = image.ok_or_else(|| io::Error::other("this server is a standby"))?;
         let text = encode(&self.nqn, reservations);
         let text = String::from_utf8(text).expect("it is JSON");
-        let saved = image.set_note(&self.key(), &text);
+        let saved = image.set_note(&self.key(), &text).map_err(|error| match error.kind() {
+            ErrorKind::ArgumentListTooLong => io::Error::other("there are too many registrants"),
+            _ => error,
+        });
         if let Err(error) = &saved {
-            let place = self.place(image);
+            let place = self.place(&image);
             tracing::warn!(place, %error, "a reservation of an NVMe host is refused: not saved");
         }
         saved

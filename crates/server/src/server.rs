@@ -76,6 +76,7 @@ pub struct Server {
     control: Control,
     team: Team,
     nqn: String,
+    pair_store: Option<PairStore>,
 }
 
 impl Server {
@@ -120,7 +121,7 @@ impl Server {
     /// When a ring or a thread fails, the last flush leaves dirty data behind, or dirty data was
     /// lost.
     pub fn run(self) -> Result<Ended, ServeError> {
-        let Self { acceptor, control, team, nqn: _ } = self;
+        let Self { acceptor, control, team, nqn: _, pair_store } = self;
         let (events, notices) = (control.inbox.sender.clone(), Arc::clone(&control.acceptor));
         let local = control.local.clone();
         let run = move || {
@@ -138,6 +139,7 @@ impl Server {
         }
         let ended = control.join().expect("a panic of it is caught");
         let stopped = team.end();
+        pair_store.iter().for_each(PairStore::close);
         if stopped.is_ok() {
             local.delete(); // a worker that hangs has it open
         }
@@ -390,12 +392,10 @@ impl Bound {
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
         let Self { config, listeners, admin_listeners, lacks_socket, subsystem, pair_store } = self;
-        if let Some(store) = pair_store {
-            let image = volumes.first().and_then(|volume| volume.backing.image());
-            let image = image.expect("the volumes of a pair are images");
+        if let Some(store) = &pair_store {
             match &config.nvme.reservations {
-                Some(reservations) => store.take_over(image, reservations)?,
-                None => store.warn_of_kept(image, NBD_TOO)?,
+                Some(reservations) => store.take_over(&volumes, reservations)?,
+                None => store.warn_of_kept(&volumes, NBD_TOO)?,
             }
         }
         if let Some(problem) = lacks_socket {
@@ -507,7 +507,7 @@ impl Bound {
             last_number: 0,
             note_again: None,
         };
-        Ok(Server { acceptor, control, team, nqn })
+        Ok(Server { acceptor, control, team, nqn, pair_store })
     }
 }
 

@@ -141,6 +141,15 @@ impl RbdSource {
         self.0.open.handles.owner(self.functions())
     }
 
+    /// Returns the name of a note's object, in the image's pool.
+    ///
+    /// # Errors
+    /// The error of the library.
+    pub fn note_object(&self, key: &str) -> io::Result<String> {
+        let object = self.0.open.handles.object(self.functions(), key)?;
+        Ok(object.to_string_lossy().into_owned())
+    }
+
     /// Reads a note, which is stored beside the image, in an object `floe.KEY.ID` of its pool.
     ///
     /// # Errors

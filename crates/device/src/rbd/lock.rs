@@ -249,7 +249,7 @@ impl Handles {
     }
 
     /// Returns the name of a note's object.
-    fn object(&self, library: &Functions, key: &str) -> io::Result<CString> {
+    pub(super) fn object(&self, library: &Functions, key: &str) -> io::Result<CString> {
         // SAFETY: the image is open; as many bytes as said.
         let id = text(256, |at, most| unsafe { (library.rbd_get_id)(self.image, at, most) })?;
         Ok(CString::new(format!("floe.{key}.{id}"))?)

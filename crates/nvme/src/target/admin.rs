@@ -200,7 +200,10 @@ impl Admin {
             }
             return Ok(AdminOutcome::Done(0));
         }
-        let namespace = namespaces.find(id).ok_or(Status::INVALID_NAMESPACE.final_())?;
+        let namespace = match is_mask {
+            true => namespaces.find(id).ok_or(Status::INVALID_NAMESPACE.final_())?,
+            false => super::io::namespace(command, namespaces)?, // the path that can be used tells
+        };
         if !reservations.has(&namespace.name) {
             return Err(invalid);
         }

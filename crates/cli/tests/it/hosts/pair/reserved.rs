@@ -1,6 +1,6 @@
 //! Hosts of NVMe that reserve the disk of a pair, whichever server they ask.
 
-use floe_nvme::wire::{Status, io};
+use floe_nvme::wire::{Status, admin, feature, io};
 use floe_server::pair::Role;
 use floe_testkit::nvme_host::tcp::{Controller, IoQueue};
 use floe_testkit::nvme_host::{Access, CommandError, HostCommand, HostError, Payload, Range};
@@ -23,7 +23,7 @@ const CONFLICT: Status = Status::RESERVATION_CONFLICT.final_();
 /// A host's path to one of the servers.
 struct Path {
     queue: IoQueue,
-    _admin: Controller,
+    admin: Controller,
 }
 
 impl Path {
@@ -38,7 +38,7 @@ impl Path {
         let mut admin = Controller::connect(&access).ok()?;
         admin.set_queues(1).ok()?;
         let queue = admin.io_queue(1, 16).ok()?;
-        Some(Self { queue, _admin: admin })
+        Some(Self { queue, admin })
     }
 
     /// Waits for a path of this host on which the disk is read.
@@ -76,6 +76,14 @@ impl Path {
         Some(u64::from_le_bytes(entry[8..16].try_into().expect("eight bytes")))
     }
 
+    /// Sets the feature Reservation Persistence of the disk.
+    fn ask_to_persist(&mut self) -> Status {
+        let (set_features, persistence) = (admin::SET_FEATURES, feature::RESERVATION_PERSISTENCE);
+        let command = HostCommand::new("set features", set_features, 1, Payload::None);
+        let command = command.dword(10, persistence.into()).dword(11, 1);
+        status_of(self.admin.connection().call(command).map(drop))
+    }
+
     fn write(&mut self) -> Status {
         status_of(self.queue.write(BLOCK, vec![1; 4096], false))
     }
@@ -109,6 +117,7 @@ fn a_reservation_binds_hosts_whichever_server_of_a_pair_serves() {
     });
     let mut standby = standby.expect("it was found");
     assert_eq!(standby.register(20), Status::ANA_INACCESSIBLE, "another path takes it");
+    assert_eq!(standby.ask_to_persist(), Status::ANA_INACCESSIBLE, "another path takes it");
 
     pair.kill(0);
     pair.wait_for_role(1, Role::Active);
