@@ -102,18 +102,28 @@ pub(crate) fn let_stores_arrive() {
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
-    use rustix::thread::{MembarrierCommand, membarrier};
+    use std::ffi::{c_int, c_uint};
+
+    // As in linux/membarrier.h. The names in `libc` are newer than most versions of it in use.
+    const PRIVATE_EXPEDITED: c_int = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
+
+    /// Calls `membarrier(2)`. Returns false if the system refuses.
+    fn membarrier(command: c_int) -> bool {
+        let (flags, cpu): (c_uint, c_int) = (0, 0);
+        // SAFETY: the call has these three arguments and touches no memory of the program.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu) == 0 }
+    }
 
     /// Registers the process for the barrier. Returns false if the system does not offer it.
     pub(super) fn register() -> bool {
-        membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+        membarrier(REGISTER_PRIVATE_EXPEDITED)
     }
 
     /// Makes all threads of the process pass a fence. Returns false if the system refuses.
     pub(super) fn barrier() -> bool {
-        let barrier = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
         // a child of fork() must register again, as the kernel has it
-        barrier() || register() && barrier()
+        membarrier(PRIVATE_EXPEDITED) || register() && membarrier(PRIVATE_EXPEDITED)
     }
 }
 

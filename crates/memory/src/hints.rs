@@ -61,9 +61,8 @@ pub(crate) fn prefer_large(memory: Range<usize>, is_large: bool) {
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
+    use std::ffi::c_int;
     use std::ops::Range;
-
-    use rustix::mm::{Advice, madvise};
 
     /// Gives whole pages back to the system, and returns their addresses.
     ///
@@ -71,17 +70,17 @@ mod system {
     /// The contents of the memory must not be needed any more.
     pub(super) unsafe fn give_back(memory: *mut u8, bytes: usize) -> Range<usize> {
         // SAFETY: the caller says so.
-        unsafe { advise(memory, bytes, Advice::LinuxDontNeed) }
+        unsafe { advise(memory, bytes, libc::MADV_DONTNEED) }
     }
 
     pub(super) fn prefer(memory: *mut u8, bytes: usize) {
         // SAFETY: this advice leaves contents as they are.
-        unsafe { advise(memory, bytes, Advice::LinuxHugepage) };
+        unsafe { advise(memory, bytes, libc::MADV_HUGEPAGE) };
     }
 
     pub(super) fn keep_small(memory: *mut u8, bytes: usize) {
         // SAFETY: as above.
-        unsafe { advise(memory, bytes, Advice::LinuxNoHugepage) };
+        unsafe { advise(memory, bytes, libc::MADV_NOHUGEPAGE) };
     }
 
     /// Calls `madvise` for the whole pages of a memory range, and returns the addresses for which
@@ -89,7 +88,7 @@ mod system {
     ///
     /// # Safety
     /// The caller must own the memory and allow what the advice does to its contents.
-    unsafe fn advise(memory: *mut u8, bytes: usize, advice: Advice) -> Range<usize> {
+    unsafe fn advise(memory: *mut u8, bytes: usize, advice: c_int) -> Range<usize> {
         // Not from the auxiliary vector: valgrind hides a part of that from its programs.
         // SAFETY: reads a constant of the system's.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
@@ -97,8 +96,8 @@ mod system {
         let end = (memory.addr() + bytes) / page * page;
         let Some(length) = end.checked_sub(begin).filter(|length| *length > 0) else { return 0..0 };
         // SAFETY: whole pages within memory of the caller's.
-        let advised = unsafe { madvise(memory.with_addr(begin).cast(), length, advice) };
-        if advised.is_ok() { begin..end } else { 0..0 } // may be refused
+        let advised = unsafe { libc::madvise(memory.with_addr(begin).cast(), length, advice) };
+        if advised == 0 { begin..end } else { 0..0 } // may be refused
     }
 }
 
