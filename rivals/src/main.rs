@@ -133,7 +133,17 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), String> {
     let wanted =
         |row: &Row| arguments.only.is_empty() || arguments.only.iter().any(|only| row.is(only));
-    let rows: Vec<Row> = Row::all().into_iter().filter(wanted).collect();
+    let has_caches = |row: &Row| {
+        let subjects = Subject::all(row.load.value_bytes, row.load.is_shared);
+        let has = subjects.iter().any(|subject| {
+            subject.takes(&row.load, row.ops) && is_chosen(subject, &arguments.caches)
+        });
+        if !has {
+            eprintln!("left out: none of these caches takes part in {}", row.name());
+        }
+        has
+    };
+    let rows: Vec<Row> = Row::all().into_iter().filter(wanted).filter(has_caches).collect();
     let mut keys = Keys::none();
     for group in rows.chunk_by(|a, b| a.load == b.load) {
         let load = group[0].load;
@@ -145,6 +155,11 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         measure_group(arguments, &load, group, &keys)?;
     }
     Ok(())
+}
+
+/// Whether it is to take part: tables always are.
+fn is_chosen(subject: &Subject, caches: &[String]) -> bool {
+    !subject.is_cache() || caches.is_empty() || caches.iter().any(|name| name == subject.name)
 }
 
 /// How many times as many requests as a cache holds entries are not counted in a turn.
@@ -164,9 +179,8 @@ fn measure_group(
     keys: &Keys,
 ) -> Result<(), String> {
     let chosen = |subject: &Subject| {
-        let named = arguments.caches.iter().any(|name| name == subject.name);
         let needed = group.iter().any(|row| subject.takes(load, row.ops));
-        needed && (!subject.is_cache() || arguments.caches.is_empty() || named)
+        needed && is_chosen(subject, &arguments.caches)
     };
     let fill = |subject: Subject, round: usize| {
         if round == 0 {
