@@ -144,6 +144,9 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         has
     };
     let rows: Vec<Row> = Row::all().into_iter().filter(wanted).filter(has_caches).collect();
+    if rows.is_empty() {
+        return Err("there is no row to measure".to_owned());
+    }
     let mut keys = Keys::none();
     for group in rows.chunk_by(|a, b| a.load == b.load) {
         let load = group[0].load;
