@@ -457,7 +457,7 @@ fn replayed(
     if matches!(setup.pace, Pace::Recorded { .. }) && !survey.has_times {
         return Err(in_trace(&"it has no times, which a speed needs"));
     }
-    let plan = Plan::of(settings, survey.changes == 0);
+    let plan = Plan::of(settings, survey.changes == 0)?;
     let sizes = plan.volume_sizes().map_err(|error| error.to_string())?;
     let layout = Layout::new(&survey, &sizes, fit).map_err(|error| in_trace(&error))?;
     let stage = Stage::simulated(&plan, setup.verify, std::time::Duration::ZERO)

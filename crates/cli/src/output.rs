@@ -141,6 +141,14 @@ fn pivoted(subject: &str, first: &Column, columns: &[Column]) -> Table {
     table
 }
 
+/// Shortens a text to its first `most` characters, the last of which says that some are left out.
+pub(crate) fn beginning(text: &str, most: usize) -> String {
+    match length(text) > most {
+        true => text.chars().take(most - 1).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
 fn length(text: &str) -> usize {
     text.chars().count()
 }

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use floe_device::Role;
 use floe_lab::replay::{
     BucketOutcome, CacheOutcome, Feed, Fit, IntervalResult, LatencyStep, Layout, Pace, Plan,
-    ReplayError, ReplayResult, Setup, Stage, Survey, Tier, run as replay,
+    ReplayError, ReplayResult, Setup, Stage, Survey, Tier, VolumeOutcome, run as replay,
 };
 use floe_lab::report::replay_report;
 use floe_server::DeviceSource;
@@ -212,7 +212,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
             volume.name()
         )));
     }
-    let plan = Plan::of(&settings, survey.changes == 0);
+    let plan = Plan::of(&settings, survey.changes == 0).map_err(CliError::usage)?;
     let fit = Fit { wrap: arguments.wrap, concatenate: arguments.concatenate };
     let layout = Layout::new(&survey, &plan.volume_sizes().or_usage()?, fit)
         .map_err(|error| in_trace(error.to_string()))?;
@@ -372,6 +372,10 @@ fn print(outcome: &ReplayResult) {
         output::say!();
         tiers(&outcome.tiers);
     }
+    if !outcome.volumes.is_empty() {
+        output::say!();
+        volumes(&outcome.volumes);
+    }
     output::say!();
     rest(outcome);
     if !outcome.series.is_empty() {
@@ -500,6 +504,35 @@ fn tiers(tiers: &[CacheOutcome]) {
         );
         row.push(output::bytes(tier.metadata_bytes));
         table.add_row(row);
+    }
+    output::print_table(&table);
+}
+
+/// Prints the reads and the writes of each volume, a line each.
+fn volumes(volumes: &[VolumeOutcome]) {
+    let columns = ["volume", "", "requests", "hits", "mean", "p99", "volume device", "cached"];
+    let mut table = output::table(&columns, 2);
+    let us = |us: Option<f64>| us.map_or("–".into(), output::microseconds);
+    for it in volumes {
+        let reads = (it.reads, it.read_hit_ratio, it.read_us_mean, it.read_us_p99);
+        let writes = (it.writes, it.write_hit_ratio, it.write_us_mean, it.write_us_p99);
+        let (read, written) = (it.backing_read_bytes, it.backing_write_bytes);
+        let lines = [("reads", reads, read), ("writes", writes, written)];
+        let lines = lines.into_iter().filter(|(_, (requests, ..), bytes)| requests + bytes > 0);
+        for (at, (what, (requests, hits, mean, p99), bytes)) in lines.enumerate() {
+            let is_first = at == 0;
+            let hits = if requests > 0 { output::percent(hits) } else { "–".to_owned() };
+            table.add_row(vec![
+                if is_first { output::beginning(&it.volume, 12) } else { String::new() },
+                what.to_owned(),
+                requests.to_string(),
+                hits,
+                us(mean),
+                us(p99),
+                output::bytes(bytes),
+                if is_first { output::bytes(it.cached_bytes) } else { String::new() },
+            ]);
+        }
     }
     output::print_table(&table);
 }

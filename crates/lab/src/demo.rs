@@ -209,7 +209,7 @@ pub fn plan(mode: WriteMode) -> Plan {
     let spec = spec(VOLUME_BYTES, VOLUME_MEDIUM);
     Plan {
         tiers: vec![Tier { config, most_dirty_bytes, device }],
-        volumes: vec![Volume { name: "demo".to_owned(), spec, read_only: false }],
+        volumes: vec![Volume::new("demo", spec)],
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod bucket;
 mod engine;
+mod latencies;
 mod outcome;
 mod source;
 mod stage;
@@ -17,9 +18,9 @@ mod virtual_clock;
 
 pub use self::bucket::{BucketMeter, BucketRequests, SimulatedBucket};
 pub use self::engine::Pace;
+pub use self::latencies::{Latencies, VolumeOutcome};
 pub use self::outcome::{
-    BucketOutcome, CacheOutcome, CostOutcome, Endurance, IntervalResult, Latencies, ShedDecision,
-    ShedOutcome,
+    BucketOutcome, CacheOutcome, CostOutcome, Endurance, IntervalResult, ShedDecision, ShedOutcome,
 };
 pub use self::source::{Fit, LONGEST_REQUEST_BYTES, Layout, LayoutError};
 pub use self::stage::{Clock, SimulatedDevice};

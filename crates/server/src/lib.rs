@@ -22,8 +22,8 @@ pub use standby::{Away, Desk};
 pub use tier::Tier;
 pub use tier::open::{CacheDevices, CacheError, NamedDevices, PreparedCache};
 pub use volume::{DeviceSource, Reach, Volume};
-pub use volume_limit::RequestLimit;
-pub use volume_share::VolumeShare;
+pub use volume_limit::{RequestLimit, VolumeLimit};
+pub use volume_share::{VolumeShare, check as check_shares};
 
 #[cfg(any(test, fuzzing))]
 #[path = "../tests/fuzz/mod.rs"]

@@ -196,14 +196,19 @@ impl Bucket {
 ///
 /// Only requests to a volume with a limit take the lock, each once and for some nanoseconds.
 #[derive(Debug)]
-pub(crate) struct VolumeLimit {
+pub struct VolumeLimit {
     origin: Instant,
     state: Mutex<(RequestLimit, Bucket)>,
 }
 
 impl VolumeLimit {
     pub(crate) fn new(limit: RequestLimit) -> Self {
-        Self { origin: Instant::now(), state: Mutex::new((limit, Bucket::default())) }
+        Self::since(limit, Instant::now())
+    }
+
+    /// Creates a full bucket for these limits, whose times count from `origin`.
+    pub fn since(limit: RequestLimit, origin: Instant) -> Self {
+        Self { origin, state: Mutex::new((limit, Bucket::default())) }
     }
 
     pub(crate) fn limit(&self) -> RequestLimit {
@@ -219,7 +224,7 @@ impl VolumeLimit {
     }
 
     /// Takes the share of a request, and returns the time at which it may start.
-    pub(crate) fn take(&self, bytes: u64, now: Instant) -> Instant {
+    pub fn take(&self, bytes: u64, now: Instant) -> Instant {
         let since = self.nanos(now);
         let (limit, bucket) = &mut *self.lock();
         match bucket.take(limit, bytes, since) {

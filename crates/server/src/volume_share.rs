@@ -84,7 +84,7 @@ impl VolumeShare {
     }
 
     /// Returns the share in a tier of `tier_bytes`.
-    pub(crate) fn of(&self, tier_bytes: u64) -> CacheShare {
+    pub fn of(&self, tier_bytes: u64) -> CacheShare {
         CacheShare {
             guaranteed_bytes: self.guaranteed.map_or(0, |portion| portion.of(tier_bytes)),
             most_bytes: self.most.map(|portion| portion.of(tier_bytes)),
@@ -164,7 +164,7 @@ impl ShareChange {
 /// # Errors
 /// When a volume's guaranteed part is above its largest part, or the sum of the guaranteed parts is
 /// more than the tier: the problem, with the names of volumes and of the tier.
-pub(crate) fn check<'a>(
+pub fn check<'a>(
     volumes: impl Iterator<Item = (&'a str, VolumeShare)>,
     tier: &str,
     tier_bytes: u64,

@@ -2,12 +2,12 @@
 
 use std::fmt::{self, Write};
 
-use floe_block::{Config, Memory, WriteMode, format_size};
+use floe_block::{WriteMode, format_size};
 use floe_server::config::ServerConfig;
 use serde::Serialize;
 
 use super::backing::{Backing, BucketCost};
-use crate::replay::{Plan, ReplayResult, Tier, Volume};
+use crate::replay::{Plan, ReplayResult};
 
 /// Results of replaying a trace with candidate settings.
 #[derive(Debug, Clone, Serialize)]
@@ -148,19 +148,7 @@ impl Candidate {
         let cache = format!("memory:{size},medium={cache}");
         let text = self.toml(&cache, &backing.simulated(volume_bytes));
         let config = ServerConfig::from_text(&text)?;
-        let tier = &config.first;
-        let tiers = vec![Tier {
-            config: Config { kept: false, ..tier.config(Memory::None, 0) },
-            most_dirty_bytes: tier.most_dirty_bytes(),
-            device: tier.cache().clone(),
-        }];
-        let volume = |volume: &floe_server::config::VolumeConfig| Volume {
-            name: volume.name().to_owned(),
-            spec: volume.backing().clone(),
-            read_only: false,
-        };
-        let volumes = config.volume.iter().map(volume).collect();
-        Ok((Plan { tiers, volumes }, config))
+        Ok((Plan::of(&config, false)?, config))
     }
 }
 
@@ -184,6 +172,8 @@ impl fmt::Display for Candidate {
 
 #[cfg(test)]
 mod tests {
+    use floe_block::Memory;
+
     use super::*;
 
     #[test]

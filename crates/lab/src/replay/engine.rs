@@ -4,6 +4,7 @@
 //! cache. Between the warm-up and the counted part, the loop waits for all requests and background
 //! work, so that no counter mixes the two. At the end all dirty data is flushed.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::iter::Peekable;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use floe_block::{
 use floe_device::Slice;
 use floe_trace::{Error, Op};
 
+use super::latencies::{VolumeMeasured, VolumeOutcome};
 use super::outcome::{Measured, ReplayResult, Series, ShedDecision, ShedOutcome};
 use super::source::Layout;
 use super::stage::{Clock, Stage};
@@ -75,9 +77,18 @@ pub enum ReplayError {
 /// A request in flight.
 struct UnderWay {
     number: u64,
+    /// Index of the volume.
+    volume: usize,
     request: Request,
     began: Instant,
     payload: Option<Slice>,
+}
+
+/// A request that waits for the limits of its volume.
+struct Held {
+    /// Time from which the latency counts.
+    arrived: Instant,
+    request: floe_trace::Request,
 }
 
 /// Replays a trace on a stage. `progress` is called now and then with the number of requests that
@@ -101,6 +112,7 @@ pub fn run(
     let now = stage.clock.now();
     let verifier =
         setup.verify.then(|| Verifier::new(stage.volumes.iter().map(|volume| volume.content)));
+    let volumes = stage.volumes.len();
     let cleans = stage.tiers.iter().any(|tier| tier.mode.keeps_writes());
     let mut engine = Engine {
         pacer: Pacer::new(setup.pace, now),
@@ -112,11 +124,13 @@ pub fn run(
         verifier,
         under_way: Vec::new(),
         in_flight: 0,
-        started: 0,
+        held: BTreeMap::new(),
+        arrived: 0,
         ended: 0,
         answers: Vec::new(),
         scratch: Vec::new(),
         measured: Measured::default(),
+        of_volumes: VolumeMeasured::of_each(volumes),
         series: None,
         progress,
     };
@@ -130,9 +144,11 @@ pub fn run(
         }
     }
     let before = stats(&engine.stage);
+    let moved_before = engine.moved();
     let requests_before = engine.stage.buckets.requests();
     let processing_before = engine.stage.meter.processing();
-    engine.measured = Measured { warmup_requests: engine.started, ..Measured::default() };
+    engine.measured = Measured { warmup_requests: engine.arrived, ..Measured::default() };
+    engine.of_volumes = VolumeMeasured::of_each(engine.stage.volumes.len());
     let began = engine.stage.clock.now();
     engine.series = setup.interval.map(|every| Series::new(every, began, before.clone()));
     engine.replay(&mut requests, u64::MAX)?;
@@ -141,6 +157,7 @@ pub fn run(
     engine.measured.intervals = intervals.unwrap_or_default();
     engine.measured.processing = engine.stage.meter.processing() - processing_before;
     engine.flush()?;
+    engine.measured.volumes = engine.volume_outcomes(&moved_before);
     let Engine { stage, pacer, verifier, shed, mut measured, .. } = engine;
     measured.elapsed = ended - began;
     measured.flush = stage.clock.now() - ended;
@@ -173,11 +190,17 @@ struct Engine<'a, P> {
     /// Requests in flight, indexed by the number that the cache gave them.
     under_way: Vec<Option<UnderWay>>,
     in_flight: usize,
-    started: u64,
+    /// Requests that wait for the limits of their volumes, by the time at which they start and by
+    /// their number.
+    held: BTreeMap<(Instant, u64), Held>,
+    /// Number of requests that have been taken from the trace.
+    arrived: u64,
     ended: u64,
     answers: Vec<Answer>,
     scratch: Vec<u8>,
     measured: Measured,
+    /// Measurements of each volume; empty where there is only one.
+    of_volumes: Vec<VolumeMeasured>,
     series: Option<Series>,
     progress: P,
 }
@@ -191,6 +214,7 @@ impl<P: FnMut(u64)> Engine<'_, P> {
         let mut left = most;
         loop {
             let mut moved = self.advance()?;
+            moved |= self.begin_held();
             let mut next_turn = None;
             while left > 0 {
                 let time_ns = match requests.peek() {
@@ -202,10 +226,10 @@ impl<P: FnMut(u64)> Engine<'_, P> {
                     Some(Err(_)) => 0,
                 };
                 let now = self.stage.clock.now();
-                match self.pacer.turn(time_ns, now, self.in_flight) {
+                match self.pacer.turn(time_ns, now, self.in_flight + self.held_in_flight()) {
                     Turn::Now(began) => {
                         let request = requests.next().expect("it has been peeked at")?;
-                        self.begin(&request, (began < now).then_some(began));
+                        self.arrive(request, began, now);
                         left -= 1;
                         moved = true;
                     }
@@ -216,7 +240,7 @@ impl<P: FnMut(u64)> Engine<'_, P> {
                     Turn::Full => break,
                 }
             }
-            if left == 0 && self.in_flight == 0 {
+            if left == 0 && self.in_flight == 0 && self.held.is_empty() {
                 return Ok(());
             }
             if !moved {
@@ -225,12 +249,44 @@ impl<P: FnMut(u64)> Engine<'_, P> {
         }
     }
 
+    /// Returns how many of the requests that wait for a limit count as in flight. In a closed loop
+    /// a client waits for them. At recorded times clients do not, and those of other volumes go on.
+    fn held_in_flight(&self) -> usize {
+        match self.pacer.pace {
+            Pace::Closed { .. } => self.held.len(),
+            Pace::Recorded { .. } => 0,
+        }
+    }
+
+    /// Begins a request that arrived at `began`, or holds it back for the limits of its volume.
+    fn arrive(&mut self, request: floe_trace::Request, began: Instant, now: Instant) {
+        self.arrived += 1;
+        self.measured.recorded.note(request.time_ns);
+        let (volume, _, len) = self.layout.place(&request);
+        let bytes = if request.op == Op::Delete { 0 } else { len };
+        let start = if len == 0 { now } else { self.stage.volumes[volume].start(bytes, now) };
+        if start > now {
+            self.held.insert((start, self.arrived), Held { arrived: began, request });
+        } else {
+            self.begin(self.arrived, &request, (began < now).then_some(began));
+        }
+    }
+
+    /// Begins the requests whose limits let them start by now. Returns whether there were any.
+    fn begin_held(&mut self) -> bool {
+        let (now, before) = (self.stage.clock.now(), self.held.len());
+        while let Some(first) = self.held.first_entry()
+            && first.key().0 <= now
+        {
+            let ((_, number), Held { arrived, request }) = first.remove_entry();
+            self.begin(number, &request, Some(arrived));
+        }
+        self.held.len() < before
+    }
+
     /// Begins a request. Its latency counts from `late_since` if that is given, because it begins
     /// late, and otherwise from now.
-    fn begin(&mut self, request: &floe_trace::Request, late_since: Option<Instant>) {
-        self.started += 1;
-        self.measured.recorded.note(request.time_ns);
-        let number = self.started;
+    fn begin(&mut self, number: u64, request: &floe_trace::Request, late_since: Option<Instant>) {
         let (volume, offset, len) = self.layout.place(request);
         if len == 0 {
             // It touches nothing, and neither hits nor misses, as in a simulation.
@@ -263,7 +319,7 @@ impl<P: FnMut(u64)> Engine<'_, P> {
         // Making the bytes is no part of the request, unless it is late already.
         let began = late_since.unwrap_or_else(|| self.stage.clock.now());
         let id = self.stage.meter.driver(|| self.stage.driver.submit(request, buffer));
-        let under_way = UnderWay { number, request, began, payload };
+        let under_way = UnderWay { number, volume, request, began, payload };
         self.keep(id, under_way);
     }
 
@@ -305,7 +361,7 @@ impl<P: FnMut(u64)> Engine<'_, P> {
 
     fn end(&mut self, answer: Answer, now: Instant) -> Result<(), ReplayError> {
         let under_way = self.under_way[answer.request.number()].take();
-        let UnderWay { number, request, began, payload } =
+        let UnderWay { number, volume, request, began, payload } =
             under_way.expect("an answer belongs to a request");
         self.in_flight -= 1;
         self.ended += 1;
@@ -320,6 +376,9 @@ impl<P: FnMut(u64)> Engine<'_, P> {
             RequestKind::Read => self.measured.reads.record(latency),
             RequestKind::Write { .. } => self.measured.writes.record(latency),
             _ => self.measured.trims += 1,
+        }
+        if let Some(of_volume) = self.of_volumes.get_mut(volume) {
+            of_volume.note(request.kind, latency, answer.hit);
         }
         if let Some(series) = &mut self.series
             && series.note(request.kind, latency, now)
@@ -336,10 +395,11 @@ impl<P: FnMut(u64)> Engine<'_, P> {
         Ok(())
     }
 
-    /// Waits for a device completion or the next due time: that of the driver, the flush or the
-    /// next request.
+    /// Waits for a device completion or the next due time: that of the driver, the flush, the next
+    /// request or the next one that waits for a limit.
     fn wait(&mut self, next_turn: Option<Instant>) -> Result<(), ReplayError> {
-        let due = [self.stage.driver.next_due(), self.clean_due, next_turn];
+        let held = self.held.first_key_value().map(|(&(start, _), _)| start);
+        let due = [self.stage.driver.next_due(), self.clean_due, next_turn, held];
         Ok(self.stage.clock.wait_until(due.into_iter().flatten().min())?)
     }
 
@@ -352,6 +412,26 @@ impl<P: FnMut(u64)> Engine<'_, P> {
             }
             self.wait(None)?;
         }
+    }
+
+    /// Returns the bytes that the backing device of each volume has read and written.
+    fn moved(&self) -> Vec<(u64, u64)> {
+        let moved = self.stage.volumes.iter().map(|volume| &volume.moved);
+        moved.map(|moved| (moved.read.get(), moved.written.get())).collect()
+    }
+
+    /// Returns the results of each volume since its backing device had moved as much as
+    /// `moved_before`; none where there is only one volume.
+    fn volume_outcomes(&mut self, moved_before: &[(u64, u64)]) -> Vec<VolumeOutcome> {
+        let (measured, moved) = (std::mem::take(&mut self.of_volumes), self.moved());
+        let cached = self.stage.driver.top().stats().volume_bytes;
+        let of = |(at, measured): (usize, VolumeMeasured)| {
+            let (volume, before) = (&self.stage.volumes[at], moved_before[at]);
+            let moved = (moved[at].0 - before.0, moved[at].1 - before.1);
+            let cached = cached.get(usize::from(volume.id.0)).copied().unwrap_or(0);
+            measured.outcome(&volume.name, moved, cached)
+        };
+        measured.into_iter().enumerate().map(of).collect()
     }
 
     /// Flushes all dirty data to the backing devices.

@@ -1,13 +1,12 @@
 //! Results of a replay: the output fields of `floe replay`.
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use floe_block::{Config, RequestKind, Stats};
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::bucket::BucketRequests;
+use super::latencies::{Latencies, VolumeOutcome};
 use crate::admission::AdmissionOutcome;
 use crate::interval::Interval;
 
@@ -71,6 +70,10 @@ pub struct ReplayResult {
     pub write_us_p999: Option<f64>,
     /// Longest latency of a write in microseconds.
     pub write_us_max: Option<f64>,
+    /// Mean latency of reads and writes in microseconds; `None` without both.
+    pub us_mean: Option<f64>,
+    /// 99th percentile of the latency of reads and writes in microseconds.
+    pub us_p99: Option<f64>,
     /// Time from the first request to the last completion in seconds, by the replay's clock.
     pub seconds: f64,
     /// Requests a second; `None` where no time passed, as in virtual time on devices without a
@@ -125,6 +128,9 @@ pub struct ReplayResult {
     /// Results of each tier, from the top, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<CacheOutcome>,
+    /// Results of each volume, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeOutcome>,
     /// Price of the tiers; `None` where no prices were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostOutcome>,
@@ -174,6 +180,7 @@ pub(super) struct Measured {
     pub(super) shed: Option<ShedOutcome>,
     pub(super) bucket: Option<BucketRequests>,
     pub(super) intervals: Vec<IntervalResult>,
+    pub(super) volumes: Vec<VolumeOutcome>,
 }
 
 impl ReplayResult {
@@ -195,6 +202,7 @@ impl ReplayResult {
         let per_second = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
         let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         let (reads, writes) = (&measured.reads, &measured.writes);
+        let both = reads.merged(writes);
         Self {
             trace: trace.to_owned(),
             blocks: config.sizes.to_string(),
@@ -219,6 +227,8 @@ impl ReplayResult {
             write_us_p99: writes.quantile_us(0.99),
             write_us_p999: writes.quantile_us(0.999),
             write_us_max: writes.quantile_us(1.0),
+            us_mean: both.mean_us(),
+            us_p99: both.quantile_us(0.99),
             seconds,
             requests_per_second: per_second(requests),
             bytes_per_second: per_second(counted.read_bytes + counted.write_bytes),
@@ -251,6 +261,7 @@ impl ReplayResult {
                     .map(|(config, stats)| CacheOutcome::new(config, stats))
                     .collect(),
             },
+            volumes: measured.volumes,
             cost: None,
             shed: measured
                 .shed
@@ -503,74 +514,6 @@ impl Series {
             self.end(now, stats);
         }
         self.results
-    }
-}
-
-/// Longest latency that histograms distinguish: an hour, in nanoseconds. Latencies keep [`DIGITS`]
-/// significant digits.
-const LONGEST_NS: u64 = 3_600_000_000_000;
-const DIGITS: u8 = 3;
-
-/// Upper end of a histogram's first step in nanoseconds. Steps double, so that a microsecond is the
-/// end of one.
-const FIRST_STEP_NS: u64 = 125;
-
-/// Latencies of one kind of request.
-#[derive(Clone)]
-pub struct Latencies(Histogram<u64>);
-
-impl fmt::Debug for Latencies {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Latencies({:?})", self.steps())
-    }
-}
-
-impl Default for Latencies {
-    fn default() -> Self {
-        Self(Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("the bounds are in order"))
-    }
-}
-
-impl Latencies {
-    pub(crate) fn record(&mut self, latency: Duration) {
-        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
-    }
-
-    /// Returns the latencies of both, such as those of reads and of writes.
-    #[cfg(feature = "full")]
-    pub(crate) fn merged(&self, other: &Self) -> Self {
-        let mut all = self.clone();
-        all.0.add(&other.0).expect("all histograms have the same bounds");
-        all
-    }
-
-    /// Returns the number of latencies.
-    pub fn count(&self) -> u64 {
-        self.0.len()
-    }
-
-    /// Returns the mean latency in microseconds; `None` without requests.
-    pub(crate) fn mean_us(&self) -> Option<f64> {
-        (self.count() > 0).then(|| self.0.mean() / 1e3)
-    }
-
-    /// Returns the latency in microseconds that this share of the requests does not exceed; `None`
-    /// without requests.
-    pub fn quantile_us(&self, share: f64) -> Option<f64> {
-        (self.count() > 0).then(|| self.0.value_at_quantile(share) as f64 / 1e3)
-    }
-
-    /// Returns the histogram in steps that double, from the first to the last one with requests. A
-    /// step has its upper end in microseconds, and its number of requests.
-    pub fn steps(&self) -> Vec<(f64, u64)> {
-        let steps: Vec<(f64, u64)> = self
-            .0
-            .iter_log(FIRST_STEP_NS, 2.0)
-            .map(|step| (step.value_iterated_to() as f64 / 1e3, step.count_since_last_iteration()))
-            .collect();
-        let first = steps.iter().position(|(_, count)| *count > 0).unwrap_or(steps.len());
-        let last = steps.iter().rposition(|(_, count)| *count > 0).map_or(first, |last| last + 1);
-        steps[first..last].to_vec()
     }
 }
 

@@ -214,7 +214,7 @@ impl Layout {
     ///
     /// # Panics
     /// When the survey did not see the request's volume.
-    pub(super) fn place(&self, request: &Request) -> (usize, u64, u64) {
+    pub(crate) fn place(&self, request: &Request) -> (usize, u64, u64) {
         let (volume, start) = self.places[&request.volume];
         let (offset, size) = (start + request.key, self.sizes[volume]);
         if offset + request.bytes <= size {

@@ -7,7 +7,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use floe_block::{BlockCache, Config, ConfigError, Driver, VolumeId};
+use floe_block::{BlockCache, CacheShare, Config, ConfigError, Driver, VolumeId};
 use floe_device::medium::{Direction, Model};
 use floe_device::{
     Completion, Device, MEDIUM_SEED, MemoryDevice, OpenError, Operation, Pool, Ring, RingError,
@@ -20,6 +20,8 @@ use super::virtual_clock::VirtualClock;
 
 #[cfg(feature = "full")]
 use floe_server::config::{ServerConfig, TierConfig};
+#[cfg(feature = "full")]
+use floe_server::{RequestLimit, VolumeLimit, check_shares};
 
 /// Number of submissions that the io_uring ring holds.
 const RING_ENTRIES: u32 = 512;
@@ -56,17 +58,49 @@ pub struct Volume {
     pub spec: Spec,
     /// True if nothing will be written to the volume.
     pub read_only: bool,
+    /// Shares of the volume in the tiers, from the top; empty without a share.
+    pub shares: Vec<CacheShare>,
+    /// Limits of the volume's requests.
+    #[cfg(feature = "full")]
+    pub limit: RequestLimit,
+}
+
+impl Volume {
+    /// Creates the description of a volume that may be written to, without a share or a limit.
+    pub fn new(name: &str, spec: Spec) -> Self {
+        Self {
+            name: name.to_owned(),
+            spec,
+            read_only: false,
+            shares: Vec::new(),
+            #[cfg(feature = "full")]
+            limit: RequestLimit::default(),
+        }
+    }
 }
 
 impl Plan {
     /// Returns the cache that a server with these settings would have, without persistence: tiers
     /// end with the replay. `read_only` states that nothing will be written.
+    ///
+    /// # Errors
+    /// When a tier cannot guarantee all that volumes are to have of it, in the server's words.
     #[cfg(feature = "full")]
-    pub fn of(settings: &ServerConfig, read_only: bool) -> Self {
+    pub fn of(settings: &ServerConfig, read_only: bool) -> Result<Self, String> {
+        for tier in settings.tiers() {
+            let shares = settings.volume.iter().map(|it| (it.name(), it.cache_share()));
+            check_shares(shares, &tier.name(), tier.cache_bytes())?;
+        }
         let volumes = settings.volume.iter().map(|volume| Volume {
-            name: volume.name().to_owned(),
-            spec: volume.backing().clone(),
             read_only,
+            shares: match volume.cache_share() {
+                share if share.is_any() => {
+                    settings.tiers().map(|tier| share.of(tier.cache_bytes())).collect()
+                }
+                _ => Vec::new(),
+            },
+            limit: volume.limit(),
+            ..Volume::new(volume.name(), volume.backing().clone())
         });
         let mut above_bytes = 0;
         let tier = |tier: &TierConfig| {
@@ -76,7 +110,7 @@ impl Plan {
             Tier { config, most_dirty_bytes: tier.most_dirty_bytes(), device: tier.cache().clone() }
         };
         let tiers = settings.tiers().map(tier).collect();
-        Self { tiers, volumes: volumes.collect() }
+        Ok(Self { tiers, volumes: volumes.collect() })
     }
 
     /// Returns the sizes of the volumes in bytes, from their settings or their files.
@@ -146,10 +180,31 @@ pub enum StageError {
 }
 
 /// A volume whose backing device is open.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Opened {
     pub(super) id: VolumeId,
+    pub(super) name: String,
     pub(super) content: Content,
+    /// Bytes that the backing device has moved.
+    pub(super) moved: Rc<Moved>,
+    /// The token bucket of the volume's limits, which the server has as well.
+    #[cfg(feature = "full")]
+    limit: Option<VolumeLimit>,
+}
+
+impl Opened {
+    /// Takes the share of a request of so many bytes that arrives `now` in the volume's limits.
+    /// Returns the time at which it may start.
+    #[cfg(feature = "full")]
+    pub(super) fn start(&self, bytes: u64, now: Instant) -> Instant {
+        self.limit.as_ref().map_or(now, |limit| limit.take(bytes, now))
+    }
+
+    /// Returns the time `now`: without the server there are no limits.
+    #[cfg(not(feature = "full"))]
+    pub(super) fn start(&self, _: u64, now: Instant) -> Instant {
+        now
+    }
 }
 
 /// A cache with open devices, ready for requests.
@@ -218,8 +273,34 @@ impl Stage {
 
     /// Adds a volume on a backing device with the given initial content.
     pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>, content: Content) {
-        let id = self.driver.add_volume(name, Box::new(Metered::new(backing, &self.meter)));
-        self.volumes.push(Opened { id, content });
+        let metered = Metered::new(backing, &self.meter);
+        let moved = metered.moved.clone();
+        let id = self.driver.add_volume(name, Box::new(metered));
+        let name = name.to_owned();
+        self.volumes.push(Opened {
+            id,
+            name,
+            content,
+            moved,
+            #[cfg(feature = "full")]
+            limit: None,
+        });
+    }
+
+    /// Adds a volume of a plan on its open backing device, with its share and its limits.
+    fn add_planned(&mut self, volume: &Volume, backing: Box<dyn Device>, content: Content) {
+        self.add_volume(&volume.name, backing, content);
+        let opened = self.volumes.last_mut().expect("one has been added");
+        let ids = self.driver.volume_ids(opened.id);
+        for (number, (id, share)) in ids.into_iter().zip(&volume.shares).enumerate() {
+            let tier = self.driver.tier_mut(number).expect("it has numbered the volume");
+            tier.set_share(id, *share);
+        }
+        #[cfg(feature = "full")]
+        {
+            let limit = volume.limit.is_any().then_some(volume.limit);
+            opened.limit = limit.map(|limit| VolumeLimit::since(limit, self.clock.now()));
+        }
     }
 
     /// Opens the devices of a plan, and creates the cache on them.
@@ -234,17 +315,17 @@ impl Stage {
         let pool = Pool::new(ARENA_BYTES);
         let _ = ring.register_pool(&pool); // without, I/O costs a little more
         let mut volumes = Vec::new();
-        for Volume { name, spec, read_only } in &plan.volumes {
-            let there = spec.is_there();
+        for volume in &plan.volumes {
+            let there = volume.spec.is_there();
             let content = if there { Content::Unknown } else { Content::Zero };
-            let device =
-                spec.open(&ring, &pool, Role::Backing { read_only: *read_only && there })?;
-            volumes.push((name, device, content));
+            let read_only = volume.read_only && there;
+            let device = volume.spec.open(&ring, &pool, Role::Backing { read_only })?;
+            volumes.push((volume, device, content));
         }
         let tiers = plan.opened(|spec, size| spec.open(&ring, &pool, Role::Cache { size }))?;
         let mut stage = Self::new(Clock::Real(ring), pool, tiers)?;
-        for (name, device, content) in volumes {
-            stage.add_volume(name, device, content);
+        for (volume, device, content) in volumes {
+            stage.add_planned(volume, device, content);
         }
         Ok(stage)
     }
@@ -264,7 +345,8 @@ impl Stage {
         let clock_of_stage = Clock::Virtual(clock.clone());
         let mut stage = Self::new(clock_of_stage, Pool::new(ARENA_BYTES), plan.opened(tier)?)?;
         stage.holds_data = holds_data;
-        for (Volume { name, spec, .. }, size) in plan.volumes.iter().zip(plan.volume_sizes()?) {
+        for (volume, size) in plan.volumes.iter().zip(plan.volume_sizes()?) {
+            let spec = &volume.spec;
             // A medium that is named takes the place of the bucket.
             let object_bytes = spec.object_bytes().filter(|_| spec.medium().is_none());
             let device = match object_bytes {
@@ -276,7 +358,7 @@ impl Stage {
                 }
                 None => device(spec, size)?,
             };
-            stage.add_volume(name, device, Content::Zero);
+            stage.add_planned(volume, device, Content::Zero);
         }
         Ok(stage)
     }
@@ -449,15 +531,23 @@ fn timed<T>(sum_ns: &Cell<u64>, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A device whose time is subtracted from that of the driver.
+/// Bytes that a device has been asked to move.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    pub(super) read: Cell<u64>,
+    pub(super) written: Cell<u64>,
+}
+
+/// A device whose time is subtracted from that of the driver, and whose bytes are counted.
 pub(super) struct Metered {
     device: Box<dyn Device>,
     meter: Meter,
+    moved: Rc<Moved>,
 }
 
 impl Metered {
     pub(super) fn new(device: Box<dyn Device>, meter: &Meter) -> Self {
-        Self { device, meter: meter.clone() }
+        Self { device, meter: meter.clone(), moved: Rc::default() }
     }
 }
 
@@ -465,6 +555,12 @@ impl Device for Metered {
     delegate_device!(this => this.device; size_bytes spun next_due);
 
     fn submit(&mut self, operation: Operation) {
+        let (direction, bytes) = Direction::of(&operation.action);
+        match direction {
+            Direction::Read => self.moved.read.update(|sum| sum + bytes),
+            Direction::Write => self.moved.written.update(|sum| sum + bytes),
+            Direction::Flush => {}
+        }
         timed(&self.meter.device_ns, || self.device.submit(operation));
     }
 

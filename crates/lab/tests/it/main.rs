@@ -11,5 +11,6 @@ mod replay;
 mod replay_accounting;
 mod replay_queue;
 mod replay_tails;
+mod replay_volumes;
 mod simulate_is_cache;
 mod simulated_counts;

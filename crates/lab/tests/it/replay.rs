@@ -54,11 +54,7 @@ pub(crate) fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
     };
     Plan {
         tiers: vec![Tier { config, most_dirty_bytes: None, device: cache }],
-        volumes: vec![Volume {
-            name: "floe".into(),
-            spec: volume.parse().expect("a device"),
-            read_only: false,
-        }],
+        volumes: vec![Volume::new("floe", volume.parse().expect("a device"))],
     }
 }
 
