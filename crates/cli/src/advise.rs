@@ -1,4 +1,5 @@
-//! `floe advise`: recommends settings of a cache for a trace and two media.
+//! `floe advise`: recommends settings of a cache for a trace and two media, or shares of a cache
+//! for several traces.
 
 use std::str::FromStr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,6 +22,8 @@ use crate::simulate::{Objects, WriteArguments, print_hybrids};
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use floe_server::config::Bytes;
 
+mod shares;
+
 /// Number of requests of a trace that are held in memory, unless --limit says otherwise.
 const LIMIT: u64 = 2_000_000;
 
@@ -32,6 +35,7 @@ Examples:
   floe advise disk.vscsi --backing hdd --cache nvme --goal p99.9
   floe advise zipf:keys=100000,requests=100000,block=4KiB --backing hdd --cache nvme --json
   floe advise disk.vscsi --backing s3,object=256KiB --cache nvme --s3-prices sent=0.09
+  floe advise db=pg.vscsi mail.vscsi src1_0.csv.gz --backing cloud --cache nvme=10GiB
   floe advise objects.csv --objects --report advice.html
 
 Replays the trace in virtual time with many settings, on all cores: sizes and write modes, then
@@ -52,6 +56,12 @@ quarters of the gain of the fastest ones.
 its requests and their price in dollars, for 30 days at the pace of the trace. The times of requests
 are estimates: 30 ms to the first byte of a read, 50 ms for a write, and 75 MB/s a connection.
 
+With several traces, each of a volume, proposes a share of the cache for each volume: guaranteed
+parts with which misses cost the least time in all, and none misses more than with an even split. A
+volume is named after its file, or as in NAME=FILE. Each asks at an even pace, and all end together.
+The proposal is replayed beside no shares and an even split. The other settings are the defaults,
+and --write gives one mode [default: through].
+
 With --objects, simulates floe::hybrid with 1, 3 and 10 % of what the trace touches as memory, and
 10, 25, 50 and 100 % as flash. The best is the least memory, and then the least flash, whose hits
 are within a point of the most.";
@@ -60,8 +70,9 @@ are within a point of the most.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// A trace of disk I/O (or of objects, with --objects), compressed or not, or a generator such
-    /// as zipf:keys=1000,block=4KiB
-    trace: String,
+    /// as zipf:keys=1000,block=4KiB; several for volumes that share a cache
+    #[arg(required = true, value_name = "[NAME=]TRACE")]
+    trace: Vec<String>,
     #[arg(long, value_name = "MEDIUM", value_parser = volume, help = backing_help(),
           required_unless_present = "objects")]
     backing: Option<Volume>,
@@ -85,9 +96,8 @@ pub(crate) struct Arguments {
     /// The measure to choose by: mean, p99, p99.9, cost or endurance
     #[arg(long, value_name = "GOAL", default_value_t)]
     goal: Goal,
-    /// Write modes to choose from
-    #[arg(long, value_name = "MODE", value_delimiter = ',', default_value = "through,around,back",
-          value_parser = write_mode)]
+    /// Write modes to choose from [default: through,around,back]
+    #[arg(long, value_name = "MODE", value_delimiter = ',', value_parser = write_mode)]
     write: Vec<WriteMode>,
     /// Requests in flight
     #[arg(long, value_name = "N", default_value = "1",
@@ -202,12 +212,17 @@ impl FromStr for CacheMedium {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    match (&arguments.backing, &arguments.cache) {
-        (Some(backing), Some(cache)) => {
+    match (&arguments.backing, &arguments.cache, &arguments.trace[..]) {
+        (Some(backing), Some(cache), traces) => {
             arguments.writes.need("--objects")?;
-            advise_blocks(arguments, backing, cache)
+            let backing = backing_of(backing, arguments.s3_prices)?;
+            match traces {
+                [trace] => advise_blocks(arguments, trace, backing, cache),
+                _ => shares::advise_volumes(arguments, &backing, cache),
+            }
         }
-        _ => advise_on_objects(arguments),
+        (_, _, [trace]) => advise_on_objects(arguments, trace),
+        _ => Err(CliError::usage("--objects applies to one trace; several are given")),
     }
 }
 
@@ -229,21 +244,24 @@ fn backing_of(volume: &Volume, prices: Option<BucketPrices>) -> Result<Backing, 
 
 fn advise_blocks(
     arguments: &Arguments,
-    volume: &Volume,
+    trace: &str,
+    backing: Backing,
     cache: &CacheMedium,
 ) -> Result<(), CliError> {
-    let trace = &arguments.trace;
-    let backing = backing_of(volume, arguments.s3_prices)?;
-    let workload = read(arguments)?;
+    let workload = read(arguments, trace)?;
+    let modes: &[WriteMode] = match &arguments.write[..] {
+        [] => &[WriteMode::Through, WriteMode::Around, WriteMode::Back],
+        given => given,
+    };
     let question = Question {
-        trace: trace.clone(),
+        trace: trace.to_owned(),
         goal: arguments.goal,
         backing,
         cache: cache.medium.clone(),
         cache_bytes: cache.bytes,
         in_flight: arguments.in_flight as usize,
         warmup: f64::from(arguments.warmup) / 100.0,
-        writes: arguments.write.iter().map(ToString::to_string).collect(),
+        writes: modes.iter().map(ToString::to_string).collect(),
         price: arguments.price,
     };
     let interrupted = crate::flag_of_signals(&[SIGINT, SIGTERM])?;
@@ -258,6 +276,7 @@ fn advise_blocks(
         AdviseError::Layout(_) | AdviseError::Untouched => {
             CliError::usage(format!("{trace}: {error}"))
         }
+        AdviseError::UntouchedVolume(_) => CliError::usage(error.to_string()),
         AdviseError::Config(_) => CliError::usage(format!("--cache: {error}")),
         AdviseError::Replay(_) | AdviseError::Interrupted => CliError::failure(error.to_string()),
     })?;
@@ -270,8 +289,7 @@ fn advise_blocks(
 }
 
 /// Advises on the memory and the flash of a cache of objects.
-fn advise_on_objects(arguments: &Arguments) -> Result<(), CliError> {
-    let trace = &arguments.trace;
+fn advise_on_objects(arguments: &Arguments, trace: &str) -> Result<(), CliError> {
     let mut objects = Objects::read(trace, &arguments.open, arguments.object_size)?;
     let requests = objects.stream.keys.len() as u64;
     let warmup = requests * u64::from(arguments.warmup) / 100;
@@ -296,9 +314,8 @@ fn advise_on_objects(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Reads the trace into memory.
-fn read(arguments: &Arguments) -> Result<Workload, CliError> {
-    let path = &arguments.trace;
+/// Reads a trace into memory.
+fn read(arguments: &Arguments, path: &str) -> Result<Workload, CliError> {
     let mut trace = arguments.open.open_disk(path, "advice")?;
     let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
     let progress = trace.progress();

@@ -25,10 +25,14 @@ use crate::report::Unit;
 
 mod backing;
 pub mod objects;
+mod shares;
 mod trial;
 mod verdict;
 
 pub use self::backing::{Backing, BucketCost, BucketPrices};
+pub use self::shares::{
+    Arrangement, ShareAdvice, ShareProposal, ShareQuestion, ShareRule, SharingVolume, advise_shares,
+};
 pub use self::trial::{Candidate, Trial};
 pub use self::verdict::{Goal, Harm, Verdict, harms};
 
@@ -124,6 +128,9 @@ pub enum AdviseError {
     /// The trace reads and writes nothing, so a cache has nothing to serve.
     #[error("it has no reads or writes to advise on")]
     Untouched,
+    /// The trace of this name, one of several, reads and writes nothing.
+    #[error("{0}: it has no reads or writes to advise on")]
+    UntouchedVolume(String),
     /// The caller stopped the search.
     #[error("interrupted")]
     Interrupted,

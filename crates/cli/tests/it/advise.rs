@@ -166,3 +166,90 @@ fn objects_get_the_least_memory_and_flash_within_a_point_of_the_best() {
     assert!(page.contains("largest tried") && page.contains("Hybrid::builder()"), "{page}");
     assert_eq!(page.matches("<tr class=\"best\">").count(), 1, "{page}");
 }
+
+#[test]
+fn several_traces_get_shares_that_the_server_reads_and_a_replay_that_checks_them() {
+    let traces = [
+        "a-long-name-of-a-volume=zipf:keys=6000,theta=0.9,read=0.9,block=16KiB,requests=6000",
+        "scan=loop:keys=30000,block=16KiB,requests=6000",
+        "vm=zipf:keys=500,theta=0.7,read=0.5,block=16KiB,requests=6000",
+    ];
+    let media = ["--backing", "cloud", "--cache", "nvme=24MiB"];
+    let json = advice(&[&traces[..], &media].concat());
+    let volumes = json["volumes"].as_array().expect("a list");
+    let names: Vec<&str> = volumes.iter().map(|it| it["volume"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a-long-name-of-a-volume", "scan", "vm"]);
+    let config = ServerConfig::from_text(json["toml"].as_str().expect("a text")).expect("settings");
+    let tier = config.tiers().next().expect("it has a tier");
+    let guaranteed = |at: usize| config.volume[at].cache_share().of(tier.cache_bytes());
+    let sum: u64 = (0..3).map(|at| guaranteed(at).guaranteed_bytes).sum();
+    assert!(sum <= tier.cache_bytes(), "{json}");
+    assert_eq!(guaranteed(1).guaranteed_bytes, 0, "nothing is read twice: {json}");
+    for it in volumes {
+        let even = it["even_miss_ratio"].as_f64().expect("a ratio");
+        assert!(
+            (0.0..=1.0).contains(&even) && it["miss_ratio"].is_null() == it["guaranteed"].is_null()
+        );
+    }
+    let replays = json["arrangements"].as_array().expect("a list");
+    let replayed: Vec<&str> =
+        replays.iter().map(|it| it["arrangement"].as_str().unwrap()).collect();
+    assert_eq!(replayed, ["no shares", "even split", "proposed"]);
+    for replay in replays {
+        assert_eq!(replay["result"]["volumes"].as_array().expect("a list").len(), 3);
+        assert_eq!(replay["result"]["warmup_requests"], 3600);
+    }
+    let text = floe_ok(&[&["advise"], &traces[..], &media].concat());
+    let commands = json["commands"].as_array().expect("a list");
+    let expected = [json["toml"].as_str().unwrap().trim_end()]
+        .into_iter()
+        .chain(commands.iter().map(|it| it.as_str().unwrap()));
+    for part in expected {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let long = text.lines().filter(|line| line.chars().count() > 80);
+    assert_eq!(long.collect::<Vec<_>>(), [""; 0]);
+}
+
+#[test]
+fn what_several_traces_cannot_have_is_refused_in_a_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let trace = file("a.csv", "volume,offset,size,op\n0,0,4096,R\n0,4096,4096,R\n");
+    let empty = file("empty.csv", "volume,offset,size,op\n");
+    let trims = file("trims.csv", "volume,offset,size,op\n0,0,4096,D\n");
+    let missing = folder.path().join("missing.csv");
+    let missing = missing.to_str().expect("UTF-8");
+    let zipf = "zipf:keys=10,block=4KiB,requests=10";
+    let media = ["--backing", "cloud", "--cache", "nvme=8MiB"];
+    let s3 = ["--backing", "s3", "--cache", "nvme=8MiB"];
+    let unsized_cache = ["--backing", "cloud", "--cache", "nvme"];
+    let large = ["--backing", "cloud", "--cache", "nvme=4KiB"];
+    let twice = format!("b={trace}");
+    let [trace, empty, trims, twice] = [&trace, &empty, &trims, &twice].map(String::as_str);
+    for (traces, more, said) in [
+        (vec![trace, twice], &media[..], "it is given twice"),
+        (vec![trace, empty], &media, "empty.csv"),
+        (vec![trace, trims], &media, "trims.csv: it has no reads or writes to advise on"),
+        (vec![trace, missing], &media, "missing.csv"),
+        (vec![zipf, "zipf:keys=11,block=4KiB"], &media, "both named \"zipf\""),
+        (vec![trace, zipf], &s3, "--backing s3: shares are proposed above a medium"),
+        (vec![trace, zipf], &unsized_cache, "give the size that they share, as in nvme=10GiB"),
+        (vec![trace, zipf], &large, "--cache: a cache of this size cannot be made"),
+        (vec![trace, zipf, "--write", "back,through"], &media, "give one write mode"),
+        (vec![trace, zipf, "--goal", "p99"], &media, "--goal applies to one trace"),
+        (vec![trace, zipf, "--report", "x.html"], &media, "applies to one trace"),
+        (vec![trace, zipf, "--objects"], &[], "--objects applies to one trace"),
+    ] {
+        let output = crate::common::floe(&[&["advise"], &traces[..], more].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{traces:?}: {error}");
+        assert!(error.contains(said) && error.trim_end().lines().count() == 1, "{error}");
+        assert!(output.stdout.is_empty());
+    }
+    assert!(!std::path::Path::new("x.html").exists());
+}

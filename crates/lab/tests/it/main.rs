@@ -2,6 +2,7 @@
 
 mod adacache_reference;
 mod advise;
+mod advise_shares;
 mod bench_memory;
 mod capacity_search;
 mod demo;
