@@ -203,10 +203,11 @@ impl Shard {
                 Reading::of(parts, id).cached_failed(block, run, fault);
             }
             (Part::Shed, Err(fault)) => Reading::of(parts, id).shed_failed(run, fault),
-            (Part::Dirty(block), Ok(()))
-                if parts.tasks[id].step == TaskStep::CleanWrite && !parts.logging.is_kept() =>
-            {
-                parts.map.directory.blocks.set_clean(block, &run);
+            (Part::Dirty(block), Ok(())) if parts.tasks[id].step == TaskStep::CleanWrite => {
+                parts.counters.cleaned_bytes += parts.tasks[id].store.data.span(&run).len;
+                if !parts.logging.is_kept() {
+                    parts.map.directory.blocks.set_clean(block, &run);
+                }
             }
             (Part::Unlogged, Ok(())) => Storing::of(parts, id).around(&run),
             (Part::Unlogged, Err(_)) => parts.tasks[id].store.retry = true,

@@ -112,7 +112,6 @@ impl<'a> Cleaning<'a> {
         parts.tasks[id].step = TaskStep::CleanWrite;
         for run in runs.into_iter().take(most) {
             parts.tasks[id].store.cursor = run.end;
-            parts.counters.cleaned_bytes += parts.tasks[id].store.data.span(&run).len;
             parts.write_backing(id, Part::Dirty(block), &run, false);
         }
     }

@@ -47,6 +47,30 @@ fn cleaning_begins_at_half_without_being_told_and_what_is_dirty_may_be_written_a
     assert_eq!(bench.cache.stats().counters.cleaned_bytes, (MOST / 2 + 1) * SECTOR);
 }
 
+#[test]
+fn bytes_count_as_cleaned_once_the_backing_device_has_them() {
+    for kept in [false, true] {
+        let mut bench = bench(kept);
+        bench.put(0..8, 200);
+        let cleaned_bytes = |bench: &Bench| bench.cache.stats().counters.cleaned_bytes;
+        for failed in [true, false] {
+            bench.clean();
+            while let Some(at) =
+                bench.under_way.iter().position(|under_way| !on_backing(&under_way.order))
+            {
+                bench.complete(at, None);
+            }
+            assert!(cleaned(&bench) > 0);
+            assert_eq!(cleaned_bytes(&bench), 0, "nothing is written yet, kept: {kept}");
+            bench.run_failing(|order| failed && on_backing(order) && is_write(order));
+            let done = if failed { 0 } else { 8 * SECTOR };
+            assert_eq!(cleaned_bytes(&bench), done, "kept: {kept}");
+            assert_eq!(bench.cache.stats().dirty_bytes, 8 * SECTOR - done);
+        }
+        bench.check_idle();
+    }
+}
+
 /// The writes of cleaning that are under way.
 fn cleaned(bench: &Bench) -> usize {
     bench
