@@ -79,7 +79,7 @@ fn paths(away: Away, config: &ServerConfig) -> Beside {
             let image = volume.backing().image().expect("volumes of a pair are images");
             let watch = RbdWatch::open(image).or_failure()?;
             let bytes = watch.size_bytes().or_failure()?;
-            Ok((volume.name().to_owned(), bytes, volume.block_size()))
+            Ok((volume.name().to_owned(), bytes, volume.block_size(), volume.limit()))
         };
         let sizes = volumes.iter().map(size).collect::<Result<Vec<_>, CliError>>()?;
         let mut config = without_cache();

@@ -32,7 +32,7 @@ pub(crate) enum VolumeCommand {
     Remove(Remove),
     /// Resize a volume
     Resize(ResizeArguments),
-    /// Limit the requests of a volume's clients
+    /// Limit the requests and the number of a volume's clients
     Limit(Limit),
     /// Change the part of each tier that a volume uses
     Share(Share),
@@ -203,7 +203,8 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
             };
             let added = client::add_volume(&answer.endpoint()?, &volume)?;
             let size = output::bytes(added.bytes);
-            answer.print(&added, &format!("added {} of {size}", added.name))
+            let excess = limit::excess(&added);
+            answer.print(&added, &format!("added {} of {size}{excess}", added.name))
         }
         VolumeCommand::Remove(Remove { name, force, answer }) => {
             client::remove_volume(&answer.endpoint()?, name, *force)?;
@@ -232,6 +233,7 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
 pub(crate) fn print(volumes: &[VolumeStatus]) {
     // Most servers have no limits and no shares.
     let has_limits = volumes.iter().any(|it| it.limit.is_any() || it.delayed_requests > 0);
+    let has_refused = volumes.iter().any(|it| it.refused_connections > 0);
     let has_shares = volumes.iter().any(|it| it.cache_share.is_any());
     let mut columns = vec!["volume", "access", "size", "clients", "requests"];
     if has_limits {
@@ -239,6 +241,9 @@ pub(crate) fn print(volumes: &[VolumeStatus]) {
     }
     if has_shares {
         columns.extend(["share", "cached"]);
+    }
+    if has_refused {
+        columns.push("refused");
     }
     let mut table = output::table(&columns, 2);
     for volume in volumes {
@@ -255,6 +260,9 @@ pub(crate) fn print(volumes: &[VolumeStatus]) {
         }
         if has_shares {
             row.extend([volume.cache_share.to_string(), share::used(volume)]);
+        }
+        if has_refused {
+            row.push(output::counted(volume.refused_connections as usize, "client"));
         }
         table.add_row(row);
     }

@@ -32,7 +32,7 @@
 use std::sync::Arc;
 
 use super::export::{Export, Exports};
-use super::handshake::{Handshake, Negotiated, Progress, Tls};
+use super::handshake::{Admission, Handshake, Negotiated, Place, Progress, Tls};
 use super::transmission::{DRAIN_MAX_BYTES, NbdCommand, Request, check, parse};
 use super::wire::REQUEST_BYTES;
 use crate::wire::{NbdError, ProtocolError, Violation};
@@ -79,6 +79,8 @@ pub struct Connection {
     message_at: u64,
     /// The result of the handshake; `None` until it ends.
     negotiated: Option<Negotiated>,
+    /// The client's place at its export; kept for its `Drop`.
+    _place: Option<Place>,
 }
 
 #[derive(Debug)]
@@ -98,7 +100,14 @@ impl Connection {
     pub fn new(exports: Arc<Exports>, tls: Tls, out: &mut Vec<u8>) -> Self {
         out.extend_from_slice(&Handshake::greeting());
         let state = State::Handshake(Handshake::new(exports, tls));
-        Self { state, consumed_bytes: 0, message_at: 0, negotiated: None }
+        Self { state, consumed_bytes: 0, message_at: 0, negotiated: None, _place: None }
+    }
+
+    /// Limits the clients of each export by this admission. Without it there is no limit.
+    pub fn admit_by(&mut self, admission: Arc<dyn Admission>) {
+        if let State::Handshake(handshake) = &mut self.state {
+            handshake.admit_by(admission);
+        }
     }
 
     /// Updates the list of exports. Returns false if the connection's export is gone, so that the
@@ -227,6 +236,7 @@ impl Connection {
                     }
                     Progress::StartTls => Event::StartTls,
                     Progress::Transmission(negotiated) => {
+                        self._place = handshake.take_place();
                         self.negotiated = Some(negotiated);
                         self.state = NEXT_HEADER;
                         Event::Negotiated

@@ -10,6 +10,8 @@
 //! data is skipped and not stored. Options are counted. One call answers at most one option, so
 //! `out` grows by one answer. Where TLS is required, no answer before it reveals an export.
 
+use std::any::Any;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::export::{Export, Exports};
@@ -39,6 +41,18 @@ pub struct Negotiated {
     /// status.
     pub base_allocation: bool,
 }
+
+/// The admission of clients to exports, by which a server limits their number.
+pub trait Admission: Debug + Send + Sync {
+    /// Takes a place for one more client of an export; `None` if the export has no place left.
+    fn admit(&self, export: &str) -> Option<Place>;
+}
+
+/// A client's place at an export. Dropping it leaves the place to others.
+pub type Place = Box<dyn Any + Send>;
+
+/// The refusal of a client for which its export has no place, as the client is told.
+const NO_PLACE: &str = "this export has as many connections as its limit allows; try again later";
 
 /// The TLS policy and state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +100,9 @@ pub struct Handshake {
     structured_replies: bool,
     /// The export for which the client selected `base:allocation`.
     base_allocation_of: Option<Arc<Export>>,
+    admission: Option<Arc<dyn Admission>>,
+    /// The client's place at the export that it has chosen.
+    place: Option<Place>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +139,26 @@ impl Handshake {
             tls,
             structured_replies: false,
             base_allocation_of: None,
+            admission: None,
+            place: None,
         }
+    }
+
+    /// Limits the clients of each export by this admission. Without it there is no limit.
+    pub fn admit_by(&mut self, admission: Arc<dyn Admission>) {
+        self.admission = Some(admission);
+    }
+
+    /// Returns the client's place at the export that it has chosen, if an admission limits clients.
+    pub fn take_place(&mut self) -> Option<Place> {
+        self.place.take()
+    }
+
+    /// Takes a place at an export. Returns false if it has none left.
+    fn is_admitted(&mut self, export: &Export) -> bool {
+        let Some(admission) = &self.admission else { return true };
+        self.place = admission.admit(&export.name);
+        self.place.is_some()
     }
 
     /// Replaces the list of offered exports.
@@ -332,6 +368,9 @@ impl Handshake {
                 String::from_utf8_lossy(name).chars().take(64).collect(),
             ));
         };
+        if !self.is_admitted(&export) {
+            return Err(Violation::NoPlace(export.name.chars().take(64).collect()));
+        }
         out.extend_from_slice(&export.size_bytes.to_be_bytes());
         out.extend_from_slice(&export.transmission_flags(self.structured_replies).to_be_bytes());
         if !self.no_zeroes {
@@ -363,6 +402,10 @@ impl Handshake {
             reply(out, option, option_reply::ERR_UNKNOWN, &[b"no such export"]);
             return Progress::Answered;
         };
+        if option == option::GO && !self.is_admitted(&export) {
+            reply(out, option, option_reply::ERR_POLICY, &[NO_PLACE.as_bytes()]);
+            return Progress::Answered;
+        }
         let wanted = |kind: u16| requests.chunks_exact(2).any(|request| u16_at(request, 0) == kind);
         let mut tell = |kind: u16, parts: [&[u8]; 3]| {
             let [a, b, c] = parts;

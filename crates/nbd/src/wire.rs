@@ -374,6 +374,10 @@ pub enum Violation {
     /// `EXPORT_NAME`, which cannot be answered with an error, named an export that does not exist.
     #[error("no export named {0:?}")]
     UnknownExport(String),
+    /// `EXPORT_NAME`, which cannot be answered with an error, named an export that has as many
+    /// clients as it may.
+    #[error("export {0:?} has as many connections as its limit allows")]
+    NoPlace(String),
     /// `EXPORT_NAME`, which cannot be answered with an error, was sent without TLS to a server that
     /// requires TLS.
     #[error("an export is asked for without TLS, which this server requires")]

@@ -250,6 +250,12 @@ settings! {
         bytes_per_second: Option<Bytes> { example: "100MiB", guide: "limits.md" }
         /// The time's worth of both limits that may start at once after a pause
         limit_burst: Option<Interval> { default: "100ms", example: "1s", guide: "limits.md" }
+        /// The most connections to the volume at one time, of NBD clients and NVMe hosts; further
+        /// ones are refused
+        connections: Option<u64> {
+            example: "20", unit: "connections", range: Some((1, 65536)),
+            guide: "limits.md#limit-the-connections-of-a-volume"
+        }
         /// The part of each tier, a size or a percentage, that other volumes do not evict; they use
         /// it while this volume does not
         cache_guaranteed: Option<CachePortion> {

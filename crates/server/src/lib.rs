@@ -52,6 +52,7 @@ mod tier;
 pub mod tls;
 pub mod ublk;
 mod volume;
+mod volume_clients;
 mod volume_limit;
 mod volume_share;
 mod warnings;

@@ -16,6 +16,7 @@ use floe_nvme::wire::PORT as NVME_PORT;
 use crate::protocol::{Nbd, NvmeTcp, ProtocolFactory};
 use crate::socket_file::{Permitted, SocketError, SocketFile, listen_on};
 use crate::tls::TlsConfig;
+use crate::volume_clients::VolumeClients;
 
 /// An error while listening on an address.
 #[derive(Debug, thiserror::Error)]
@@ -104,9 +105,10 @@ impl Listener {
         tls: Option<&TlsConfig>,
         insecure: bool,
         subsystem: &Arc<Subsystem>,
+        clients: &VolumeClients,
     ) -> Result<Self, ListenError> {
         let attempt = || match address {
-            ListenAddress::Nbd(uri) => Self::for_nbd(uri, tls, insecure),
+            ListenAddress::Nbd(uri) => Self::for_nbd(uri, tls, insecure, clients),
             ListenAddress::NvmeTcp(address) => Self::for_nvme(address, insecure, subsystem),
         };
         patiently(attempt, ListenError::is_in_use)
@@ -150,7 +152,12 @@ impl Listener {
         })
     }
 
-    fn for_nbd(uri: &Uri, tls: Option<&TlsConfig>, insecure: bool) -> Result<Self, ListenError> {
+    fn for_nbd(
+        uri: &Uri,
+        tls: Option<&TlsConfig>,
+        insecure: bool,
+        clients: &VolumeClients,
+    ) -> Result<Self, ListenError> {
         let encrypted = tls.is_some_and(TlsConfig::required);
         if uri.tls && !encrypted {
             return Err(ListenError::NoTls { uri: uri.to_string() });
@@ -176,7 +183,7 @@ impl Listener {
                 Ok(Self {
                     socket: Rc::new(listener.into()),
                     address: ListenAddress::Nbd(uri),
-                    protocol: Arc::new(Nbd),
+                    protocol: Arc::new(Nbd::new(clients)),
                     _file: None,
                 })
             }
@@ -187,7 +194,7 @@ impl Listener {
                 Ok(Self {
                     socket: Rc::new(socket),
                     address: ListenAddress::Nbd(uri),
-                    protocol: Arc::new(Nbd),
+                    protocol: Arc::new(Nbd::new(clients)),
                     _file: Some(file),
                 })
             }
@@ -301,7 +308,7 @@ mod tests {
         insecure: bool,
     ) -> Result<Listener, ListenError> {
         let subsystem = Arc::new(Subsystem::new("nqn.2026-11.io.example:a", "1").unwrap());
-        Listener::bind(&uri.parse().unwrap(), tls, insecure, &subsystem)
+        Listener::bind(&uri.parse().unwrap(), tls, insecure, &subsystem, &VolumeClients::default())
     }
 
     #[test]
@@ -345,7 +352,9 @@ mod tests {
         let subsystem = Subsystem::new("nqn.2026-11.io.example:a", "1").unwrap();
         let subsystem = Arc::new(subsystem.with_access(Arc::new(RwLock::new(rules))));
         let address = "nvme-tcp://0.0.0.0:0".parse().unwrap();
-        assert!(Listener::bind(&address, None, false, &subsystem).is_ok(), "hosts need secrets");
+        let clients = VolumeClients::default();
+        let bound = Listener::bind(&address, None, false, &subsystem, &clients);
+        assert!(bound.is_ok(), "hosts need secrets");
     }
 
     #[test]

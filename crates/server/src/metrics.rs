@@ -126,10 +126,25 @@ fn volumes(page: &mut Page, report: &Report) {
     each(name, Gauge, "Most bytes per second of a volume, 0 for no limit.", &|volume| {
         volume.limit.bytes_per_second.unwrap_or(0)
     });
+    let name = "floe_volume_limit_connections";
+    each(name, Gauge, "Most connections of a volume, 0 for no limit.", &|volume| {
+        volume.limit.connections.unwrap_or(0)
+    });
+    let name = "floe_volume_connections_refused_total";
+    each(name, Counter, "Clients refused because of their volume's limit.", &|volume| {
+        volume.refused
+    });
     let name = "floe_volume_delayed_requests_total";
     each(name, Counter, "Requests that have waited for the limits of their volume.", &|volume| {
         report.sum.counters.volume(volume.id).delayed.requests
     });
+    let name = "floe_volume_counted_connections";
+    page.family(name, Gauge, "Clients that count against the limit of connections.");
+    for VolumeFacts { name: volume, counted, .. } in &report.facts.volumes {
+        for (protocol, clients) in [("nbd", counted.nbd), ("nvme-tcp", counted.nvme_tcp)] {
+            page.sample(name, &[("volume", volume.as_str()), ("protocol", protocol)], clients);
+        }
+    }
     let name = "floe_volume_delayed_seconds_total";
     page.family(name, Counter, "Time that requests have waited for the limits of their volume.");
     for volume in &report.facts.volumes {

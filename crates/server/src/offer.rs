@@ -9,6 +9,7 @@ use floe_nbd::export::{Export, Exports, ExportsError};
 use crate::admin::{Reply, Trouble};
 use crate::status::VolumeFacts;
 use crate::volume::Volume;
+use crate::volume_clients::VolumeClients;
 use crate::volume_limit::VolumeLimit;
 
 /// A volume that the server offers, with its ids in the cache.
@@ -22,6 +23,8 @@ pub(crate) struct Offered {
     pub(crate) bytes: u64,
     /// The limit of the volume's requests, which changes while it is served.
     pub(crate) limit: Arc<VolumeLimit>,
+    /// The clients of all volumes.
+    pub(crate) clients: VolumeClients,
     /// The volume's shares in the tiers, from the top.
     pub(crate) shares: Vec<CacheShare>,
     /// The volume is being removed, and its clients are being disconnected.
@@ -37,6 +40,8 @@ pub(crate) fn facts(volumes: &[Offered]) -> Vec<VolumeFacts> {
         bytes: offered.bytes,
         read_only: offered.volume.read_only,
         limit: offered.limit.limit(),
+        refused: offered.clients.refused(&offered.volume.name),
+        counted: offered.clients.counted(&offered.volume.name),
         share: offered.volume.share,
         shares: offered.shares.clone(),
     };
@@ -75,35 +80,46 @@ pub(crate) fn present<'a>(volumes: &'a [Offered], name: &str) -> Result<&'a Offe
 #[derive(Debug)]
 pub(crate) struct Offer {
     volumes: Vec<Offered>,
+    clients: VolumeClients,
     exports: Arc<Exports>,
 }
 
 impl Offer {
     /// Creates the offer of a starting server, from the volumes and their ids in the tiers, whose
-    /// sizes are `tier_bytes`.
+    /// sizes are `tier_bytes`. Their limits of connections hold from now on.
     ///
     /// # Errors
     /// When a name occurs twice or a volume cannot be described to clients.
     pub(crate) fn new<'a>(
         volumes: impl Iterator<Item = (Vec<VolumeId>, &'a Volume)>,
         tier_bytes: &[u64],
+        clients: VolumeClients,
     ) -> Result<Self, ExportsError> {
         let offered = volumes.map(|(ids, volume)| Offered {
             id: ids[0],
             ids,
             bytes: volume.backing.size_bytes(),
             limit: Arc::new(VolumeLimit::new(volume.limit)),
+            clients: clients.clone(),
             shares: tier_bytes.iter().map(|bytes| volume.share.of(*bytes)).collect(),
             volume: volume.clone(),
             leaving: false,
         });
         let volumes: Vec<Offered> = offered.collect();
         let exports = Arc::new(exports_of(&volumes)?);
-        Ok(Self { volumes, exports })
+        for Offered { volume, .. } in &volumes {
+            clients.limit(&volume.name, volume.limit.connections);
+        }
+        Ok(Self { volumes, clients, exports })
     }
 
     pub(crate) fn exports(&self) -> &Arc<Exports> {
         &self.exports
+    }
+
+    /// Returns the clients of all volumes.
+    pub(crate) fn clients(&self) -> &VolumeClients {
+        &self.clients
     }
 
     /// Returns all volumes, including those that are being removed.
@@ -125,6 +141,7 @@ impl Offer {
             ids: Vec::new(),
             bytes: volume.backing.size_bytes(),
             limit: Arc::new(VolumeLimit::new(volume.limit)),
+            clients: self.clients.clone(),
             shares: Vec::new(),
             volume: volume.clone(),
             leaving: false,

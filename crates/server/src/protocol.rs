@@ -70,6 +70,11 @@ pub(crate) type Broken = Box<dyn Error + Send + Sync>;
 #[error("{0}")]
 pub(crate) struct NotWelcome(pub(crate) String);
 
+/// The refusal of a client for which a volume has no place left.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NoPlace(pub(crate) String);
+
 /// A request of a client. Its range lies within the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {

@@ -56,6 +56,7 @@ use crate::status::TierKey;
 use crate::tier::{CachePart, Tier, link};
 use crate::ublk::{Ending, LocalDevice, LocalDevices, LocalVolume, QueueOrder};
 use crate::volume::{Reach, Volume};
+use crate::volume_clients::VolumeClients;
 use crate::worker::handle::{Team, WorkerHandle, WorkerOutbox, Workers};
 use crate::worker::shedding::ShedController;
 use crate::worker::{Beginning, RING_ENTRIES};
@@ -264,6 +265,7 @@ pub struct Bound {
     pub(crate) listeners: Vec<Listener>,
     admin_listeners: Vec<AdminListener>,
     pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) clients: VolumeClients,
     /// The reason why the server goes without the default admin socket.
     lacks_socket: Option<String>,
     /// The reservations that a pair keeps for NVMe hosts.
@@ -287,13 +289,15 @@ impl Bound {
         let subsystem = subsystem.with_access(Arc::clone(config.nvme.access.rules()));
         let pair_store;
         (config.nvme.reservations, pair_store) = reservations_of(&config, &nqn)?;
+        let clients = VolumeClients::default();
+        let subsystem = subsystem.with_admission(Arc::new(clients.clone()));
         let subsystem = match &config.nvme.reservations {
             Some(reservations) => subsystem.with_reservations(Arc::clone(reservations)),
             None => subsystem,
         };
         let subsystem = Arc::new(subsystem.with_paths(Arc::clone(&config.nvme.paths)));
         let listeners = config.listen.iter().map(|address| {
-            Listener::bind(address, config.tls.as_ref(), config.insecure, &subsystem)
+            Listener::bind(address, config.tls.as_ref(), config.insecure, &subsystem, &clients)
         });
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let addresses = listeners.iter().filter_map(Listener::nvme_address);
@@ -307,7 +311,15 @@ impl Bound {
         let beside = AdminListener::beside(admin);
         let lacks_socket = beside.as_ref().err().cloned();
         admin_listeners.extend(beside.ok().flatten());
-        Ok(Self { listeners, admin_listeners, lacks_socket, config, subsystem, pair_store })
+        Ok(Self {
+            listeners,
+            admin_listeners,
+            lacks_socket,
+            config,
+            subsystem,
+            clients,
+            pair_store,
+        })
     }
 
     /// Creates a server with these listeners and without an admin interface.
@@ -315,10 +327,11 @@ impl Bound {
         config: ServerSetup,
         listeners: Vec<Listener>,
         subsystem: &Arc<Subsystem>,
+        clients: VolumeClients,
     ) -> Self {
         let subsystem = Arc::clone(subsystem);
-        let (admin_listeners, lacks_socket) = (Vec::new(), None);
-        Self { config, listeners, admin_listeners, lacks_socket, subsystem, pair_store: None }
+        let (admin_listeners, lacks_socket, pair_store) = (Vec::new(), None, None);
+        Self { config, listeners, admin_listeners, lacks_socket, subsystem, clients, pair_store }
     }
 
     /// Waits until no other server owns the images of the pair. Meanwhile answers the few admin
@@ -391,7 +404,15 @@ impl Bound {
         volumes: Vec<Volume>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
-        let Self { config, listeners, admin_listeners, lacks_socket, subsystem, pair_store } = self;
+        let Self {
+            config,
+            listeners,
+            admin_listeners,
+            lacks_socket,
+            subsystem,
+            clients,
+            pair_store,
+        } = self;
         if let Some(store) = &pair_store {
             match &config.nvme.reservations {
                 Some(reservations) => store.take_over(&volumes, reservations)?,
@@ -414,7 +435,7 @@ impl Bound {
         let ids = |at| tiers.iter().map(|tier| tier.cache.id(at)).collect();
         let tier_bytes: Vec<u64> = tiers.iter().map(|tier| tier.facts.size_bytes).collect();
         let offered = volumes.iter().enumerate().map(|(at, volume)| (ids(at), volume));
-        let offer = Offer::new(offered, &tier_bytes)?;
+        let offer = Offer::new(offered, &tier_bytes, clients)?;
         let ring = Ring::new(RING_ENTRIES)?;
         let wake_up = Arc::new(WakeUp::new().map_err(ServeError::Wake)?);
         let inbox = Arc::new(Mailbox::new(wake_up));

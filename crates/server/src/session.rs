@@ -42,10 +42,12 @@ use crate::limits::{
     SLOW_TIME,
 };
 use crate::protocol::{
-    Answer, Broken, Event, NotWelcome, Outbox, Protocol, ProtocolFactory, Reply, Request, slice_of,
+    Answer, Broken, Event, NoPlace, NotWelcome, Outbox, Protocol, ProtocolFactory, Reply, Request,
+    slice_of,
 };
 use crate::status::Snapshot;
 use crate::tls::{Channel, TlsConfig};
+use crate::warnings::Complaint;
 use held::{Held, end_held, hold, release, unblock, waits_for_limit};
 use receiving::{Filling, Incoming};
 
@@ -709,12 +711,13 @@ pub(crate) enum SessionError {
 }
 
 impl SessionError {
-    /// Returns whether the client was refused for its identity, and not for a violation of the
-    /// protocol.
-    pub(crate) fn is_distrust(&self) -> bool {
-        match self {
-            Self::Protocol(error) | Self::Told(error) => error.is::<NotWelcome>(),
-            Self::Tls(_) => true,
+    /// Returns the kind of warning about the client: a refusal is no violation of the protocol.
+    pub(crate) fn complaint(&self) -> Complaint {
+        let (Self::Protocol(it) | Self::Told(it)) = self else { return Complaint::NotTrusted };
+        match (it.is::<NoPlace>(), it.is::<NotWelcome>()) {
+            (true, _) => Complaint::NoPlace,
+            (_, true) => Complaint::NotTrusted,
+            _ => Complaint::BrokeProtocol,
         }
     }
 }

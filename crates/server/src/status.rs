@@ -82,7 +82,7 @@ pub struct VolumeStatus {
     /// Reads of which all was in the first tier or in memory.
     #[serde(default)]
     pub read_hits: u64,
-    /// Limits of the volume's requests.
+    /// Limits of the volume's requests and connections.
     #[serde(default)]
     pub limit: RequestLimit,
     /// Requests that have waited for the limits.
@@ -91,6 +91,12 @@ pub struct VolumeStatus {
     /// Sum of the times that they have waited, in seconds.
     #[serde(default)]
     pub delayed_seconds: f64,
+    /// Clients that were refused because of the limit of connections.
+    #[serde(default)]
+    pub refused_connections: u64,
+    /// Clients that count against the limit of connections, also NVMe hosts without I/O queues.
+    #[serde(default)]
+    pub counted_connections: ByProtocol,
     /// The share of the volume in each tier.
     #[serde(default)]
     pub cache_share: VolumeShare,
@@ -241,6 +247,10 @@ pub(crate) struct VolumeFacts {
     pub(crate) bytes: u64,
     pub(crate) read_only: bool,
     pub(crate) limit: RequestLimit,
+    /// Clients that were refused because of the limit of connections.
+    pub(crate) refused: u64,
+    /// Clients that count against the limit of connections.
+    pub(crate) counted: ByProtocol,
     pub(crate) share: VolumeShare,
     /// Shares of the volume in the tiers, from the top.
     pub(crate) shares: Vec<CacheShare>,
@@ -432,6 +442,8 @@ impl Report {
             limit: facts.limit,
             delayed_requests: delayed.requests,
             delayed_seconds: delayed.time.as_secs_f64(),
+            refused_connections: facts.refused,
+            counted_connections: facts.counted,
             cache_share: facts.share,
             cached: self.volume_use(facts).collect(),
         }

@@ -1,4 +1,4 @@
-//! The limits of a volume's requests, and the token bucket that enforces them.
+//! The limits of a volume's requests and connections, and the token bucket that enforces them.
 //!
 //! The bucket is a state machine without a clock. For each limited quantity it keeps the time until
 //! which the volume has used up its share. A request starts at the latest `limit_burst_ms` before
@@ -22,10 +22,13 @@ const BURST_MS_MAX: u64 = 3_600_000;
 /// Largest limit of requests per second.
 const REQUESTS_MAX: u64 = 1_000_000_000;
 
+/// Largest limit of connections.
+pub(crate) const CONNECTIONS_MAX: u64 = 65_536;
+
 /// Smallest limit of bytes per second, below which a typing error is likely.
 const BYTES_MIN: u64 = 4096;
 
-/// The limits of a volume's requests, over all of its clients.
+/// The limits of a volume's requests and connections, over all of its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestLimit {
     /// Most requests per second; `None` for no limit.
@@ -37,6 +40,10 @@ pub struct RequestLimit {
     /// Milliseconds' worth of both limits that may start at once after a pause.
     #[serde(default = "default_burst")]
     pub limit_burst_ms: u64,
+    /// Most connections of NBD clients and controllers of NVMe hosts at one time; `None` for no
+    /// limit.
+    #[serde(default)]
+    pub connections: Option<u64>,
 }
 
 fn default_burst() -> u64 {
@@ -45,19 +52,32 @@ fn default_burst() -> u64 {
 
 impl Default for RequestLimit {
     fn default() -> Self {
-        Self { requests_per_second: None, bytes_per_second: None, limit_burst_ms: BURST_MS }
+        Self::NONE
     }
 }
 
 impl RequestLimit {
+    /// No limit.
+    pub const NONE: Self = Self {
+        requests_per_second: None,
+        bytes_per_second: None,
+        limit_burst_ms: BURST_MS,
+        connections: None,
+    };
+
     /// Returns whether there is any limit.
     pub fn is_any(&self) -> bool {
+        self.has_rate() || self.connections.is_some()
+    }
+
+    /// Returns whether there is a limit of requests or bytes per second.
+    pub fn has_rate(&self) -> bool {
         self.requests_per_second.is_some() || self.bytes_per_second.is_some()
     }
 
     /// Returns the first value that is out of its range: the setting's name, and the problem.
     pub(crate) fn out_of_range(&self) -> Option<(&'static str, String)> {
-        let Self { requests_per_second, bytes_per_second, limit_burst_ms } = *self;
+        let Self { requests_per_second, bytes_per_second, limit_burst_ms, connections } = *self;
         let requests = requests_per_second.filter(|it| !(1..=REQUESTS_MAX).contains(it));
         let requests = requests.map(|it| {
             let problem = format!("requests-per-second = {it} is not between 1 and {REQUESTS_MAX}");
@@ -78,7 +98,11 @@ impl RequestLimit {
             );
             ("limit-burst", problem)
         });
-        requests.or(bytes).or(burst)
+        let connections = connections.filter(|it| !(1..=CONNECTIONS_MAX).contains(it)).map(|it| {
+            let problem = format!("connections = {it} is not between 1 and {CONNECTIONS_MAX}");
+            ("connections", problem)
+        });
+        requests.or(bytes).or(burst).or(connections)
     }
 
     fn burst_ns(&self) -> u64 {
@@ -111,6 +135,9 @@ pub struct LimitChange {
     /// Milliseconds' worth of both limits that may start at once after a pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_burst_ms: Option<u64>,
+    /// Most connections at one time.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub connections: Option<Option<u64>>,
 }
 
 /// Deserialises a field that is there, even if it is null.
@@ -134,6 +161,7 @@ impl LimitChange {
             requests_per_second: self.requests_per_second.unwrap_or(before.requests_per_second),
             bytes_per_second: self.bytes_per_second.unwrap_or(before.bytes_per_second),
             limit_burst_ms: self.limit_burst_ms.unwrap_or(before.limit_burst_ms),
+            connections: self.connections.unwrap_or(before.connections),
         }
     }
 
@@ -146,7 +174,7 @@ impl LimitChange {
             return Err(problem);
         }
         let limit = self.of(before);
-        if self.limit_burst_ms.is_some() && !limit.is_any() {
+        if self.limit_burst_ms.is_some() && !limit.has_rate() {
             return Err("limit-burst needs requests-per-second or bytes-per-second".to_owned());
         }
         Ok(limit)
@@ -289,6 +317,7 @@ mod tests {
                 requests_per_second: Some([1, 7, 1000, 1_000_000][random.below(4)]),
                 bytes_per_second: Some([4096, 1 << 20, 10 << 30][random.below(3)]),
                 limit_burst_ms: [1, 100, 5000][random.below(3)],
+                connections: None,
             };
             match random.below(4) {
                 0 => limit.requests_per_second = None,

@@ -15,16 +15,18 @@ pub(crate) enum Complaint {
     BrokeProtocol,
     HungUp,
     NotTrusted,
+    NoPlace,
     TooSlow,
     TooMany,
     NotAccepted,
 }
 
 impl Complaint {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::BrokeProtocol,
         Self::HungUp,
         Self::NotTrusted,
+        Self::NoPlace,
         Self::TooSlow,
         Self::TooMany,
         Self::NotAccepted,
@@ -36,6 +38,7 @@ impl Complaint {
             Self::BrokeProtocol => "client broke the protocol",
             Self::HungUp => "client hung up",
             Self::NotTrusted => "client cannot be trusted",
+            Self::NoPlace => "client refused because of a limit of connections",
             Self::TooSlow => "client is too slow",
             Self::TooMany => "no more connections are taken until some end",
             Self::NotAccepted => "cannot accept connections",

@@ -131,6 +131,7 @@ fn names_of_settings_stay() {
             "requests-per-second",
             "bytes-per-second",
             "limit-burst",
+            "connections",
             "cache-guaranteed",
             "cache-most",
             "attach",

@@ -1,4 +1,5 @@
-//! `floe volume limit`: changes the limits of a volume's requests on a running server.
+//! `floe volume limit`: changes the limits of a volume's requests and connections on a running
+//! server.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use clap::Args;
 use floe_server::RequestLimit;
 use floe_server::admin::{LimitChange, client};
 use floe_server::config::{Bytes, Interval};
+use floe_server::status::VolumeStatus;
 
 use crate::admin::Answer;
 use crate::error::CliError;
@@ -15,7 +17,24 @@ use crate::output;
 const EXAMPLES: &str = "\
 Examples:
   floe volume limit pictures --requests-per-second 5000 --bytes-per-second 100MiB
-  floe volume limit pictures --bytes-per-second none     # lifts it";
+  floe volume limit pictures --bytes-per-second none     # lifts it
+  floe volume limit pictures --connections 20            # disconnects nobody";
+
+/// A number of connections.
+#[derive(Debug, Clone, Copy)]
+struct Connections(u64);
+
+impl FromStr for Connections {
+    type Err = <u64 as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
+impl LimitForm for Connections {
+    const FORM: &str = "a number from 1 to 65536, such as 20";
+}
 
 /// A limit, or its end.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +83,10 @@ pub(crate) struct Limits {
     /// The time's worth of both limits that may start at once after a pause
     #[arg(long, value_name = "DURATION")]
     limit_burst: Option<Interval>,
+    /// The most connections to the volume at one time, of NBD clients and NVMe hosts; none for no
+    /// limit
+    #[arg(long, value_name = "N")]
+    connections: Option<OrNone<Connections>>,
 }
 
 impl Limits {
@@ -75,6 +98,7 @@ impl Limits {
                 .bytes_per_second
                 .map(|OrNone(limit)| limit.map(|Bytes(bytes)| bytes)),
             limit_burst_ms: self.limit_burst.map(|Interval(burst)| burst.as_millis() as u64),
+            connections: self.connections.map(|OrNone(most)| most.map(|Connections(most)| most)),
         };
         change.out_of_range().map_or(Ok(change), |problem| Err(CliError::usage(problem)))
     }
@@ -96,12 +120,24 @@ impl Limit {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let change = self.limits.change()?;
         if change == LimitChange::default() {
-            let problem = "give --requests-per-second, --bytes-per-second or --limit-burst";
+            let problem = "give --requests-per-second, --bytes-per-second, --limit-burst or \
+                           --connections";
             return Err(CliError::usage(problem));
         }
         let limited = client::limit_volume(&self.answer.endpoint()?, &self.name, &change)?;
-        let text = format!("{}: {}", limited.name, shown(&limited.limit));
+        let text = format!("{}: {}{}", limited.name, shown(&limited.limit), excess(&limited));
         self.answer.print(&limited, &text)
+    }
+}
+
+/// Returns a remark for a volume that has more clients than its limit of connections allows.
+pub(super) fn excess(volume: &VolumeStatus) -> String {
+    let counted = volume.counted_connections;
+    match volume.limit.connections {
+        Some(most) if most < counted.nbd.max(counted.nvme_tcp) => {
+            format!("; its clients ({counted}) stay connected")
+        }
+        _ => String::new(),
     }
 }
 
@@ -112,13 +148,15 @@ pub(crate) fn shown(limit: &RequestLimit) -> String {
         _ => format!("{requests} requests/s"),
     });
     let bytes = limit.bytes_per_second.map(|bytes| format!("{}/s", output::bytes(bytes)));
+    let connections = limit.connections.map(|most| match most {
+        1 => "1 connection".to_owned(),
+        _ => format!("{most} connections"),
+    });
     let mut limits: Vec<String> = requests.into_iter().chain(bytes).collect();
-    if limits.is_empty() {
-        return "no limit".to_owned();
-    }
-    if limit.limit_burst_ms != RequestLimit::default().limit_burst_ms {
+    if limit.has_rate() && limit.limit_burst_ms != RequestLimit::NONE.limit_burst_ms {
         let burst = Duration::from_millis(limit.limit_burst_ms);
         limits.push(format!("bursts of {}", humantime::format_duration(burst)));
     }
-    limits.join(", ")
+    limits.extend(connections);
+    if limits.is_empty() { "no limit".to_owned() } else { limits.join(", ") }
 }

@@ -1,5 +1,6 @@
 //! Limits of a volume's requests: settings, commands, and what the server shows.
 
+use floe_server::nbd_client::Client;
 use serde_json::Value;
 
 use crate::common::{Volume, floe, floe_ok, http};
@@ -27,6 +28,9 @@ fn wrong_limits_are_refused() {
         ("--requests-per-second 5 --limit-burst 0s", "limit-burst = 0ms | 1ms | 1h | 100ms"),
         ("--requests-per-second 5 --limit-burst 2h", "limit-burst | 1ms | 1h"),
         ("--requests-per-second 5 --limit-burst soon", "limit-burst | soon | 500ms"),
+        ("--connections 0", "connections | 0 | between 1 and 65536"),
+        ("--connections 5 --limit-burst 1s", "limit-burst | requests-per-second"),
+        ("--connections many", "--connections | 'many'"),
     ] {
         let limits: Vec<&str> = limits.split(' ').collect();
         let words: Vec<&str> = words.split(" | ").collect();
@@ -41,6 +45,8 @@ fn wrong_limits_are_refused() {
         ("bytes-per-second = 5", ["line 5", "bytes-per-second"]),
         ("requests-per-second = 5\nattach = \"ublk\"", ["line 5", "attached"]),
         ("bytes-per-second = \"1MiB\"\nattach = \"ublk\"", ["line 5", "attached"]),
+        ("connections = 3\nattach = \"ublk\"", ["line 5", "attached"]),
+        ("connections = 65537", ["line 5", "65536"]),
     ] {
         std::fs::write(&file, format!("{text}{limits}\n")).expect("a file");
         refused(&["serve", "--config", file.to_str().expect("UTF-8")], &words);
@@ -53,6 +59,9 @@ fn wrong_limits_are_refused() {
         ("limit floe --bytes-per-second 512", "less than 4KiB; write for example 100MiB"),
         ("add more memory:1MiB --limit-burst 2h --requests-per-second 1", "1h"),
         ("add more memory:1MiB --limit-burst soon", "soon"),
+        ("limit floe --connections 0", "between 1 and 65536"),
+        ("limit floe --connections few", "from 1 to 65536, such as 20"),
+        ("add more memory:1MiB --connections 65537", "between 1 and 65536"),
     ] {
         let command: Vec<&str> = ["volume"].into_iter().chain(command.split(' ')).collect();
         refused(&[&command[..], &["--admin", "127.0.0.1:1"]].concat(), &[word]);
@@ -98,5 +107,40 @@ fn limits_are_set_shown_and_lifted() {
         floe(&[&["volume", "limit", "nothing", "--limit-burst", "5s"][..], &admin].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("no volume"), "{said}");
+    server.end();
+}
+
+#[test]
+fn a_limit_of_connections_is_set_shown_and_lifted_and_disconnects_nobody() {
+    let volume = Volume::new(&[7; 1 << 20], "through").with(&["--connections", "2"]);
+    let server = volume.serve();
+    let admin = ["--admin", &server.admin];
+    let call = |arguments: &[&str]| floe_ok(&[arguments, &admin].concat());
+    let uri = server.tcp.parse().expect("a URI");
+    let connect = || Client::connect(&uri);
+    let clients = [connect().expect("a place"), connect().expect("a place")];
+    let error = connect().expect_err("no place").to_string();
+    assert!(error.contains("as many connections as its limit allows; try again later"), "{error}");
+    let listed = call(&["volume", "list"]);
+    for word in ["connections", "refused", "1 client"] {
+        assert!(listed.contains(word), "{listed}");
+    }
+    let said = call(&["volume", "limit", "floe", "--connections", "1"]);
+    assert_eq!(said.trim_end(), "floe: 1 connection; its clients (2 nbd) stay connected");
+    let said = call(&["volume", "limit", "floe", "--connections", "1", "--json"]);
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!((&said["limit"]["connections"], &said["connections"]), (&1.into(), &2.into()));
+    assert_eq!(said["refused_connections"], 1);
+    let (_, metrics) = http(&server.admin, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    for line in [
+        "floe_volume_limit_connections{volume=\"floe\"} 1",
+        "floe_volume_connections_refused_total{volume=\"floe\"} 1",
+        "floe_volume_connections{volume=\"floe\"} 2",
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line}");
+    }
+    let said = call(&["volume", "limit", "floe", "--connections", "none"]);
+    assert_eq!(said.trim_end(), "floe: no limit");
+    drop((clients, connect().expect("a place")));
     server.end();
 }

@@ -1,10 +1,11 @@
 //! The server's handshake, byte by byte, as proto.md writes it down.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use floe_nbd::export::{Export, Exports};
 use floe_nbd::handshake::{
-    Handshake, Negotiated, OPTION_DATA_MAX_BYTES, OPTION_SKIP_MAX_BYTES, Progress, Tls,
+    Admission, Handshake, Negotiated, OPTION_DATA_MAX_BYTES, OPTION_SKIP_MAX_BYTES, Place,
+    Progress, Tls,
 };
 use floe_nbd::wire::{ProtocolError, Violation};
 
@@ -334,4 +335,48 @@ fn exports_that_break_the_rules_cannot_be_offered() {
     let twice = Exports::new(vec![Export::new("e", 1), Export::new("e", 2)]).unwrap_err();
     assert_eq!(twice.to_string(), r#"cannot offer export "e": its name is taken twice"#);
     assert!(Exports::new(vec![]).unwrap().find(b"").is_none());
+}
+
+/// An admission that has room for a number of clients, all of whom stay.
+#[derive(Debug)]
+struct Room(Mutex<u32>);
+
+impl Admission for Room {
+    fn admit(&self, export: &str) -> Option<Place> {
+        assert_eq!(export, "disk");
+        let mut room = self.0.lock().unwrap();
+        *room = room.checked_sub(1)?;
+        Some(Box::new(()))
+    }
+}
+
+#[test]
+fn an_export_without_room_is_described_and_listed_but_refused() {
+    let text = b"this export has as many connections as its limit allows; try again later";
+    for room in 0..=1 {
+        let mut handshake = Handshake::new(exports(), Tls::Off);
+        handshake.admit_by(Arc::new(Room(Mutex::new(room))));
+        let ask = |handshake: &mut Handshake, input: &[u8]| {
+            let mut out = Vec::new();
+            handshake.receive(input, &mut out).map(|(used, progress)| {
+                assert_eq!(used, input.len());
+                (out, progress)
+            })
+        };
+        let [info, go] = [6, 7].map(|number| option(number, &go_data("", &[])));
+        let (described, progress) =
+            ask(&mut handshake, &[&client(FIXED, &[])[..], &info].concat()).unwrap();
+        assert_eq!(progress, Progress::Answered);
+        assert!(described.ends_with(&reply(6, 1, b"")), "an acknowledgement");
+        let (answer, progress) = ask(&mut handshake, &go).unwrap();
+        if room > 0 {
+            assert_eq!(progress, transmission(0, false));
+            assert!(handshake.take_place().is_some());
+            continue;
+        }
+        assert_eq!((answer, progress), (reply(7, 1 << 31 | 2, text), Progress::Answered));
+        assert!(handshake.take_place().is_none());
+        let error = ask(&mut handshake, &option(1, b"disk")).unwrap_err();
+        assert_eq!(error.violation, Violation::NoPlace("disk".into()));
+    }
 }

@@ -6,7 +6,7 @@ use super::access::{CHANGE_MOST_SECONDS, Port};
 use super::fabrics::Registers;
 use super::io::{BlockSize, Namespace, Namespaces};
 use super::reservation::{Action, ReservationChange, ReservationLog, ReservationOrder};
-use super::subsystem::{Controller, ControllerLease, QUEUES_MAX, Subsystem};
+use super::subsystem::{Controller, ControllerLease, NoPlace, QUEUES_MAX, Subsystem};
 use super::{
     ASYNC_EVENTS_MAX, IN_CAPSULE_MAX_BYTES, NAMESPACE_ID_MAX, NAMESPACES_MAX, QUEUE_MAX,
     TRANSFER_MAX_BYTES, VERSION,
@@ -70,6 +70,11 @@ impl Admin {
             0 if self.lease.controller.discovery => SILENCE_MS,
             promised => promised,
         }
+    }
+
+    /// Takes the place of a host that has authenticated, unless it has one.
+    pub(super) fn take_place(&mut self) -> Result<(), NoPlace> {
+        self.lease.take_place()
     }
 
     /// Returns whether I/O queues of the controller are connected.

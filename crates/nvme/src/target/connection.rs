@@ -24,7 +24,7 @@ use super::io::{Namespaces, Pieces, Range};
 use super::message::{Incoming, Parameters, Sink, digest};
 use super::request::{CommandState, Commands, Payload, Request};
 use super::reservation::QueueGuard;
-use super::subsystem::{QueueLease, Subsystem};
+use super::subsystem::{NoPlace, QueueLease, Subsystem};
 use super::{Deferred, IN_CAPSULE_MAX_BYTES, MESSAGE_MAX_BYTES};
 use crate::wire::pdu::{
     self, COMMAND_CAPSULE_BYTES, DATA_BYTES, DIGEST_BYTES, Data, HEADER_BYTES, Header,
@@ -92,6 +92,9 @@ pub enum Violation {
     /// The host did not authenticate.
     #[error("it did not prove that it has its secret")]
     NotAuthenticated,
+    /// The host authenticated when no place was left for it any more.
+    #[error("a volume has as many connections as its limit allows")]
+    NoPlace,
     /// The host authenticated for a queue whose number another connection has taken meanwhile.
     #[error("the host has a queue of this number already")]
     QueueTaken,
@@ -686,6 +689,7 @@ fn reason(violation: Violation) -> Option<(u16, u32)> {
         Violation::LimitExceeded => (fatal::LIMIT_EXCEEDED, 0),
         Violation::NotAllowed
         | Violation::NotAuthenticated
+        | Violation::NoPlace
         | Violation::Terminated(_)
         | Violation::Truncated => return None,
     })
@@ -695,13 +699,15 @@ fn reason(violation: Violation) -> Option<(u16, u32)> {
 /// number.
 const PROTOCOL: [u8; 3] = [1, 1, 0xe9];
 
-/// Claims the queue's number for an I/O queue as soon as its host has authenticated.
+/// Claims the queue's number for an I/O queue, and a place for an admin queue, as soon as the host
+/// has authenticated.
 fn claim_if_proved(connection: &mut Connection) -> Result<(), Violation> {
     let is_proved = !owes_proof(connection.authentication.as_deref());
     match &mut connection.role {
         Role::Io(lease) if is_proved && !lease.holds() => {
             lease.claim().map_err(|_| Violation::QueueTaken)
         }
+        Role::Admin(admin) if is_proved => admin.take_place().map_err(|NoPlace| Violation::NoPlace),
         _ => Ok(()),
     }
 }

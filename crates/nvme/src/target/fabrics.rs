@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::VERSION;
 use super::access::{NotAllowed, Proof};
-use super::subsystem::{Controller, ControllerLease, Host, QueueLease, Subsystem, check_nqn};
+use super::subsystem::{
+    Controller, ControllerLease, Host, NoPlace, QueueLease, Subsystem, check_nqn,
+};
 use crate::wire::{
     ANY_CONTROLLER, CONNECT_DATA_BYTES, DISCOVERY_NQN, NvmeCommand, Status, connect, property,
 };
@@ -91,8 +93,13 @@ pub(super) fn connect(
         if wanted != ANY_CONTROLLER {
             return Err(wrong_data(connect::CONTROLLER_ID.start)); // controllers are made for hosts
         }
-        let busy = Refused::NvmeCommand(0, Status::CONNECT_BUSY);
-        let lease = subsystem.admit(host, discovery).ok_or(busy)?;
+        let busy = || Refused::NvmeCommand(0, Status::CONNECT_BUSY);
+        let mut lease = subsystem.admit(host, discovery).ok_or_else(busy)?;
+        if proof.is_none() {
+            lease.take_place().map_err(|NoPlace| busy())?;
+        } else if !subsystem.has_room() {
+            return Err(busy()); // it takes a place once it has proved its name
+        }
         let (controller, keep_alive_ms) = (Arc::clone(&lease.controller), command.u32(48));
         let queue = ConnectedQueue::Admin { lease, keep_alive_ms };
         return Ok(Connected { controller, queue, proof });

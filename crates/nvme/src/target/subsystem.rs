@@ -8,7 +8,9 @@
 //! Invariant: a lock is held only while a queue connects or ends, while admin commands enable a
 //! controller or grant queues, and while queues are counted.
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -22,6 +24,18 @@ pub(super) const QUEUES_MAX: u16 = 64;
 /// All identifiers that a controller may have.
 const IDENTIFIERS: RangeInclusive<u16> = 1..=0xffef;
 
+/// The admission of hosts, by which a server limits their number.
+pub trait HostAdmission: Debug + Send + Sync {
+    /// Takes a place for one more controller of the host with this name; `None` if none is left.
+    fn admit(&self, host: &str) -> Option<HostPlace>;
+
+    /// Returns whether a place is left, for a host that must authenticate before it takes one.
+    fn has_room(&self) -> bool;
+}
+
+/// The place of a host's controller. Dropping it leaves the place to others.
+pub type HostPlace = Box<dyn Any + Send>;
+
 /// The NVMe subsystem of a server.
 #[derive(Debug)]
 pub struct Subsystem {
@@ -33,6 +47,8 @@ pub struct Subsystem {
     paths: Arc<Paths>,
     /// `None` where namespaces cannot be reserved.
     reservations: Option<Arc<Reservations>>,
+    /// `None` where the number of hosts has no limit.
+    admission: Option<Arc<dyn HostAdmission>>,
 }
 
 #[derive(Debug)]
@@ -83,8 +99,9 @@ impl Subsystem {
         let (by_id, identifiers) = (BTreeMap::new(), IDENTIFIERS);
         let controllers = Mutex::new(Controllers { by_id, identifiers, next: 0 });
         let (nqn, number, firmware) = (nqn.to_owned(), number_of(&[nqn]), firmware.to_owned());
-        let (rules, paths, reservations) = (Arc::default(), Arc::default(), None);
-        Ok(Self { nqn, number, firmware, controllers, rules, paths, reservations })
+        let (rules, paths) = (Arc::default(), Arc::default());
+        let (reservations, admission) = (None, None);
+        Ok(Self { nqn, number, firmware, controllers, rules, paths, reservations, admission })
     }
 
     /// Makes controller identifiers start at this place, which may be any number. A host refuses two
@@ -134,6 +151,23 @@ impl Subsystem {
     #[must_use]
     pub fn with_access(self, rules: Arc<RwLock<AccessRules>>) -> Self {
         Self { rules, ..self }
+    }
+
+    /// Limits the number of hosts by this admission.
+    #[must_use]
+    pub fn with_admission(self, admission: Arc<dyn HostAdmission>) -> Self {
+        Self { admission: Some(admission), ..self }
+    }
+
+    /// Returns whether a place is left for one more controller.
+    pub(super) fn has_room(&self) -> bool {
+        self.admission.as_ref().is_none_or(|admission| admission.has_room())
+    }
+
+    /// Takes a place for a controller of this host; an error if there is none left.
+    pub(super) fn take_place(&self, host: &str) -> Result<Option<HostPlace>, NoPlace> {
+        let Some(admission) = &self.admission else { return Ok(None) };
+        admission.admit(host).map(Some).ok_or(NoPlace)
     }
 
     /// Admits a host. Returns the proof that the host must give first, if any.
@@ -186,7 +220,7 @@ impl Subsystem {
         let (queues, epoch) = (Mutex::default(), AtomicU32::new(0));
         let controller = Arc::new(Controller { id, host, discovery, queues, epoch });
         all.by_id.insert(id, Arc::clone(&controller));
-        Some(ControllerLease { subsystem: Arc::clone(self), controller })
+        Some(ControllerLease { subsystem: Arc::clone(self), controller, place: None })
     }
 
     pub(super) fn controller(&self, id: u16) -> Option<Arc<Controller>> {
@@ -250,9 +284,26 @@ impl Controller {
 pub(super) struct ControllerLease {
     subsystem: Arc<Subsystem>,
     pub(super) controller: Arc<Controller>,
+    /// The host's place; `None` before the host has authenticated, and where hosts have no limit.
+    place: Option<HostPlace>,
 }
 
+/// Error: no place is left for a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NoPlace;
+
 impl ControllerLease {
+    /// Takes the place of a host that has authenticated, unless it has one.
+    ///
+    /// # Errors
+    /// When none is left.
+    pub(super) fn take_place(&mut self) -> Result<(), NoPlace> {
+        if self.place.is_none() && !self.controller.discovery {
+            self.place = self.subsystem.take_place(&self.controller.host.nqn)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }

@@ -128,14 +128,15 @@ impl ServerConfig {
             if let Some((setting, problem)) = limit.out_of_range() {
                 return of_volume(setting, problem);
             }
-            if volume.limit_burst.is_some() && !limit.is_any() {
+            if volume.limit_burst.is_some() && !limit.has_rate() {
                 let problem = "limit-burst needs requests-per-second or bytes-per-second";
                 return of_volume("limit-burst", problem.to_owned());
             }
             if limit.is_any() && volume.attach.is_some() {
-                let setting = match limit.requests_per_second {
-                    Some(_) => "requests-per-second",
-                    None => "bytes-per-second",
+                let setting = match (limit.requests_per_second, limit.bytes_per_second) {
+                    (Some(_), _) => "requests-per-second",
+                    (None, Some(_)) => "bytes-per-second",
+                    (None, None) => "connections",
                 };
                 let problem = format!("{setting} does not apply to attached volumes");
                 return of_volume(setting, problem);
@@ -453,7 +454,7 @@ impl VolumeConfig {
         self.nvme_block_size.unwrap_or_default().0
     }
 
-    /// Returns the limit of the volume's requests.
+    /// Returns the limits of the volume's requests and connections.
     pub fn limit(&self) -> RequestLimit {
         let default = RequestLimit::default();
         let burst = self.limit_burst.map(|Interval(burst)| burst.as_millis() as u64);
@@ -461,6 +462,7 @@ impl VolumeConfig {
             requests_per_second: self.requests_per_second,
             bytes_per_second: self.bytes_per_second.map(|Bytes(bytes)| bytes),
             limit_burst_ms: burst.unwrap_or(default.limit_burst_ms),
+            connections: self.connections,
         }
     }
 

@@ -100,9 +100,12 @@ pub(crate) fn add_volume(
     watch(control, &volume);
     let bytes = volume.backing.size_bytes();
     let shares = shares.to_vec();
-    let offered = Offered { id: ids[0], ids, volume, bytes, limit, shares, leaving: false };
+    let (clients, connections) = (control.offer.clients().clone(), volume.limit.connections);
+    let offered =
+        Offered { id: ids[0], ids, volume, bytes, limit, clients, shares, leaving: false };
     let offer = control.offer.change(|volumes| volumes.push(offered));
     offer.map_err(|error| Reply::trouble(Trouble::Failed, error.to_string()))?;
+    limit_connections(control, &name, connections);
     control.announce();
     tracing::info!(volume = %name, bytes, "volume added");
     Ok(Reply::Done("added"))
@@ -156,6 +159,8 @@ pub(crate) fn remove_volume(
     // Clients do not see it any more, and those that use it are sent away; workers break off with
     // clients that hang.
     set_leaving(control, id, true);
+    let clients = control.offer.clients().clone();
+    clients.limit(name, None); // NVMe hosts use the others
     let cleaned = control
         .ask_all(Wait::Long, || WorkerCommand::RetireVolume(id))
         .and_then(|_| control.flush(Wait::Long, vec![id], RequestKind::Drain))
@@ -163,6 +168,7 @@ pub(crate) fn remove_volume(
     if let Err(problem) = cleaned {
         // Undo: it is offered again.
         let _ = enforce(control, id, &limit); // a thread that hangs limits nothing either
+        clients.limit(name, limit.limit().connections);
         set_leaving(control, id, false);
         let problem = format!("the volume stays, since it could not be flushed: {problem}");
         return Err(Reply::trouble(Trouble::Failed, problem));
@@ -180,6 +186,7 @@ pub(crate) fn remove_volume(
     }
     let removed = control.offer.change(|volumes| volumes.retain(|offered| offered.id != id));
     removed.expect("a part of what can be offered can be");
+    clients.forget(name);
     tracing::info!(volume = %name, "volume removed");
     if let Some(reservations) = &control.config.nvme.reservations
         && let Err(error) = reservations.forget(name)
@@ -279,7 +286,8 @@ pub(crate) fn resize_volume(
     Ok(Reply::Done("resized"))
 }
 
-/// Changes the limits of a volume's requests. Requests that wait go on by the new limits.
+/// Changes the limits of a volume. Requests that wait go on by the new limits, and clients that are
+/// connected stay.
 pub(crate) fn limit_volume(
     control: &mut Control,
     name: &str,
@@ -294,6 +302,7 @@ pub(crate) fn limit_volume(
     let wanted = change.applied(limit.limit());
     let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
     limit.change(wanted, Instant::now());
+    limit_connections(control, name, wanted.connections);
     let enforced = enforce(control, id, &limit);
     control.publish();
     enforced.map_err(|problem| {
@@ -306,9 +315,25 @@ pub(crate) fn limit_volume(
         requests_per_second = wanted.requests_per_second,
         bytes_per_second = wanted.bytes_per_second,
         limit_burst_ms = wanted.limit_burst_ms,
+        connections = wanted.connections,
         "volume limited"
     );
     Ok(Reply::Done("limited"))
+}
+
+/// Limits the connections of a volume, and logs a warning if it has more.
+fn limit_connections(control: &Control, name: &str, most: Option<u64>) {
+    let clients = control.offer.clients();
+    clients.limit(name, most);
+    let counted = clients.counted(name);
+    if let Some(most) = most.filter(|most| counted.nbd.max(counted.nvme_tcp) > *most) {
+        tracing::warn!(
+            volume = %name,
+            connections = most,
+            clients = %counted,
+            "more clients are connected than the limit allows; they stay"
+        );
+    }
 }
 
 /// Checks that each tier can guarantee what it is to guarantee once a volume has this share. A

@@ -16,8 +16,8 @@ use floe_policy::{AnyPolicy, Eviction};
 use super::*;
 use crate::protocol::ProtocolName;
 use crate::status::{
-    CacheFacts, Facts, Lately, MemoryFacts, ServiceTimes, SheddingDecisionStatus, SheddingStatus,
-    Snapshot,
+    ByProtocol, CacheFacts, Facts, Lately, MemoryFacts, ServiceTimes, SheddingDecisionStatus,
+    SheddingStatus, Snapshot,
 };
 use crate::volume_limit::RequestLimit;
 use crate::volume_share::VolumeShare;
@@ -100,6 +100,8 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
         bytes: 1 << 20,
         read_only: number == 1,
         limit: RequestLimit { requests_per_second: Some(7), ..RequestLimit::default() },
+        refused: 0,
+        counted: ByProtocol::default(),
         share: VolumeShare::default(),
         shares: vec![CacheShare { guaranteed_bytes: 4096, most_bytes: None }],
     };

@@ -11,12 +11,13 @@ use floe_nbd::handshake::Tls;
 use floe_nbd::transmission::{
     Extent as NbdExtent, NbdCommand, ReplyHeader, Request as NbdRequest, encode_extents,
 };
-use floe_nbd::wire::{ErrorCode, NbdError};
+use floe_nbd::wire::{ErrorCode, NbdError, Violation};
 
 use super::{
-    Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, ProtocolName, Reply, Request,
+    Answer, Broken, Event, NoPlace, Outbox, Protocol, ProtocolFactory, ProtocolName, Reply, Request,
 };
 use crate::tls::TlsConfig;
+use crate::volume_clients::VolumeClients;
 
 /// The state of one NBD connection.
 #[derive(Debug)]
@@ -27,8 +28,15 @@ struct NbdClient {
 }
 
 /// Creates the protocol state of NBD clients.
-#[derive(Debug)]
-pub(crate) struct Nbd;
+#[derive(Debug, Default)]
+pub(crate) struct Nbd(Arc<VolumeClients>);
+
+impl Nbd {
+    /// Creates the protocol of clients that count as clients of their volumes.
+    pub(crate) fn new(clients: &VolumeClients) -> Self {
+        Self(Arc::new(clients.clone()))
+    }
+}
 
 impl ProtocolFactory for Nbd {
     fn begin(
@@ -43,7 +51,9 @@ impl ProtocolFactory for Nbd {
             Some(config) if config.required() => Tls::Required,
             Some(_) => Tls::Offered,
         };
-        let connection = Connection::new(Arc::clone(exports), tls, &mut out.answers);
+        let mut connection = Connection::new(Arc::clone(exports), tls, &mut out.answers);
+        let clients = Arc::clone(&self.0);
+        connection.admit_by(clients);
         Box::new(NbdClient { connection, last_tag: 0 })
     }
 }
@@ -55,7 +65,11 @@ impl Protocol for NbdClient {
         if bytes > 0 {
             return Ok((0, Event::Payload { tag: self.last_tag, bytes }));
         }
-        let (used, event) = self.connection.advance(input, &mut out.answers)?;
+        let advanced = self.connection.advance(input, &mut out.answers);
+        let (used, event) = advanced.map_err(|error| match &error.violation {
+            Violation::NoPlace(_) => Broken::from(NoPlace(error.violation.to_string())),
+            _ => error.into(),
+        })?;
         let event = match event {
             NbdEvent::NeedMore => Event::NeedMore,
             NbdEvent::Answered | NbdEvent::Negotiated => Event::Nothing,

@@ -18,8 +18,8 @@ use floe_nvme::target::subsystem::{Subsystem, number_of};
 use floe_nvme::target::{Deferred, Digest};
 
 use super::{
-    Answer, Broken, Event, NotWelcome, Outbox, Protocol, ProtocolFactory, ProtocolName, Reply,
-    Request, in_parts,
+    Answer, Broken, Event, NoPlace, NotWelcome, Outbox, Protocol, ProtocolFactory, ProtocolName,
+    Reply, Request, in_parts,
 };
 use crate::tls::TlsConfig;
 
@@ -246,6 +246,9 @@ impl NvmeClient {
         match (violation, self.connection.host()) {
             (Violation::NotAllowed | Violation::NotAuthenticated, Some(host)) => {
                 NotWelcome(format!("NVMe host {host}: {violation}")).into()
+            }
+            (Violation::NoPlace, Some(host)) => {
+                NoPlace(format!("NVMe host {host}: {violation}")).into()
             }
             _ => violation.into(),
         }

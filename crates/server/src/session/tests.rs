@@ -28,7 +28,7 @@ fn session_receiving(length: u32, pool: &Pool) -> (Session, Slice) {
         tls: None,
         limits: Limits::default(),
     };
-    let mut session = Session::new(0, socket.into(), &Nbd, &exports, &common, now());
+    let mut session = Session::new(0, socket.into(), &Nbd::default(), &exports, &common, now());
     let mut input = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk".to_vec();
     input.extend(REQUEST_MAGIC.to_be_bytes());
     input.extend([0, 0]);
@@ -126,7 +126,7 @@ fn session_with(requests: &[u8], exports: &[Export], budget: &Rc<Budget>, key: u
         tls: None,
         limits: Limits::default(),
     };
-    let mut session = Session::new(key, socket.into(), &Nbd, &exports, &common, now());
+    let mut session = Session::new(key, socket.into(), &Nbd::default(), &exports, &common, now());
     let input = [b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk", requests].concat();
     let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
     into.slice(0..input.len()).copy_from(&input);
@@ -271,7 +271,8 @@ fn a_handshake_has_its_time() {
         limits: Limits::default(),
     };
     let begun = now();
-    let session = Session::new(0, socket.into(), &Nbd, &list(&[disk(4096)]), &common, begun);
+    let session =
+        Session::new(0, socket.into(), &Nbd::default(), &list(&[disk(4096)]), &common, begun);
     let just_before = begun + Limits::default().handshake_time - std::time::Duration::from_nanos(1);
     assert_eq!(session.overdue(just_before), None);
     assert_eq!(session.overdue(begun + Limits::default().handshake_time), Some(Overdue::Handshake));
@@ -328,7 +329,7 @@ fn who_haggles_and_does_not_read_is_not_listened_to() {
         tls: None,
         limits: Limits::default(),
     };
-    let mut session = Session::new(0, socket.into(), &Nbd, &list(&many), &common, now());
+    let mut session = Session::new(0, socket.into(), &Nbd::default(), &list(&many), &common, now());
     let input = [&b"\0\0\0\x03"[..], &b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(200)].concat();
     let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
     into.slice(0..input.len()).copy_from(&input);
@@ -387,7 +388,8 @@ impl Encrypted {
             tls,
             limits: Limits::default(),
         };
-        let mut session = Session::new(0, socket.into(), &Nbd, &list(&[export]), &common, now());
+        let mut session =
+            Session::new(0, socket.into(), &Nbd::default(), &list(&[export]), &common, now());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = rustls::RootCertStore::empty();
         roots.add(made.cert.der().clone()).unwrap();

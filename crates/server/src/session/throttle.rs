@@ -61,7 +61,7 @@ impl Line {
 impl Throttle {
     /// Sets or lifts the limit of a volume. The first in line asks for its start again.
     pub(crate) fn set(&self, volume: VolumeId, limit: Option<Arc<VolumeLimit>>, now: Instant) {
-        let limit = limit.filter(|limit| limit.limit().is_any());
+        let limit = limit.filter(|limit| limit.limit().has_rate());
         let (mut lines, at) = (self.lines.borrow_mut(), usize::from(volume.0));
         if lines.len() <= at && limit.is_some() {
             lines.resize_with(at + 1, || None);
@@ -186,7 +186,7 @@ mod tests {
 
     fn limit(requests: u64) -> Arc<VolumeLimit> {
         let requests_per_second = Some(requests);
-        let limit = RequestLimit { requests_per_second, bytes_per_second: None, limit_burst_ms: 1 };
+        let limit = RequestLimit { requests_per_second, limit_burst_ms: 1, ..RequestLimit::NONE };
         Arc::new(VolumeLimit::new(limit))
     }
 

@@ -23,6 +23,7 @@ use crate::server::{Bound, Server};
 use crate::setup::{AdminSetup, NvmeSetup, ServeError, ServerSetup};
 use crate::tier::Tier;
 use crate::volume::{DeviceSource, Reach, Volume};
+use crate::volume_clients::VolumeClients;
 use crate::volume_limit::RequestLimit;
 use crate::volume_share::VolumeShare;
 
@@ -36,6 +37,7 @@ pub struct Away {
     config: ServerSetup,
     sockets: Vec<(Arc<OwnedFd>, ListenAddress)>,
     subsystem: Arc<Subsystem>,
+    clients: VolumeClients,
 }
 
 impl Away {
@@ -51,7 +53,8 @@ impl Away {
         };
         let sockets = nvme.map(copy).collect::<Result<Vec<_>, ServeError>>()?;
         let (config, subsystem) = (bound.config.clone(), Arc::clone(&bound.subsystem));
-        Ok((!sockets.is_empty()).then_some(Self { config, sockets, subsystem }))
+        let clients = bound.clients.clone();
+        Ok((!sockets.is_empty()).then_some(Self { config, sockets, subsystem, clients }))
     }
 
     /// Marks these volumes as accessible on this server. Hosts are notified once it serves.
@@ -59,8 +62,8 @@ impl Away {
         volumes.for_each(|name| self.config.nvme.paths.set_access(name, AccessState::Optimized));
     }
 
-    /// Opens a server that reports these volumes, given by names, sizes in bytes and sizes of
-    /// logical blocks, as inaccessible and serves none.
+    /// Opens a server that reports these volumes, given by names, sizes in bytes, sizes of logical
+    /// blocks and limits, as inaccessible and serves none. Their limits of connections hold.
     ///
     /// # Errors
     /// When a system resource is exhausted.
@@ -70,7 +73,7 @@ impl Away {
     pub fn serve(
         &self,
         tiers: Vec<Tier>,
-        volumes: Vec<(String, u64, BlockSize)>,
+        volumes: Vec<(String, u64, BlockSize, RequestLimit)>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
         let listener = |(socket, address): &(Arc<OwnedFd>, ListenAddress)| {
@@ -85,18 +88,19 @@ impl Away {
         for (name, ..) in &volumes {
             config.nvme.paths.set_access(name, AccessState::Inaccessible);
         }
-        let volume = |(name, bytes, block_size)| Volume {
+        let volume = |(name, bytes, block_size, limit): (_, _, _, RequestLimit)| Volume {
             name,
             description: String::new(),
             backing: Arc::new(Elsewhere(bytes)),
             read_only: false,
             block_size,
-            limit: RequestLimit::default(),
+            limit: RequestLimit { connections: limit.connections, ..RequestLimit::NONE },
             share: VolumeShare::default(),
             reach: Reach::Clients,
         };
         let volumes = volumes.into_iter().map(volume).collect();
-        Bound::of(config, listeners, &self.subsystem).serve(tiers, volumes, signal)
+        let clients = self.clients.clone();
+        Bound::of(config, listeners, &self.subsystem, clients).serve(tiers, volumes, signal)
     }
 }
 

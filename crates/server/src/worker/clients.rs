@@ -145,10 +145,7 @@ impl Worker {
                 }
                 Err(error) => {
                     self.counters.clients.clients_hung_up_on += 1;
-                    let complaint = match error.is_distrust() {
-                        true => Complaint::NotTrusted,
-                        false => Complaint::BrokeProtocol,
-                    };
+                    let complaint = error.complaint();
                     self.sessions.warn(self.post.outbox.worker, complaint, index, &error, now);
                     if !matches!(error, SessionError::Told(_)) {
                         self.break_off(index);

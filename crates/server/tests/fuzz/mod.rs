@@ -46,9 +46,9 @@ pub fn run(input: &[u8]) {
     assert_eq!(whole, cut, "cut into pieces it means something else");
     if tls == Tls::Off {
         let (at_once, broken) =
-            answers(&Nbd, sent, &mut Cut { left: usize::MAX, random: Random(0) }, None);
+            answers(&Nbd::default(), sent, &mut Cut { left: usize::MAX, random: Random(0) }, None);
         let (cut, cut_broken) =
-            answers(&Nbd, sent, &mut Cut { left: 0, random: Random(seed) }, None);
+            answers(&Nbd::default(), sent, &mut Cut { left: 0, random: Random(seed) }, None);
         assert_eq!(broken, cut_broken);
         // A client that breaks the protocol may lose the last answers.
         let same = if broken { at_once.len().min(cut.len()) } else { at_once.len().max(cut.len()) };
@@ -57,7 +57,12 @@ pub fn run(input: &[u8]) {
             cut.get(..same),
             "cut into pieces it is answered otherwise"
         );
-        answers(&Nbd, sent, &mut Cut { left: 0, random: Random(seed) }, Some(Random(!seed)));
+        answers(
+            &Nbd::default(),
+            sent,
+            &mut Cut { left: 0, random: Random(seed) },
+            Some(Random(!seed)),
+        );
     }
 }
 

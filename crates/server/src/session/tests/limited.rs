@@ -19,7 +19,7 @@ fn limited_session(requests: &[u8], own_bytes: usize) -> (Session, Instant) {
 /// Limits the volume to one request a second. Returns the time from which that counts.
 pub(super) fn one_a_second(throttle: &Throttle) -> Instant {
     let limit =
-        RequestLimit { requests_per_second: Some(1), bytes_per_second: None, limit_burst_ms: 1 };
+        RequestLimit { requests_per_second: Some(1), limit_burst_ms: 1, ..RequestLimit::NONE };
     let (limit, begun) = (VolumeLimit::new(limit), now());
     throttle.set(VOLUME, Some(Arc::new(limit)), begun);
     begun

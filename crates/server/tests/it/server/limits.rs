@@ -19,14 +19,14 @@ use super::volumes::refused;
 use crate::rig::{Rig, Setup, VOLUME, Wrapped, header, simple_reply};
 
 const SIZE: u64 = 8 << 20;
-const NQN: &str = "nqn.2026-11.io.example:floe";
+pub(super) const NQN: &str = "nqn.2026-11.io.example:floe";
 
 /// So few that what waits behind them would take longer than any test.
 const HARDLY_ANY: RequestLimit =
-    RequestLimit { requests_per_second: Some(1), bytes_per_second: None, limit_burst_ms: 1000 };
+    RequestLimit { requests_per_second: Some(1), limit_burst_ms: 1000, ..RequestLimit::NONE };
 
 /// A server of `floe`, which is limited, and `free`, which is not.
-fn setup(threads: usize, limit: RequestLimit) -> Setup {
+pub(super) fn setup(threads: usize, limit: RequestLimit) -> Setup {
     let free = Wrapped::source(MemoryDevice::new(SIZE), |memory| Box::new(memory));
     let mut setup = Setup::new(WriteMode::Back).threads(threads).volume("free", free);
     setup.config.listen.push("nvme-tcp://127.0.0.1:0".parse().unwrap());
@@ -35,11 +35,11 @@ fn setup(threads: usize, limit: RequestLimit) -> Setup {
     setup
 }
 
-fn start(threads: usize, limit: RequestLimit) -> Rig {
+pub(super) fn start(threads: usize, limit: RequestLimit) -> Rig {
     setup(threads, limit).start().unwrap()
 }
 
-fn limited(rig: &Rig) -> VolumeStatus {
+pub(super) fn limited(rig: &Rig) -> VolumeStatus {
     rig.status().volumes.swap_remove(0)
 }
 
@@ -65,7 +65,7 @@ fn host(rig: &Rig) -> Controller {
 #[test]
 fn a_limit_holds_over_all_clients_threads_and_protocols() {
     let limit =
-        RequestLimit { requests_per_second: Some(200), bytes_per_second: None, limit_burst_ms: 50 };
+        RequestLimit { requests_per_second: Some(200), limit_burst_ms: 50, ..RequestLimit::NONE };
     for threads in 1..=2 {
         let rig = start(threads, limit);
         let begun = Instant::now();
@@ -109,11 +109,7 @@ fn a_limit_holds_over_all_clients_threads_and_protocols() {
 #[test]
 fn bytes_are_limited_whatever_moves_them_and_a_trim_moves_none() {
     let rate = 4 << 20;
-    let limit = RequestLimit {
-        requests_per_second: None,
-        bytes_per_second: Some(rate),
-        limit_burst_ms: 100,
-    };
+    let limit = RequestLimit { bytes_per_second: Some(rate), ..RequestLimit::NONE };
     let rig = start(2, limit);
     let mut client = rig.client();
     let begun = Instant::now();
@@ -231,7 +227,7 @@ fn a_thousand_throttled_writes_hold_none_of_the_others_memory() {
 #[test]
 fn writes_of_a_client_that_has_gone_do_not_start_when_their_turn_comes() {
     let bytes_per_second = Some(4096);
-    let limit = RequestLimit { requests_per_second: None, bytes_per_second, limit_burst_ms: 1000 };
+    let limit = RequestLimit { bytes_per_second, limit_burst_ms: 1000, ..RequestLimit::NONE };
     let rig = start(1, limit);
     let mut client = rig.raw();
     // What comes behind this waits for four minutes.
@@ -310,8 +306,12 @@ fn a_volume_that_is_added_is_limited_from_its_first_request_on() {
 fn what_cannot_be_a_limit_changes_nothing() {
     let rig = start(1, HARDLY_ANY);
     let change = |requests, bytes, limit_burst_ms| {
-        let change =
-            LimitChange { requests_per_second: requests, bytes_per_second: bytes, limit_burst_ms };
+        let change = LimitChange {
+            requests_per_second: requests,
+            bytes_per_second: bytes,
+            limit_burst_ms,
+            ..LimitChange::default()
+        };
         admin::limit_volume(&rig.admin, "floe", &change)
     };
     refused(change(Some(Some(0)), None, None), "requests-per-second = 0");
@@ -325,6 +325,7 @@ fn what_cannot_be_a_limit_changes_nothing() {
         requests_per_second: Some(1),
         bytes_per_second: Some(1 << 20),
         limit_burst_ms: 250,
+        ..RequestLimit::NONE
     };
     assert_eq!(both, expected);
     assert!(Duration::from_millis(both.limit_burst_ms) < PATIENCE);

@@ -1,6 +1,7 @@
 //! A real server in a thread, spoken to by good clients, bad clients and clients that vanish.
 
 mod access;
+mod connections;
 mod degraded;
 mod ending;
 mod kinds;
