@@ -275,14 +275,29 @@ function showDevices(status) {
     ["device", "state", "errors", "size", "in use", "read", "written", "mode, policy"], rows));
 }
 
+// The limits of a volume in words; empty without any.
+function limitsOf({ limit }) {
+  const { requests_per_second: requests, bytes_per_second: size, connections } = limit;
+  return [
+    ...(known(requests) ? [`${count(requests)} requests/s`] : []),
+    ...(known(size) ? [bytesPerSecond(size)] : []),
+    ...(known(connections) ? [counted(connections, "connection")] : [])].join(", ");
+}
+
 function showVolumes(point, status) {
+  // Most servers have no limits.
+  const areLimited = status.volumes.some((it) =>
+    limitsOf(it) !== "" || it.delayed_requests + it.refused_connections > 0);
+  const limits = (volume) => [limitsOf(volume) || "–", count(volume.delayed_requests),
+    count(volume.refused_connections)];
   const row = (volume) => {
     const now = point.volumes.find((it) => it.name === volume.name);
     return [volume.name, bytes(volume.bytes), volume.read_only ? "read-only" : "read-write",
       count(volume.connections), count(volume.requests), orDash(now && now.reads, perSecond),
-      orDash(now && now.writes, perSecond)];
+      orDash(now && now.writes, perSecond), ...(areLimited ? limits(volume) : [])];
   };
-  const head = ["volume", "size", "access", "clients", "requests", "reads", "writes"];
+  const head = ["volume", "size", "access", "clients", "requests", "reads", "writes",
+    ...(areLimited ? ["limits", "delayed", "refused"] : [])];
   // Several volumes that nobody uses are a line, until that is opened.
   const isIdle = (volume) => volume.connections === 0 && volume.requests === 0;
   const idle = status.volumes.filter(isIdle);
