@@ -187,7 +187,7 @@ fn wrong_command_lines_are_refused() {
         simulate                                  → <TRACE>
         bench nonsense                            → 'nonsense'
         bench memory --nonsense                   → '--nonsense'
-        advise                                    → <TRACE>
+        advise                                    → <[NAME=]TRACE>
         advise t --cache nvme                     → --backing
         advise t --backing hdd                    → --cache
         advise t --backing tape --cache nvme      → --backing | tape | hdd
