@@ -351,7 +351,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
         let table = self.shards.table(hash);
         match Shard::<K, V, P>::fast_lookup::<true, Q>(table, record, hash.in_shard(), key) {
-            FastLookup::Hit((found, mark)) => self.count(hash, record, found, mark),
+            FastLookup::Hit((found, mark)) => self.count(hash, record, found, mark, key),
             FastLookup::Miss => {
                 record.misses.add(1);
                 None
@@ -490,7 +490,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
         let table = self.shards.table(hash);
         match Shard::<K, V, P>::fast_lookup::<false, Q>(table, record, hash.in_shard(), key) {
-            FastLookup::Hit((found, mark)) => self.count(hash, record, found, mark),
+            FastLookup::Hit((found, mark)) => self.count(hash, record, found, mark, key),
             FastLookup::Miss => {
                 record.misses.add(1);
                 None
@@ -509,7 +509,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     {
         let hash = self.hash(key);
         match self.shards.of(hash).slow_lookup(record, hash.in_shard(), key, true) {
-            Some((found, mark)) => self.count(hash, record, found, mark),
+            Some((found, mark)) => self.count(hash, record, found, mark, key),
             None => {
                 record.misses.add(1);
                 None
@@ -519,31 +519,42 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
 
     /// Counts and marks a hit, or counts a miss if the entry has expired.
     #[inline(always)]
-    fn count<'a>(
+    fn count<'a, Q>(
         &self,
         hash: KeyHash,
         record: &Record,
         found: Found<'a, K, V>,
         mark: Mark<'_, P>,
-    ) -> Option<Found<'a, K, V>> {
+        key: &Q,
+    ) -> Option<Found<'a, K, V>>
+    where
+        Q: Hash + ?Sized,
+    {
         if !found.entry.head.state().is_plain() {
-            return self.count_with_care(hash, record, found, mark.place());
+            return self.count_with_care(key, record, found, mark.place());
         }
         self.note_hit(hash, record, &found, &mark);
         Some(found)
     }
 
-    /// Works as [`count`](Self::count), for an entry that can expire or is frozen. All arguments
-    /// fit into registers, so that the usual case stores nothing for this one.
+    /// Works as [`count`](Self::count), for an entry that can expire or is frozen. The key is
+    /// hashed again, and all arguments fit into registers, so that the usual case keeps nothing for
+    /// this one.
     #[cold]
     #[inline(never)]
-    fn count_with_care<'a>(
+    fn count_with_care<'a, Q>(
         &self,
-        hash: KeyHash,
+        key: &Q,
         record: &Record,
         found: Found<'a, K, V>,
         place: u32,
-    ) -> Option<Found<'a, K, V>> {
+    ) -> Option<Found<'a, K, V>>
+    where
+        Q: Hash + ?Sized,
+    {
+        let keep = Keep::new(found.cell); // hashing is the user's code and may panic
+        let hash = self.hash(key);
+        keep.into_cell();
         let mark = Mark::new(self.shards.table(hash).table(), place);
         let state = found.entry.head.state();
         let Some(found) = self.unless_expired(hash, found) else {
