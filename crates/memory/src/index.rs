@@ -45,6 +45,8 @@
 //! entry, and may give the earlier one another expiry; nobody finds that one any more. A reader
 //! that keeps entries for later takes their renewals under the owner's lock.
 
+use std::ptr::NonNull;
+
 use floe_policy::{Access, Eviction, mix, tag_of};
 use foldhash::quality;
 
@@ -227,7 +229,15 @@ impl Bucket {
 #[derive(Debug, Clone)]
 pub(crate) struct Index {
     buckets: Arc<[Bucket]>,
+    /// The first bucket. The address in `buckets` is that of its counts, and a hit would have to
+    /// add their size.
+    start: NonNull<Bucket>,
 }
+
+// SAFETY: `start` is a part of `buckets`, which may be sent and shared.
+unsafe impl Send for Index {}
+// SAFETY: as above.
+unsafe impl Sync for Index {}
 
 /// Lane of a key in its first bucket, if it is there. It is constant until the key is removed or
 /// the index replaced.
@@ -283,7 +293,9 @@ impl Index {
             }
         }
         // SAFETY: an empty bucket is one of zeros, or has been written.
-        Self { buckets: unsafe { lines.assume_init() } }
+        let buckets = unsafe { lines.assume_init() };
+        let start = NonNull::from(&*buckets).cast();
+        Self { buckets, start }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -320,8 +332,8 @@ impl Index {
     pub(crate) fn bucket(&self, number: usize) -> &Bucket {
         debug_assert!(number < self.buckets.len());
         // SAFETY: numbers come from `first`, which is below the length as the hash is below 2^32,
-        // and from `after`.
-        unsafe { self.buckets.get_unchecked(number) }
+        // and from `after`. `buckets` keeps what `start` points to.
+        unsafe { self.start.add(number).as_ref() }
     }
 
     /// Returns the position of a key and the number of its entry; `is_it` compares the entry's key.

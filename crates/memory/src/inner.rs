@@ -77,7 +77,19 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Returns the calling thread's record.
     #[inline(always)]
     pub(crate) fn record(&self) -> &Record {
-        local::record_by(self.serial, &self.threads)
+        // SAFETY: this cache is borrowed for as long.
+        match unsafe { local::last_record(self.serial) } {
+            Some(record) => record,
+            None => self.other_record(),
+        }
+    }
+
+    /// Returns the calling thread's record where the thread has just used another cache. Lookups
+    /// call it with the address that they have anyway.
+    #[cold]
+    #[inline(never)]
+    fn other_record(&self) -> &Record {
+        local::record(&self.threads)
     }
 
     pub(crate) fn weigh(&self, key: &K, value: &V) -> u64 {

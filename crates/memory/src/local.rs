@@ -104,18 +104,24 @@ thread_local! {
 
 /// Returns the calling thread's record in a cache.
 pub(crate) fn record(threads: &Arc<Threads>) -> &Record {
-    record_by(threads.serial, threads)
+    // SAFETY: it lives as long as `threads`.
+    let last = unsafe { last_record(threads.serial) };
+    // SAFETY: the record is one of `threads` and lives as long. It is this thread's: it is
+    // forgotten before it is released.
+    last.unwrap_or_else(|| unsafe { &*other_record(threads) })
 }
 
-/// Returns the calling thread's record in a cache whose number the caller has at hand.
+/// Returns the record that the calling thread used last, if it is one of the cache with this serial
+/// number.
+///
+/// # Safety
+/// The cache must outlive what is returned.
 #[inline(always)]
-pub(crate) fn record_by(serial: u64, threads: &Arc<Threads>) -> &Record {
-    debug_assert_eq!(serial, threads.serial);
+pub(crate) unsafe fn last_record<'a>(serial: u64) -> Option<&'a Record> {
     let (found, last) = LAST_RECORD.get();
-    let record = if found == serial { last } else { other_record(threads) };
-    // SAFETY: the record is one of `threads`, as numbers are unique, and lives as long. It is this
-    // thread's: it is forgotten before it is released.
-    unsafe { &*record }
+    // SAFETY: serial numbers are unique, so it is a record of that cache and lives as long. It is
+    // this thread's: it is forgotten before it is released.
+    (found == serial).then(|| unsafe { &*last })
 }
 
 /// Releases all records of the calling thread, which will not use any cache for a while. An idle

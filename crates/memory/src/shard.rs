@@ -385,10 +385,11 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                 if bucket.place(lane) != place {
                     return FastLookup::Unsure;
                 }
+                let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(entry);
                 // SAFETY: a place that stands in a lane is that of an entry.
-                unsafe { std::hint::assert_unchecked(entry != 0) };
+                unsafe { std::hint::assert_unchecked(!entry.is_null()) };
                 // SAFETY: as in `slow_lookup`.
-                let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
+                let entry = unsafe { &*entry };
                 if key.equivalent(&entry.key) {
                     std::mem::forget(keep);
                     return FastLookup::Hit((Found { entry, cell }, Mark { table, place }));
