@@ -41,6 +41,7 @@ mod blocks;
 mod groups;
 mod hands;
 mod order;
+mod search;
 mod shares;
 mod within_shares;
 
