@@ -106,6 +106,36 @@ fn shares_hold_in_a_replay() {
     assert!(hits > 0.9 && scanned <= 256 << 10, "{hits}, {scanned} bytes");
 }
 
+/// Two alike volumes read pieces of 16 KiB, 256 KiB apart. With the default block sizes the cache
+/// fetches 64 KiB until it has learned that 16 KiB pay.
+#[test]
+fn shares_of_alike_volumes_cost_no_hits() {
+    let pieces: Vec<u64> = (0..60_000).map(|at| floe_policy::mix(at) % 400 * (256 << 10)).collect();
+    let reads = (0..).zip(pieces);
+    let requests: Vec<Request> =
+        reads.map(|(at, key)| request(Op::Read, (at % 2) as u32, key, 16 << 10, 0)).collect();
+    let replayed = |lines: &str| {
+        let volume = |name: &str| {
+            format!(
+                "[[volume]]\nname = \"{name}\"\nbacking = \"memory:128MiB,medium=cloud\"\n{lines}\n"
+            )
+        };
+        let cache = "cache = \"memory:8MiB,medium=nvme\"\n".to_string();
+        let text = cache + &volume("a") + &volume("b");
+        let config = ServerConfig::from_text(&text).expect("the server reads it");
+        let plan = Plan::of(&config, false).expect("the tier is large enough");
+        let setup = Setup { warmup: 30_000, ..setup(1, false) };
+        volumes(&simulated(&plan, &setup, &requests)).each_ref().map(|it| it.read_hit_ratio)
+    };
+    let without = replayed("");
+    assert!(without.iter().all(|hits| *hits > 0.6), "{without:?}");
+    for lines in ["cache-guaranteed = \"1%\"", "cache-guaranteed = \"45%\""] {
+        let with = replayed(lines);
+        let lost = without.iter().zip(&with).map(|(without, with)| without - with);
+        assert!(lost.into_iter().all(|lost| lost < 0.02), "{lines}: {with:?} of {without:?}");
+    }
+}
+
 #[test]
 fn a_tier_that_cannot_guarantee_all_is_refused() {
     let text = "cache = \"memory:2MiB\"\n\

@@ -259,7 +259,8 @@ impl Shares {
     }
 
     /// Returns whether a volume may lose blocks of the size `lost` to a new block of `gained` of
-    /// the volume `by`. It keeps its guaranteed part then. Blocks without a volume may always go.
+    /// the volume `by`. It keeps its guaranteed part then, unless it has that and loses larger
+    /// blocks to a new one of its own. Blocks without a volume may always go.
     pub(super) fn may_lose(
         &self,
         volume: VolumeId,
@@ -268,9 +269,12 @@ impl Shares {
     ) -> bool {
         self.note_look();
         let Some(active) = &self.active else { return true };
-        let gained = if by == volume { gained } else { 0 };
         let guaranteed = if volume == NOBODY { 0 } else { active.of(volume).guaranteed };
-        guaranteed == 0 || self.used(volume) + gained >= lost + guaranteed
+        let used = self.used(volume);
+        let is_own = by == volume;
+        guaranteed == 0
+            || is_own && used >= guaranteed
+            || used + if is_own { gained } else { 0 } >= lost + guaranteed
     }
 
     /// Returns the bytes of memory held for shares.
