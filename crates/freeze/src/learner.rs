@@ -19,7 +19,7 @@
 
 use std::time::Duration;
 
-use floe_policy::trial::{Difference, Sums};
+use floe_policy::trial::{Difference, Sums, sort};
 
 use crate::observe::{Action, Observations, WindowCounts, Windows, share_variance, typical};
 use crate::trials::Worth;
@@ -318,7 +318,7 @@ fn squared_error(means: &[f64]) -> f64 {
         return 0.0;
     }
     let mut sorted = means.to_vec();
-    sorted.sort_by(f64::total_cmp);
+    sort(&mut sorted);
     let cut = sorted.len() / 5;
     let (low, high) = (sorted[cut], sorted[sorted.len() - 1 - cut]);
     let mut sums = Sums::default();

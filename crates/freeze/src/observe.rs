@@ -311,15 +311,31 @@ pub(crate) fn typical<'a>(
     windows: impl Iterator<Item = &'a WindowCounts>,
     sums: impl Fn(&WindowCounts) -> Sums,
 ) -> Option<f64> {
-    let (mut means, mut few) = (Vec::new(), Sums::default());
+    let mut seen = Typical::default();
     for window in windows {
-        let sums = sums(window);
-        few += sums;
-        if sums.count >= SAMPLES_FEW {
-            means.extend(sums.mean());
+        seen.add(sums(window));
+    }
+    seen.mean()
+}
+
+/// The sums of several windows. It is not generic, as [`typical`] is compiled for many iterators.
+#[derive(Default)]
+struct Typical {
+    means: Vec<f64>,
+    all: Sums,
+}
+
+impl Typical {
+    fn add(&mut self, sums: Sums) {
+        self.all += sums;
+        if let Some(mean) = sums.mean().filter(|_| sums.count >= SAMPLES_FEW) {
+            self.means.push(mean);
         }
     }
-    trimmed_mean(&means).or_else(|| few.mean())
+
+    fn mean(&self) -> Option<f64> {
+        trimmed_mean(&self.means).or_else(|| self.all.mean())
+    }
 }
 
 /// The last closed windows, and the open one.

@@ -3,10 +3,10 @@
 
 #![cfg_attr(any(not(unix), miri), allow(dead_code))] // nothing forks there
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, Weak};
 use std::time::Instant;
 
+use crate::numbered::Numbered;
 use crate::sync::lock;
 
 /// A cache whose locks are taken during a fork.
@@ -21,9 +21,9 @@ pub(crate) trait Locks {
     fn in_the_child(&mut self);
 }
 
-type Caches = BTreeMap<u64, Weak<dyn Forks>>;
+type Caches = Numbered<Weak<dyn Forks>>;
 
-static CACHES: Mutex<Caches> = Mutex::new(BTreeMap::new());
+static CACHES: Mutex<Caches> = Mutex::new(Numbered::new());
 
 /// Registers a cache, by its number, so that forks take its locks until it is [forgotten](forget).
 pub(crate) fn keep(number: u64, cache: Weak<dyn Forks>) {
@@ -33,7 +33,7 @@ pub(crate) fn keep(number: u64, cache: Weak<dyn Forks>) {
 
 /// Removes a dropped cache from the list.
 pub(crate) fn forget(number: u64) {
-    let forgotten = lock(&CACHES).remove(&number);
+    let forgotten = lock(&CACHES).remove(number);
     drop(forgotten);
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn forget(number: u64) {
 mod hooks {
     use std::cell::UnsafeCell;
     use std::mem::ManuallyDrop;
-    use std::sync::{Arc, MutexGuard, Once, Weak};
+    use std::sync::{Arc, MutexGuard, Once};
     use std::time::{Duration, Instant};
 
     use super::{CACHES, Caches, Forks, Locks};
@@ -75,7 +75,7 @@ mod hooks {
     extern "C" fn before() {
         let sections = no_sections();
         let list = lock(&CACHES);
-        let caches: Vec<_> = list.values().filter_map(Weak::upgrade).collect();
+        let caches: Vec<_> = list.iter().filter_map(|(_, cache)| cache.upgrade()).collect();
         let until = Instant::now() + PATIENCE;
         let locks = caches.iter().map(|cache| {
             // SAFETY: the cache is kept for longer, in `Taken`.

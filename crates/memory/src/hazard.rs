@@ -307,11 +307,7 @@ impl Further {
 
     /// Returns true if the cell belongs to these chunks.
     pub(crate) fn has(&self, cell: &Cell) -> bool {
-        self.chunks
-            .iter()
-            .flatten()
-            .flat_map(|chunk| chunk.iter())
-            .any(|own| std::ptr::eq(own, cell))
+        self.chunks.iter().flatten().any(|chunk| chunk.iter().any(|own| std::ptr::eq(own, cell)))
     }
 
     /// Returns the number of cells examined in searches for free ones.
@@ -344,13 +340,10 @@ impl Further {
         // Acquire: as in `Record::cell`.
         let is_free = |cell: &Cell| cell.load(Ordering::Acquire) == 0;
         self.searched += self.len() as u64;
-        let mut free = self
-            .chunks
-            .iter()
-            .flatten()
-            .flat_map(|chunk| chunk.iter())
-            .filter(|cell| is_free(cell))
-            .count();
+        let mut free = 0;
+        for chunk in self.chunks.iter().flatten() {
+            free += chunk.iter().filter(|cell| is_free(cell)).count();
+        }
         let mut next = 0;
         while 2 * free <= self.len() {
             while self.chunks.get(next).is_some_and(Option::is_some) {

@@ -30,6 +30,7 @@ mod loader;
 mod loads;
 mod local;
 mod maintenance;
+mod numbered;
 mod options;
 mod owner;
 mod ownership;

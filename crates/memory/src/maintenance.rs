@@ -27,13 +27,14 @@
 //! do not wait for each other.
 
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use crate::clock::{Clock, Sweep};
+use crate::numbered::Numbered;
 use crate::sync::{lock, wait, wait_timeout};
 
 /// Time between two ticks of a cache that is in use, in microseconds.
@@ -56,10 +57,9 @@ struct Kept {
 /// The registered caches, and the state of the maintenance threads.
 #[derive(Default)]
 struct Maintenance {
-    caches: HashMap<u64, Kept, foldhash::fast::RandomState>,
-    /// Due time and number of each cache that ticks.
-    ticks: BTreeSet<(u64, u64)>,
-    sweeps: BTreeSet<(u64, u64)>,
+    caches: Numbered<Kept>,
+    ticks: Due,
+    sweeps: Due,
     last_number: u64,
     /// True if a thread is the leader.
     is_led: bool,
@@ -73,6 +73,36 @@ struct Maintenance {
     /// True in a child process after a fork, until it has reset the state: the counted threads do
     /// not exist in it.
     is_forked: bool,
+}
+
+/// Due times and numbers of caches, in order.
+#[derive(Default)]
+struct Due(VecDeque<(u64, u64)>);
+
+impl Due {
+    /// Adds a due time. It is mostly later than those of other caches, or earlier, and then few
+    /// others move.
+    fn insert(&mut self, at: u64, number: u64) {
+        if let Err(place) = self.0.binary_search(&(at, number)) {
+            self.0.insert(place, (at, number));
+        }
+    }
+
+    fn remove(&mut self, at: u64, number: u64) {
+        if let Ok(place) = self.0.binary_search(&(at, number)) {
+            self.0.remove(place);
+        }
+    }
+
+    fn first(&self) -> Option<(u64, u64)> {
+        self.0.front().copied()
+    }
+
+    /// Takes the first cache that is due at a time.
+    fn take(&mut self, now: u64) -> Option<u64> {
+        self.first().filter(|(at, _)| *at <= now)?;
+        self.0.pop_front().map(|(_, number)| number)
+    }
 }
 
 static MAINTENANCE: Mutex<Option<Maintenance>> = Mutex::new(None);
@@ -148,12 +178,12 @@ pub(crate) fn register(cache: Weak<dyn Sweep>, ticks: bool) -> u64 {
 /// Removes a cache that is being dropped.
 pub(crate) fn forget(number: u64) {
     let mut maintenance = locked();
-    let Some(kept) = maintenance.caches.remove(&number) else { return };
+    let Some(kept) = maintenance.caches.remove(number) else { return };
     if let Some(due) = kept.tick_due {
-        maintenance.ticks.remove(&(due, number));
+        maintenance.ticks.remove(due, number);
     }
     if let Some(due) = kept.sweep_due {
-        maintenance.sweeps.remove(&(due, number));
+        maintenance.sweeps.remove(due, number);
     }
     if maintenance.caches.is_empty() {
         EARLIER.notify_all();
@@ -237,9 +267,9 @@ impl Maintenance {
     fn begin_again(&mut self) {
         (self.is_led, self.waiting, self.sweeping, self.threads, self.retry_at) =
             (false, 0, 0, 0, 0);
-        let numbers: Vec<u64> = self.caches.keys().copied().collect();
+        let numbers: Vec<u64> = self.caches.iter().map(|(number, _)| number).collect();
         for number in numbers {
-            let Some(kept) = self.caches.get_mut(&number) else { continue };
+            let Some(kept) = self.caches.get_mut(number) else { continue };
             let was_ticked = kept.ticks && kept.tick_due.is_none();
             let was_swept = std::mem::take(&mut kept.is_swept);
             if was_swept {
@@ -253,16 +283,16 @@ impl Maintenance {
     }
 
     fn schedule_tick(&mut self, number: u64, at: u64) {
-        let Some(kept) = self.caches.get_mut(&number) else { return };
+        let Some(kept) = self.caches.get_mut(number) else { return };
         kept.tick_due = Some(at);
-        self.ticks.insert((at, number));
-        if self.ticks.first() == Some(&(at, number)) {
+        self.ticks.insert(at, number);
+        if self.ticks.first() == Some((at, number)) {
             EARLIER.notify_one();
         }
     }
 
     fn schedule_sweep(&mut self, number: u64, at: u64) {
-        let Some(kept) = self.caches.get_mut(&number) else { return };
+        let Some(kept) = self.caches.get_mut(number) else { return };
         let before = kept.sweep_due;
         if before.is_some_and(|before| before <= at) {
             return;
@@ -272,10 +302,10 @@ impl Maintenance {
             return;
         }
         if let Some(before) = before {
-            self.sweeps.remove(&(before, number));
+            self.sweeps.remove(before, number);
         }
-        self.sweeps.insert((at, number));
-        if self.sweeps.first() == Some(&(at, number)) {
+        self.sweeps.insert(at, number);
+        if self.sweeps.first() == Some((at, number)) {
             EARLIER.notify_one();
         }
     }
@@ -283,9 +313,8 @@ impl Maintenance {
     /// Takes all caches whose ticks are due.
     fn take_ticks(&mut self, now: u64) -> Vec<(u64, Arc<dyn Sweep>)> {
         let mut taken = Vec::new();
-        while let Some(&(at, number)) = self.ticks.first().filter(|(at, _)| *at <= now) {
-            self.ticks.remove(&(at, number));
-            let kept = self.caches.get_mut(&number).expect("what is due is in the list");
+        while let Some(number) = self.ticks.take(now) {
+            let kept = self.caches.get_mut(number).expect("what is due is in the list");
             kept.tick_due = None;
             taken.extend(kept.cache.upgrade().map(|cache| (number, cache)));
         }
@@ -293,7 +322,7 @@ impl Maintenance {
     }
 
     fn ticked(&mut self, number: u64, used: bool, at: u64) {
-        let Some(kept) = self.caches.get_mut(&number) else { return };
+        let Some(kept) = self.caches.get_mut(number) else { return };
         kept.tick_us = if used { TICK_US } else { (2 * kept.tick_us).min(IDLE_TICK_US) };
         let due = at + kept.tick_us; // those that are due together stay so
         self.schedule_tick(number, due);
@@ -302,9 +331,8 @@ impl Maintenance {
     /// Takes a cache whose sweep is due, and marks the sweep as under way.
     fn take_sweep(&mut self, now: u64) -> Option<(u64, Arc<dyn Sweep>)> {
         loop {
-            let &(at, number) = self.sweeps.first().filter(|(at, _)| *at <= now)?;
-            self.sweeps.remove(&(at, number));
-            let kept = self.caches.get_mut(&number).expect("what is due is in the list");
+            let number = self.sweeps.take(now)?;
+            let kept = self.caches.get_mut(number).expect("what is due is in the list");
             kept.sweep_due = None;
             if let Some(cache) = kept.cache.upgrade() {
                 kept.is_swept = true;
@@ -317,7 +345,7 @@ impl Maintenance {
 
     fn swept(&mut self, number: u64, next: Option<u64>) {
         self.sweeping -= 1;
-        let Some(kept) = self.caches.get_mut(&number) else { return };
+        let Some(kept) = self.caches.get_mut(number) else { return };
         kept.is_swept = false;
         let due = kept.sweep_due.take().into_iter().chain(next).min();
         if let Some(at) = due {
@@ -327,11 +355,11 @@ impl Maintenance {
 
     /// Returns the next time at which the leader has something to do.
     fn next_due(&self) -> Option<u64> {
-        let tick = self.ticks.first().map(|(at, _)| *at);
+        let tick = self.ticks.first().map(|(at, _)| at);
         let sweep = self
             .sweeps
             .first()
-            .map(|(at, _)| if self.sweeping > 0 { self.long_at.max(*at) } else { *at });
+            .map(|(at, _)| if self.sweeping > 0 { self.long_at.max(at) } else { at });
         tick.into_iter().chain(sweep).min()
     }
 

@@ -18,9 +18,9 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, hash_map};
 use std::future::Future;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::ptr::NonNull;
@@ -29,8 +29,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use hashbrown::HashTable;
-
 use crate::entry::Entry;
 use crate::records::Hold;
 use crate::sync::{Arc, Condvar, Mutex, lock, thread_local, wait_timeout};
@@ -38,27 +36,52 @@ use crate::sync::{Arc, Condvar, Mutex, lock, thread_local, wait_timeout};
 /// The pending loads of a shard, by hash and key.
 #[derive(Debug)]
 pub(crate) struct PendingLoads<K, V> {
-    attached: HashTable<Attached<K, V>>,
+    attached: HashMap<u64, AttachedLoads<K, V>, BuildHasherDefault<Hashed>>,
+}
+
+/// The pending loads of the keys with one hash. Mostly there is one, and nothing is allocated.
+#[derive(Debug)]
+struct AttachedLoads<K, V> {
+    first: Attached<K, V>,
+    /// Those that were attached later, in their order.
+    others: Vec<Attached<K, V>>,
+}
+
+/// Hasher of hashes: it returns the number that it is given.
+#[derive(Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("hashes are numbers of 64 bits");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// A pending load that is attached to its key.
 #[derive(Debug)]
 pub(crate) struct Attached<K, V> {
-    hash: u64,
     pending_load: Arc<PendingLoad<K, V>>,
 }
 
 impl<K, V> Default for PendingLoads<K, V> {
     fn default() -> Self {
-        Self { attached: HashTable::new() }
+        Self { attached: HashMap::default() }
     }
 }
 
 impl<K, V> Attached<K, V> {
     /// Returns true if the load is for the key that `is_it` recognizes.
-    fn is_of(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> bool {
+    fn is_of(&self, is_it: impl Fn(&K) -> bool) -> bool {
         // SAFETY: attached, and the pending loads are locked.
-        self.hash == hash && is_it(unsafe { self.pending_load.key() })
+        is_it(unsafe { self.pending_load.key() })
     }
 }
 
@@ -69,9 +92,10 @@ impl<K, V> PendingLoads<K, V> {
         hash: u64,
         is_it: impl Fn(&K) -> bool,
     ) -> Option<Arc<PendingLoad<K, V>>> {
+        let loads = self.attached.get(&hash)?;
         let mut found = None;
-        for attached in self.attached.iter_hash(hash) {
-            if attached.is_of(hash, &is_it) {
+        for attached in [&loads.first].into_iter().chain(&loads.others) {
+            if attached.is_of(&is_it) {
                 let is_own = attached.pending_load.is_own();
                 found = found.filter(|_| !is_own).or(Some(&attached.pending_load));
                 if is_own {
@@ -84,8 +108,13 @@ impl<K, V> PendingLoads<K, V> {
 
     /// Attaches a pending load to its key, which may have others.
     pub(crate) fn attach(&mut self, hash: u64, pending_load: &Arc<PendingLoad<K, V>>) {
-        let attached = Attached { hash, pending_load: Arc::clone(pending_load) };
-        self.attached.insert_unique(hash, attached, |attached| attached.hash);
+        let attached = Attached { pending_load: Arc::clone(pending_load) };
+        match self.attached.entry(hash) {
+            hash_map::Entry::Occupied(mut loads) => loads.get_mut().others.push(attached),
+            hash_map::Entry::Vacant(place) => {
+                place.insert(AttachedLoads { first: attached, others: Vec::new() });
+            }
+        }
     }
 
     /// Detaches the pending loads of a key into `detached`, which must be dropped outside of the
@@ -96,34 +125,63 @@ impl<K, V> PendingLoads<K, V> {
         is_it: impl Fn(&K) -> bool,
         detached: &mut Vec<Attached<K, V>>,
     ) {
-        while let Ok(attached) =
-            self.attached.find_entry(hash, |attached| attached.is_of(hash, &is_it))
-        {
-            detached.push(attached.remove().0);
+        while let Some(attached) = self.take(hash, |attached| attached.is_of(&is_it)) {
+            detached.push(attached);
         }
     }
 
     /// Detaches a pending load. Returns true if it was attached until then.
     pub(crate) fn complete(&mut self, hash: u64, pending_load: &Arc<PendingLoad<K, V>>) -> bool {
-        let found = self
-            .attached
-            .find_entry(hash, |attached| Arc::ptr_eq(&attached.pending_load, pending_load));
         // The caller has the pending load, too: nothing of the user's is dropped here.
-        found.map(|attached| attached.remove()).is_ok()
+        self.take(hash, |attached| Arc::ptr_eq(&attached.pending_load, pending_load)).is_some()
+    }
+
+    /// Detaches the first pending load with a hash that `is_it` recognizes.
+    fn take(
+        &mut self,
+        hash: u64,
+        is_it: impl Fn(&Attached<K, V>) -> bool,
+    ) -> Option<Attached<K, V>> {
+        let hash_map::Entry::Occupied(mut entry) = self.attached.entry(hash) else { return None };
+        let loads = entry.get_mut();
+        if !is_it(&loads.first) {
+            let at = loads.others.iter().position(is_it)?;
+            return Some(loads.others.remove(at));
+        }
+        if loads.others.is_empty() {
+            return Some(entry.remove().first);
+        }
+        Some(std::mem::replace(&mut loads.first, loads.others.remove(0)))
     }
 
     /// Keeps only the pending loads that the calling thread runs, in a forked process, and returns
     /// their number. The loading threads also had handles to the others, so this drops no user
     /// data.
     pub(crate) fn keep_own(&mut self) -> usize {
-        self.attached.retain(|attached| {
+        let is_kept = |attached: &Attached<K, V>| {
             let is_own = attached.pending_load.is_own();
             if is_own {
                 attached.pending_load.counted_in.store(forks(), Ordering::Relaxed); // one thread
             }
             is_own
+        };
+        let mut kept = 0;
+        self.attached.retain(|_, loads| {
+            loads.others.retain(is_kept);
+            kept += loads.others.len();
+            if is_kept(&loads.first) {
+                kept += 1;
+                return true;
+            }
+            if loads.others.is_empty() {
+                // Not freed: the child may be about to run another program.
+                std::mem::forget(std::mem::take(&mut loads.others));
+                return false;
+            }
+            loads.first = loads.others.remove(0);
+            true
         });
-        self.attached.len()
+        kept
     }
 
     /// Detaches all pending loads, and returns them to be dropped outside of the lock.
@@ -400,6 +458,11 @@ impl LoadRun {
         INSIDE.try_with(|inside| inside.borrow().contains(self)).unwrap_or(false)
     }
 
+    /// Returns the key of the run's waits in the graph, unique while the run exists.
+    fn waits(&self) -> Waits {
+        Arc::as_ptr(&self.0) as Waits // even: it points to numbers
+    }
+
     fn polled_by(&self) -> Thread {
         self.0.0.load(Ordering::Relaxed) // late, it is a thread that polled it earlier
     }
@@ -445,26 +508,36 @@ impl Drop for Running {
 /// loads.
 #[derive(Debug, Default)]
 struct Graph {
-    /// For each waiting load: the numbers of its waits, and the loads that they wait for.
-    waiting: HashMap<LoadRun, Vec<(u64, LoadRun)>>,
-    /// For each blocked thread: the numbers of its waits, and the loads that they wait for.
-    blocked: HashMap<Thread, Vec<(u64, LoadRun)>>,
+    /// For each waiting load and each blocked thread: the numbers of its waits, and the loads that
+    /// they wait for.
+    waiting: HashMap<Waits, Vec<(u64, LoadRun)>, foldhash::fast::RandomState>,
+}
+
+/// Key of the waits of a load or of a thread.
+type Waits = usize;
+
+/// Returns the key of a thread's waits.
+fn blocked(thread: Thread) -> Waits {
+    thread as Waits * 2 + 1 // odd: no load has it
 }
 
 impl Graph {
     /// Returns true if `from` waits, directly or indirectly, for one of the runs `to` or for the
     /// thread.
     fn leads(&self, from: &LoadRun, to: &[LoadRun], thread: Option<Thread>) -> bool {
-        let (mut seen, mut next) = (HashSet::new(), vec![from]);
+        let mut seen = HashSet::<Waits, foldhash::fast::RandomState>::default();
+        let mut next = vec![from];
         while let Some(run) = next.pop() {
             let poller = run.polled_by();
             if to.contains(run) || thread.is_some_and(|thread| thread == poller) {
                 return true;
             }
-            if seen.insert(run) {
-                let waits = self.waiting.get(run);
-                let blocked = self.blocked.get(&poller);
-                next.extend(waits.into_iter().chain(blocked).flatten().map(|(_, run)| run));
+            if seen.insert(run.waits()) {
+                for waits in [run.waits(), blocked(poller)] {
+                    for (_, run) in self.waiting.get(&waits).into_iter().flatten() {
+                        next.push(run);
+                    }
+                }
             }
         }
         false
@@ -547,13 +620,19 @@ impl Wait {
         }
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1; // only to be unique
-        for run in &by {
-            graph.waiting.entry(run.clone()).or_default().push((number, on.clone()));
+        let wait = Self { number, by, thread };
+        wait.each(|waits| {
+            graph.waiting.entry(waits).or_default().push((number, on.clone()));
+        });
+        Some(wait)
+    }
+
+    /// Calls a function with the key of each load and thread that waits.
+    fn each(&self, mut call: impl FnMut(Waits)) {
+        self.by.iter().for_each(|run| call(run.waits()));
+        if let Some(thread) = self.thread {
+            call(blocked(thread));
         }
-        if let Some(thread) = thread {
-            graph.blocked.entry(thread).or_default().push((number, on.clone()));
-        }
-        Some(Self { number, by, thread })
     }
 
     /// Returns true if the wait belongs to the runs that the calling thread is executing now.
@@ -569,20 +648,12 @@ impl Drop for Wait {
         }
         let mut graph = graph();
         let Some(graph) = &mut *graph else { return };
-        for run in &self.by {
-            end(&mut graph.waiting, run, self.number);
-        }
-        if let Some(thread) = &self.thread {
-            end(&mut graph.blocked, thread, self.number);
-        }
-    }
-}
-
-/// Removes a wait from a list.
-fn end<T: Eq + Hash>(lists: &mut HashMap<T, Vec<(u64, LoadRun)>>, of: &T, number: u64) {
-    let Some(list) = lists.get_mut(of) else { return };
-    list.retain(|(wait, _)| *wait != number);
-    if list.is_empty() {
-        lists.remove(of);
+        self.each(|waits| {
+            let Some(list) = graph.waiting.get_mut(&waits) else { return };
+            list.retain(|(wait, _)| *wait != self.number);
+            if list.is_empty() {
+                graph.waiting.remove(&waits);
+            }
+        });
     }
 }

@@ -544,16 +544,19 @@ impl Difference {
     /// Slow changes cancel. `risk` is the probability that the true gain is outside the error, such
     /// as 0.01. `None` for too few rounds.
     pub fn paired(rounds: &[(f64, f64)], risk: f64) -> Option<Self> {
-        let baseline = Trimmed::of(rounds.iter().map(|round| round.0))?;
-        let gain = Trimmed::of(rounds.iter().map(|(baseline, variant)| baseline - variant))?;
+        let (mut baselines, mut gains) = (Vec::new(), Vec::new());
+        for (baseline, variant) in rounds {
+            baselines.push(*baseline);
+            gains.push(baseline - variant);
+        }
+        let (baseline, gain) = (Trimmed::of(baselines)?, Trimmed::of(gains)?);
         let error = student(risk, gain.freedom) * gain.variance.sqrt();
         Some(Self { baseline: baseline.mean, gain: gain.mean, error, windows: rounds.len() })
     }
 
     /// Compares windows that were not run side by side. `None` for too few windows in either mode.
     pub fn between(baseline: &[f64], variant: &[f64], risk: f64) -> Option<Self> {
-        let (one, other) =
-            (Trimmed::of(baseline.iter().copied())?, Trimmed::of(variant.iter().copied())?);
+        let (one, other) = (Trimmed::of(baseline.to_vec())?, Trimmed::of(variant.to_vec())?);
         let variance = one.variance + other.variance;
         let share = |side: &Trimmed| side.variance * side.variance / side.freedom;
         // Welch's degrees of freedom; without any variance there is no doubt either.
@@ -628,12 +631,12 @@ struct Trimmed {
 
 impl Trimmed {
     /// Computes the trimmed mean of the values that are finite; `None` for too few values.
-    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
-        let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+    fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.retain(|value| value.is_finite());
         if values.len() < WINDOWS_MIN {
             return None;
         }
-        values.sort_by(f64::total_cmp);
+        sort(&mut values);
         let cut = (values.len() as f64 * TRIM) as usize;
         let kept = &values[cut..values.len() - cut];
         let (least, most) = (kept[0], kept[kept.len() - 1]);
@@ -647,14 +650,21 @@ impl Trimmed {
     }
 }
 
+/// Sorts values, NaN last. Compiled here for all who use [`trial`](self).
+#[inline(never)]
+pub fn sort(values: &mut [f64]) {
+    values.sort_unstable_by(f64::total_cmp);
+}
+
 /// Returns the mean of values without the highest and lowest fifths; for few values the plain mean,
 /// `None` for none.
 pub fn trimmed_mean(values: &[f64]) -> Option<f64> {
-    let finite = || values.iter().copied().filter(|value| value.is_finite());
-    match finite().count() {
+    let mut finite = values.to_vec();
+    finite.retain(|value| value.is_finite());
+    match finite.len() {
         0 => None,
-        few if few < WINDOWS_MIN => Some(finite().sum::<f64>() / few as f64),
-        _ => Trimmed::of(finite()).map(|trimmed| trimmed.mean),
+        few if few < WINDOWS_MIN => Some(finite.iter().sum::<f64>() / few as f64),
+        _ => Trimmed::of(finite).map(|trimmed| trimmed.mean),
     }
 }
 
@@ -709,7 +719,7 @@ mod difference_tests {
         // Two of ten are cut off at each end; 3..=8 are left. Pulled to them, squares add up to
         // 2·2·2.5² + 2·(2.5² + 1.5² + .5²).
         let trimmed =
-            Trimmed::of([1.0, 900.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0].into_iter()).unwrap();
+            Trimmed::of(vec![1.0, 900.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]).unwrap();
         assert_eq!((trimmed.mean, trimmed.freedom), (5.5, 5.0));
         assert!((trimmed.variance - (25.0 + 17.5) / 30.0).abs() < 1e-12, "{}", trimmed.variance);
     }
