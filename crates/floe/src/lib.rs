@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(feature = "advice")]
 pub mod advice;
 #[cfg(feature = "hybrid")]
 #[doc(inline)]

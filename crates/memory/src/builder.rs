@@ -375,7 +375,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     }
 
     /// Sets the eviction policy by its type; the code of hits is compiled for that type. All
-    /// policies are in [`policy`](crate::policy). Each shard gets a copy of the given one.
+    /// policies are in [`policy`](crate::policy), the less common ones with the feature `policies`.
+    /// Each shard gets a copy of the given one.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -469,8 +470,11 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// `slru:segments=2`. The cache's type becomes [`Cache<K, V, AnyPolicy>`](crate::Cache),
     /// whatever the name, for use in fields and arguments.
     ///
+    /// The feature `policies` adds the less common ones.
+    ///
     /// # Errors
-    /// When there is no such policy or parameter; the error lists the valid ones.
+    /// When there is no such policy or parameter; the error lists the valid ones. A policy that
+    /// needs the feature is reported as such.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -480,8 +484,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// # Ok::<(), floe::policy::registry::ChoiceError>(())
     /// ```
     pub fn policy_named(self, name: &str) -> Result<Builder<K, V, AnyPolicy, S>, ChoiceError> {
-        let policy = name.parse()?;
-        Ok(self.policy::<AnyPolicy>(policy))
+        Ok(self.policy::<AnyPolicy>(name.parse()?))
     }
 
     /// Sets the admission, which decides whether a new key is inserted. Without one every key is
@@ -506,7 +509,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     ///   evictions ([`Orders::hold`](floe_policy::admission::Orders::hold)), it rejects all keys
     ///   that would need one.
     /// - Admissions that need the position of blocks (`sequential`), or that fetch admitted blocks
-    ///   (`fussy`), are refused when the cache is built.
+    ///   (`fussy`), need the feature `policies` and are refused when the cache is built.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -761,37 +764,32 @@ pub enum BuildError {
 }
 
 impl fmt::Display for BuildError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoLimit => formatter
-                .write_str("a cache needs a limit: give it a capacity or a weight_capacity"),
+            Self::NoLimit => {
+                f.write_str("a cache needs a limit: give it a capacity or a weight_capacity")
+            }
             Self::TooManyEntries(value) => write!(
-                formatter,
+                f,
                 "a capacity of {value} is more than the {max} entries a cache can hold",
                 max = u32::MAX / 2
             ),
-            Self::NoWeigher => formatter.write_str("a weight_capacity needs a weigher"),
-            Self::Shards(value) => write!(
-                formatter,
-                "{value} shards: it has to be a power of two, at most {max}",
-                max = SHARDS_MAX
-            ),
-            Self::ZeroTime(value) => write!(
-                formatter,
-                "a cache with a {value} of 0 could hold \
-                                                        nothing"
-            ),
+            Self::NoWeigher => f.write_str("a weight_capacity needs a weigher"),
+            Self::Shards(value) => {
+                write!(f, "{value} shards: it has to be a power of two, at most {SHARDS_MAX}")
+            }
+            Self::ZeroTime(value) => write!(f, "a cache with a {value} of 0 could hold nothing"),
             Self::RefreshAhead => {
-                formatter.write_str("refresh_ahead needs a time_to_live, and no time_to_idle")
+                f.write_str("refresh_ahead needs a time_to_live, and no time_to_idle")
             }
             Self::Thread(value) => {
-                write!(formatter, "freezing needs a thread, and none can be started: {value}")
+                write!(f, "freezing needs a thread, and none can be started: {value}")
             }
             Self::Policy { policy, needs } => {
-                write!(formatter, "policy {policy} {needs}; it works in simulations only")
+                write!(f, "policy {policy} {needs}; it works in simulations only")
             }
             Self::Admission { admission, needs } => {
-                write!(formatter, "admission {admission} {needs}")
+                write!(f, "admission {admission} {needs}")
             }
         }
     }

@@ -4,6 +4,7 @@ pub mod advice;
 pub mod convolution;
 pub mod counted;
 mod error;
+#[cfg(feature = "events")]
 pub mod events;
 pub mod mva;
 pub mod network;
@@ -16,6 +17,7 @@ pub mod service;
 pub use advice::{Advice, Situation};
 pub use counted::Shares;
 pub use error::ModelError;
+#[cfg(feature = "events")]
 pub use events::t_975;
 pub use network::{Network, RequestOutcome, RouteStep, Station, Visit, bound};
 pub use operation::Operation;

@@ -40,7 +40,9 @@ macro_rules! with_admissions {
             simple::Duel,
             obp::Obp,
             small_bypass::SmallBypass,
+            #[cfg(feature = "policies")]
             fussy::Fussy,
+            #[cfg(feature = "policies")]
             simple::Sequential,
         }
     };
@@ -50,6 +52,7 @@ macro_rules! with_admissions {
 pub mod registry;
 
 // The admissions.
+#[cfg(feature = "policies")]
 mod fussy;
 mod obp;
 mod simple;
@@ -236,10 +239,12 @@ impl AdmissionFactory for Admissions {
 /// Exports and registers each admission's type, and implements `Default` with its default
 /// parameters.
 macro_rules! register {
-    (() $($module:ident::$Kind:ident,)*) => {
+    (() $($(#[$gate:meta])* $module:ident::$Kind:ident,)*) => {
         $(
+            $(#[$gate])*
             pub use $module::$Kind;
 
+            $(#[$gate])*
             impl Default for $Kind {
                 /// Creates an admission without room, with the default parameters of the registry.
                 fn default() -> Self {
@@ -250,7 +255,8 @@ macro_rules! register {
         )*
 
         /// Info of every registered admission.
-        pub const ADMISSIONS: &[PolicyInfo] = &[$(<$Kind as RegisteredAdmission>::INFO),*];
+        pub const ADMISSIONS: &[PolicyInfo] =
+            &[$($(#[$gate])* <$Kind as RegisteredAdmission>::INFO),*];
     };
 }
 with_admissions!(register);

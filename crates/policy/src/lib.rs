@@ -12,6 +12,9 @@
 //! time. A cache that takes either is generic over [`Replacement`] and clones the value it is given
 //! for each of its shards.
 //!
+//! The feature `policies` has all policies and admissions. Without it there are those that most
+//! caches choose from.
+//!
 //! State lives in flat arrays indexed by slot, linked by `u32`s. Only [`Eviction::reserve`],
 //! [`Eviction::set_capacity`] and [`Eviction::freeze`] allocate, and once in the life of an order
 //! the first weight that is not 1. Randomised policies draw from a fixed seed, so every run can be
@@ -27,6 +30,8 @@
 //! order.access(Slot(0));
 //! assert_eq!(order.evict(None), Some(Slot(1)));
 //! ```
+
+#![cfg_attr(not(feature = "policies"), allow(dead_code))] // parts of policies left out
 
 pub mod admission;
 pub mod owner;
@@ -50,37 +55,56 @@ mod lists;
 mod marks;
 mod priority_pools;
 mod sketch;
+#[cfg(feature = "policies")]
 mod slot_array;
 
-// The policies.
+// The policies of every build.
 mod arc;
-mod auto;
-mod belady;
-mod cacheus;
-mod car;
 mod clock;
-mod clock2q_plus;
-mod clock_pro;
 mod fifo;
-mod gdsf;
-mod hyperbolic;
-mod lecar;
-mod lfru;
 mod lfu;
-mod lhd;
 mod lirs;
 mod lru;
-mod lru_k;
-mod mq;
 mod quick_demotion;
 mod s3_fifo;
-mod s4_fifo;
-mod sampled;
-mod sarc;
 mod sieve;
 mod slru;
 mod two_q;
 mod w_tinylfu;
+
+// The policies of the feature `policies`.
+#[cfg(feature = "policies")]
+mod auto;
+#[cfg(feature = "policies")]
+mod belady;
+#[cfg(feature = "policies")]
+mod cacheus;
+#[cfg(feature = "policies")]
+mod car;
+#[cfg(feature = "policies")]
+mod clock2q_plus;
+#[cfg(feature = "policies")]
+mod clock_pro;
+#[cfg(feature = "policies")]
+mod gdsf;
+#[cfg(feature = "policies")]
+mod hyperbolic;
+#[cfg(feature = "policies")]
+mod lecar;
+#[cfg(feature = "policies")]
+mod lfru;
+#[cfg(feature = "policies")]
+mod lhd;
+#[cfg(feature = "policies")]
+mod lru_k;
+#[cfg(feature = "policies")]
+mod mq;
+#[cfg(feature = "policies")]
+mod s4_fifo;
+#[cfg(feature = "policies")]
+mod sampled;
+#[cfg(feature = "policies")]
+mod sarc;
 
 pub use adaptation::{Adaptation, Setting};
 #[doc(hidden)]

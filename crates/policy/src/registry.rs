@@ -10,13 +10,16 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(feature = "policies")]
 use crate::auto::AutoMarks;
+#[cfg(feature = "policies")]
 use crate::lhd::AgedHits;
 use crate::{
-    Access, Adaptation, AlwaysPromote, Coins, Counters, Cursor, Eviction, HitKind, LastUses, Marks,
-    NoMarks, Parameter, Parameters, Plain, Policy, PolicyInfo, Replacement, Slot, Stamps, Touch,
-    TryPromote,
+    Access, Adaptation, AlwaysPromote, Coins, Counters, Cursor, Eviction, HitKind, Marks, NoMarks,
+    Parameter, Parameters, Plain, Policy, PolicyInfo, Replacement, Slot, Touch, TryPromote,
 };
+#[cfg(feature = "policies")]
+use crate::{LastUses, Stamps};
 
 /// A policy in the registry.
 #[derive(Debug, Clone, Copy)]
@@ -42,8 +45,35 @@ pub trait Visitor {
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out;
 }
 
+/// Names of the policies and admissions of the feature `policies`, by kind. Few caches choose them,
+/// and they take longer to compile than the rest of a cache.
+const FURTHER: &[(&str, &[&str])] = &[
+    (
+        "policy",
+        &[
+            "s4-fifo",
+            "gdsf",
+            "clock2q-plus",
+            "car",
+            "clock-pro",
+            "lru-k",
+            "mq",
+            "sampled",
+            "hyperbolic",
+            "lfru",
+            "lecar",
+            "lhd",
+            "cacheus",
+            "sarc",
+            "auto",
+            "belady",
+        ],
+    ),
+    ("admission", &["fussy", "sequential"]),
+];
+
 /// Calls a macro with the list of all policies, after the tokens in `given`. A new policy gets its
-/// line here.
+/// line here, below the feature `policies` unless most programs should contain it.
 macro_rules! with_policies {
     ($then:ident $($given:tt)*) => {
         $then! {
@@ -57,27 +87,43 @@ macro_rules! with_policies {
             two_q::TwoQ,
             arc::Arc,
             s3_fifo::S3Fifo,
+            #[cfg(feature = "policies")]
             s4_fifo::S4Fifo,
             sieve::Sieve,
             lfu::Lfu,
+            #[cfg(feature = "policies")]
             gdsf::Gdsf,
             lirs::Lirs,
             quick_demotion::Qdlp,
             quick_demotion::QdClock,
+            #[cfg(feature = "policies")]
             clock2q_plus::Clock2QPlus,
+            #[cfg(feature = "policies")]
             car::Car,
+            #[cfg(feature = "policies")]
             clock_pro::ClockPro,
             w_tinylfu::WTinyLfu,
+            #[cfg(feature = "policies")]
             lru_k::LruK,
+            #[cfg(feature = "policies")]
             mq::Mq,
+            #[cfg(feature = "policies")]
             sampled::Sampled,
+            #[cfg(feature = "policies")]
             hyperbolic::Hyperbolic,
+            #[cfg(feature = "policies")]
             lfru::Lfru,
+            #[cfg(feature = "policies")]
             lecar::LeCaR,
+            #[cfg(feature = "policies")]
             lhd::Lhd,
+            #[cfg(feature = "policies")]
             cacheus::Cacheus,
+            #[cfg(feature = "policies")]
             sarc::Sarc,
+            #[cfg(feature = "policies")]
             auto::Auto,
+            #[cfg(feature = "policies")]
             belady::Belady,
         }
     };
@@ -86,13 +132,14 @@ macro_rules! with_policies {
 /// Exports, registers and lists the policies, and implements `Default` with their default
 /// parameters.
 macro_rules! register {
-    (() $($module:ident::$Policy:ident,)*) => {
+    (() $($(#[$gate:meta])* $module:ident::$Policy:ident,)*) => {
         /// The types of all policies.
         pub(crate) mod policies {
-            $(pub use crate::$module::$Policy;)*
+            $($(#[$gate])* pub use crate::$module::$Policy;)*
         }
 
         $(
+            $(#[$gate])*
             impl Default for policies::$Policy {
                 /// Creates an empty order without room, with the default parameters of the
                 /// registry.
@@ -103,11 +150,12 @@ macro_rules! register {
         )*
 
         /// Entries of all registered policies.
-        pub const POLICIES: &[Entry] = &[$(Entry::of::<policies::$Policy>()),*];
+        pub const POLICIES: &[Entry] = &[$($(#[$gate])* Entry::of::<policies::$Policy>()),*];
 
         /// Runs a visitor over the chosen policy.
         pub fn with<V: Visitor>(choice: &Choice, visitor: V) -> V::Out {
             $(
+                $(#[$gate])*
                 if choice.name() == policies::$Policy::INFO.name {
                     return visitor.visit(|| policies::$Policy::new(&choice.parameters));
                 }
@@ -117,12 +165,13 @@ macro_rules! register {
 
         #[derive(Debug, Clone)]
         enum AnyOrder {
-            $($Policy(Box<policies::$Policy>),)*
+            $($(#[$gate])* $Policy(Box<policies::$Policy>),)*
         }
 
         impl AnyOrder {
             fn of(choice: &Choice) -> Self {
                 $(
+                    $(#[$gate])*
                     if choice.name() == policies::$Policy::INFO.name {
                         return Self::$Policy(Box::new(Policy::new(&choice.parameters)));
                     }
@@ -190,6 +239,14 @@ pub enum ChoiceError {
         /// All registered names.
         known: Vec<&'static str>,
     },
+    /// The name belongs to a policy or admission that is part of the feature `policies`, which is
+    /// off.
+    NotCompiled {
+        /// The kind of name that was parsed.
+        kind: &'static str,
+        /// Name that was given.
+        name: &'static str,
+    },
     /// The chosen policy or admission has no such parameter.
     UnknownParameter {
         /// The kind of name that was parsed.
@@ -243,6 +300,10 @@ impl fmt::Display for ChoiceError {
                 }
                 write!(formatter, "there are: {}", known.join(", "))
             }
+            Self::NotCompiled { kind, name } => {
+                let needed = "the feature `policies` of the crate `floe`, which is off";
+                write!(formatter, "{kind} {name} needs {needed} in this program")
+            }
             Self::UnknownParameter { kind, chosen, name, known } => {
                 write!(formatter, "{kind} {chosen} has no parameter `{name}`; {}", list(known))
             }
@@ -289,6 +350,10 @@ impl Choice {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
         let Some(info) = infos.clone().find(|info| info.name == name) else {
+            let further = FURTHER.iter().filter(|of| of.0 == kind).flat_map(|of| of.1);
+            if let Some(name) = further.copied().find(|further| *further == name) {
+                return Err(ChoiceError::NotCompiled { kind, name });
+            }
             let known = infos.map(|info| info.name).collect();
             return Err(ChoiceError::UnknownName { kind, name: name.to_owned(), known });
         };
@@ -435,9 +500,12 @@ fn changes(one: &str, other: &str) -> usize {
 
 /// Evaluates an expression with the order of the chosen policy.
 macro_rules! each {
-    (($any:expr, |$order:ident| $does:expr) $($module:ident::$Policy:ident,)*) => {
+    (
+        ($any:expr, |$order:ident| $does:expr)
+        $($(#[$gate:meta])* $module:ident::$Policy:ident,)*
+    ) => {
         match $any {
-            $(AnyOrder::$Policy($order) => $does,)*
+            $($(#[$gate])* AnyOrder::$Policy($order) => $does,)*
         }
     };
 }
@@ -567,13 +635,14 @@ pub struct AnyMarks(Inner);
 /// Implements the marks of [`AnyPolicy`] as an enum of every kind of marks that a registered policy
 /// has.
 macro_rules! any_marks {
-    ($($Kind:ident,)*) => {
+    ($($(#[$gate:meta])* $Kind:ident,)*) => {
         #[derive(Debug, Clone)]
         enum Inner {
-            $($Kind($Kind),)*
+            $($(#[$gate])* $Kind($Kind),)*
         }
 
         $(
+            $(#[$gate])*
             impl From<$Kind> for AnyMarks {
                 fn from(marks: $Kind) -> Self {
                     Self(Inner::$Kind(marks))
@@ -589,27 +658,27 @@ macro_rules! any_marks {
 
             fn memory_bytes(&self) -> usize {
                 match &self.0 {
-                    $(Inner::$Kind(marks) => marks.memory_bytes(),)*
+                    $($(#[$gate])* Inner::$Kind(marks) => marks.memory_bytes(),)*
                 }
             }
 
             fn of_readers(&self) -> Self {
                 match &self.0 {
-                    $(Inner::$Kind(marks) => marks.of_readers().into(),)*
+                    $($(#[$gate])* Inner::$Kind(marks) => marks.of_readers().into(),)*
                 }
             }
 
             #[inline]
             fn touch(&self, slot: Slot) -> Touch {
                 match &self.0 {
-                    $(Inner::$Kind(marks) => marks.touch(slot),)*
+                    $($(#[$gate])* Inner::$Kind(marks) => marks.touch(slot),)*
                 }
             }
 
             #[inline]
             fn touch_at(&self, slot: impl FnOnce() -> Slot, place: impl FnOnce() -> u32) -> Touch {
                 match &self.0 {
-                    $(Inner::$Kind(marks) => marks.touch_at(slot, place),)*
+                    $($(#[$gate])* Inner::$Kind(marks) => marks.touch_at(slot, place),)*
                 }
             }
         }
@@ -622,8 +691,46 @@ any_marks! {
     TryPromote,
     Counters,
     Coins,
+    #[cfg(feature = "policies")]
     LastUses,
+    #[cfg(feature = "policies")]
     Stamps,
+    #[cfg(feature = "policies")]
     AgedHits,
+    #[cfg(feature = "policies")]
     AutoMarks,
+}
+
+#[cfg(test)]
+mod further_tests {
+    use super::*;
+    use crate::admission::ADMISSIONS;
+
+    #[test]
+    fn a_name_that_is_not_compiled_is_answered_with_the_feature() {
+        let few = POLICIES[..3].iter().map(|entry| &entry.info);
+        let error = Choice::among("policy", few.clone(), "lhd:samples=3").unwrap_err();
+        let needed = "policy lhd needs the feature `policies` of the crate `floe`";
+        assert!(error.to_string().starts_with(needed), "{error}");
+        let error = Choice::among("policy", few, "lhdd").unwrap_err();
+        assert!(matches!(error, ChoiceError::UnknownName { .. }), "{error}");
+        let error = Choice::among("admission", [].iter(), "fussy:tune=1").unwrap_err();
+        assert_eq!(error, ChoiceError::NotCompiled { kind: "admission", name: "fussy" });
+        assert!(
+            "fussy".parse::<Choice>().is_err_and(|error| error.to_string().contains("no policy"))
+        );
+    }
+
+    #[test]
+    fn further_names_are_those_of_the_feature() {
+        let infos: [Vec<_>; 2] =
+            [POLICIES.iter().map(|entry| &entry.info).collect(), ADMISSIONS.iter().collect()];
+        for ((_, further), infos) in FURTHER.iter().zip(infos) {
+            for name in *further {
+                let is_registered = infos.iter().any(|info| info.name == *name);
+                assert_eq!(is_registered, cfg!(feature = "policies"), "{name}");
+            }
+        }
+        assert_eq!(names().len(), if cfg!(feature = "policies") { 31 } else { 15 });
+    }
 }

@@ -96,15 +96,16 @@ pub fn table() -> String {
 }
 
 macro_rules! define_part {
-    (() $($module:ident::$Kind:ident,)*) => {
+    (() $($(#[$gate:meta])* $module:ident::$Kind:ident,)*) => {
         #[derive(Debug, Clone)]
         enum Part {
-            $($Kind(Box<super::$Kind>),)*
+            $($(#[$gate])* $Kind(Box<super::$Kind>),)*
         }
 
         impl Part {
             fn of(choice: &Choice) -> Self {
                 $(
+                    $(#[$gate])*
                     if choice.name() == <super::$Kind as RegisteredAdmission>::INFO.name {
                         let admission = RegisteredAdmission::with(choice.parameters());
                         return Self::$Kind(Box::new(admission));
@@ -119,9 +120,12 @@ with_admissions!(define_part);
 
 /// Evaluates an expression with the chosen admission.
 macro_rules! each {
-    (($any:expr, |$part:ident| $does:expr) $($module:ident::$Kind:ident,)*) => {
+    (
+        ($any:expr, |$part:ident| $does:expr)
+        $($(#[$gate:meta])* $module:ident::$Kind:ident,)*
+    ) => {
         match $any {
-            $(Part::$Kind($part) => $does,)*
+            $($(#[$gate])* Part::$Kind($part) => $does,)*
         }
     };
 }

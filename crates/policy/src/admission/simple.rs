@@ -202,11 +202,13 @@ impl Admission for SecondAccess {
 /// The owner follows the streams ([`streams`](crate::streams)); blocks of a stream are declined
 /// once its length reaches the threshold. Do not use it above devices on which sequential reads are
 /// no faster than others.
+#[cfg(feature = "policies")]
 #[derive(Debug, Clone)]
 pub struct Sequential {
     threshold: u64,
 }
 
+#[cfg(feature = "policies")]
 impl RegisteredAdmission for Sequential {
     const INFO: PolicyInfo =
         PolicyInfo::new("sequential", "admits everything but long sequential runs", "-")
@@ -223,6 +225,7 @@ impl RegisteredAdmission for Sequential {
     }
 }
 
+#[cfg(feature = "policies")]
 impl Admission for Sequential {
     fn needs(&self) -> Needs {
         Needs { streams: true, ..Needs::default() }
