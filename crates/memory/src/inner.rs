@@ -80,16 +80,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         // SAFETY: this cache is borrowed for as long.
         match unsafe { local::last_record(self.serial) } {
             Some(record) => record,
-            None => self.other_record(),
+            None => other_record(self),
         }
-    }
-
-    /// Returns the calling thread's record where the thread has just used another cache. Lookups
-    /// call it with the address that they have anyway.
-    #[cold]
-    #[inline(never)]
-    fn other_record(&self) -> &Record {
-        local::record(&self.threads)
     }
 
     pub(crate) fn weigh(&self, key: &K, value: &V) -> u64 {
@@ -580,6 +572,14 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
         Some(found)
     }
+}
+
+/// Returns the calling thread's record where the thread has just used another cache. Lookups call
+/// it with the address that they have anyway.
+#[cold]
+#[inline(never)]
+fn other_record<K, V, P: Replacement, S>(inner: &Inner<K, V, P, S>) -> &Record {
+    local::record(&inner.threads)
 }
 
 /// Records a hit in marks that are code of the user, which may use this cache.
