@@ -58,5 +58,6 @@ pub use spec::{Role, Spec, SpecError, parse_bytes};
 pub use stripe::{CHUNK_BYTES, StripeDevice};
 pub use system::{
     MemoryLimit, create_private, create_private_folder, end_process, kernel_release, patiently,
+    peer_user,
 };
 pub use volatile::{Dirty, Habit, UNIT_BYTES, VolatileDevice, VolatileDisk, WriteCache};

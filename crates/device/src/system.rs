@@ -1,6 +1,7 @@
 //! Functions of the operating system: ending the process, private files, and memory limits.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, read_to_string};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,6 +17,33 @@ pub fn end_process(code: u8) -> ! {
 /// Returns the release of the running kernel, such as `6.1.0-13-amd64`.
 pub fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// Returns the number of the user (uid) on the other side of a Unix socket; `None` for anything
+/// else. A user whom the user namespace of this process does not have is the overflow user, 65534.
+pub fn peer_user(socket: impl AsFd) -> Option<u32> {
+    let socket = socket.as_fd();
+    // The kernel answers for other sockets too, with nobody's credentials.
+    if rustix::net::sockopt::socket_domain(socket) != Ok(rustix::net::AddressFamily::UNIX) {
+        return None;
+    }
+    // rustix has this option as well, but its process number may not be 0, which is that of a
+    // process in another namespace.
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are to a `ucred` and to its length in bytes, both of which live until
+    // the call has ended. A `ucred` has only integers, for which all bits are values.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    let is_whole = result == 0 && length as usize == size_of::<libc::ucred>();
+    (is_whole && peer.uid != u32::MAX).then_some(peer.uid)
 }
 
 /// The permissions of a file that only its owner can read and write.
@@ -252,5 +280,27 @@ mod memory_limit_tests {
     fn a_bound_of_this_machine_is_found() {
         let limit = MemoryLimit::here().expect("a machine has memory");
         assert!(limit.bytes > 1 << 20, "{limit:?}");
+    }
+}
+
+#[cfg(test)]
+mod peer_tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn only_a_unix_socket_has_a_user_on_its_other_side() {
+        let own = Some(rustix::process::getuid().as_raw());
+        let (socket, other) = UnixStream::pair().unwrap();
+        assert_eq!((peer_user(&socket), peer_user(&other)), (own, own));
+        drop(other);
+        assert_eq!(peer_user(&socket), own, "also after it has closed the connection");
+        // The kernel has credentials for this one too, but they are nobody's.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(peer_user(&client), None);
+        assert_eq!(peer_user(File::open("/dev/null").unwrap()), None);
     }
 }

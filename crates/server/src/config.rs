@@ -248,7 +248,17 @@ settings! {
         }
         /// The most bytes per second that all clients of the volume read, write and zero
         bytes_per_second: Option<Bytes> { example: "100MiB", guide: "limits.md" }
-        /// The time's worth of both limits that may start at once after a pause
+        /// The most requests per second of each client of the volume: an NVMe host by its name, NBD
+        /// clients by the address of their machine or, on a Unix socket, by user
+        client_requests_per_second: Option<u64> {
+            example: "500", unit: "requests", range: Some((1, 1_000_000_000)),
+            guide: "limits.md#limit-each-client"
+        }
+        /// The most bytes per second that each client of the volume reads, writes and zeroes
+        client_bytes_per_second: Option<Bytes> {
+            example: "20MiB", guide: "limits.md#limit-each-client"
+        }
+        /// The time's worth of the limits that may start at once after a pause
         limit_burst: Option<Interval> { default: "100ms", example: "1s", guide: "limits.md" }
         /// The most connections to the volume at one time, of NBD clients and NVMe hosts; further
         /// ones are refused

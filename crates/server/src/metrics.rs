@@ -126,6 +126,12 @@ fn volumes(page: &mut Page, report: &Report) {
     each(name, Gauge, "Most bytes per second of a volume, 0 for no limit.", &|volume| {
         volume.limit.bytes_per_second.unwrap_or(0)
     });
+    let name = "floe_volume_limit_client_requests_per_second";
+    let help = "Most requests per second of each client of a volume, 0 for no limit.";
+    each(name, Gauge, help, &|volume| volume.limit.client_requests_per_second.unwrap_or(0));
+    let name = "floe_volume_limit_client_bytes_per_second";
+    let help = "Most bytes per second of each client of a volume, 0 for no limit.";
+    each(name, Gauge, help, &|volume| volume.limit.client_bytes_per_second.unwrap_or(0));
     let name = "floe_volume_limit_connections";
     each(name, Gauge, "Most connections of a volume, 0 for no limit.", &|volume| {
         volume.limit.connections.unwrap_or(0)

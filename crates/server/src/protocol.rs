@@ -172,7 +172,7 @@ pub(crate) trait Protocol: Debug + Send {
         true
     }
 
-    /// Tells the protocol that a request waits for the limit of its volume. [`Protocol::may_start`]
+    /// Tells the protocol that a request waits for a limit of its volume. [`Protocol::may_start`]
     /// is called before it is carried out.
     fn held_back(&mut self, request: &Request) {
         let _ = request;
@@ -207,6 +207,12 @@ pub(crate) trait Protocol: Debug + Send {
 
     /// Returns the name of the protocol.
     fn name(&self) -> ProtocolName;
+
+    /// Returns the name of the client, which is the same on all of its connections; `None` in
+    /// protocols without names.
+    fn client(&self) -> Option<&str> {
+        None
+    }
 
     /// Returns the volume that the client has chosen; `None` before that, and in protocols without
     /// such a choice.

@@ -13,9 +13,10 @@
 //! memory others wait for, and makes no progress, is [`Overdue`]; so is one whose handshake takes
 //! too long.
 //!
-//! A request beyond the limit of its volume ([`Throttle`]) waits before it takes memory, and
-//! requests to other volumes overtake it. A write whose payload follows waits with its payload, if
-//! that fits into the client's own memory; otherwise the server stops reading from the client.
+//! A request beyond the limit of its volume or of its client ([`Throttle`]) waits before it takes
+//! memory, and requests to other volumes overtake it. A write whose payload follows waits with its
+//! payload, if that fits into the client's own memory; otherwise the server stops reading from the
+//! client.
 //!
 //! Invariants: at most one receive and one send are under way. A session ends only when neither is
 //! under way and no request of it is in flight. It then has returned all memory to the budget.
@@ -25,6 +26,7 @@ mod held;
 mod receiving;
 mod throttle;
 
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -32,7 +34,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use floe_block::{Fault, MOST_MAPPED_BYTES, RequestKind, SECTOR_BYTES, VolumeId};
+use floe_block::{Fault, RequestKind, VolumeId};
 use floe_device::{Buffer, Pool, Slice};
 use floe_nbd::export::Exports;
 use floe_nvme::target::Deferred;
@@ -47,7 +49,9 @@ use crate::protocol::{
 };
 use crate::status::Snapshot;
 use crate::tls::{Channel, TlsConfig};
+use crate::volume_limit::ClientName;
 use crate::warnings::Complaint;
+use budget::bytes_of;
 use held::{Held, end_held, hold, release, unblock, waits_for_limit};
 use receiving::{Filling, Incoming};
 
@@ -160,6 +164,8 @@ pub(crate) struct Session {
     /// Requests that the protocol refused since the last [`Session::take_refused`].
     refused: u64,
     begun: Instant,
+    /// Name of the client, once a request has asked for it.
+    client: OnceCell<ClientName>,
     /// The work that [`Session::take_deferred`] returned last.
     deferred: Option<Deferred>,
     end: End,
@@ -212,6 +218,7 @@ impl Session {
             serving: 0,
             refused: 0,
             begun: now,
+            client: OnceCell::new(),
             deferred: None,
             end: End::default(),
         }
@@ -638,24 +645,6 @@ fn line_up(session: &mut Session, request: Request, now: Instant) {
         session.line.behind.push_back(request);
     } else {
         session.line.turn = Some(session.take_turn(request, now));
-    }
-}
-
-/// Returns the bytes that a request takes from the budget: its buffer in whole sectors. A
-/// comparison has two buffers. A block status takes a byte for each sector of its range; those are
-/// free again before the reply is made, which fits into one sector.
-fn bytes_of(request: &Request) -> usize {
-    let sectors = |most: u64| {
-        let end = request.offset + u64::from(request.length).min(most);
-        (end.div_ceil(SECTOR_BYTES) - request.offset / SECTOR_BYTES) as usize
-    };
-    match request.kind {
-        RequestKind::Read if request.compares => 2 * sectors(u64::MAX) * SECTOR_BYTES as usize,
-        RequestKind::Read | RequestKind::Write { .. } if request.length > 0 => {
-            sectors(u64::MAX) * SECTOR_BYTES as usize
-        }
-        RequestKind::DirtyMap => sectors(MOST_MAPPED_BYTES).next_multiple_of(SECTOR_BYTES as usize),
-        _ => 0,
     }
 }
 

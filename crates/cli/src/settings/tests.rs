@@ -130,6 +130,8 @@ fn names_of_settings_stay() {
             "nvme-block-size",
             "requests-per-second",
             "bytes-per-second",
+            "client-requests-per-second",
+            "client-bytes-per-second",
             "limit-burst",
             "connections",
             "cache-guaranteed",

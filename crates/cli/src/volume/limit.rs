@@ -18,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   floe volume limit pictures --requests-per-second 5000 --bytes-per-second 100MiB
   floe volume limit pictures --bytes-per-second none     # lifts it
+  floe volume limit pictures --client-bytes-per-second 20MiB
   floe volume limit pictures --connections 20            # disconnects nobody";
 
 /// A number of connections.
@@ -80,7 +81,14 @@ pub(crate) struct Limits {
     /// limit
     #[arg(long, value_name = "SIZE")]
     bytes_per_second: Option<OrNone<Bytes>>,
-    /// The time's worth of both limits that may start at once after a pause
+    /// The most requests per second of each client of the volume; none for no limit
+    #[arg(long, value_name = "N")]
+    client_requests_per_second: Option<OrNone<u64>>,
+    /// The most bytes per second that each client of the volume reads, writes and zeroes; none for
+    /// no limit
+    #[arg(long, value_name = "SIZE")]
+    client_bytes_per_second: Option<OrNone<Bytes>>,
+    /// The time's worth of the limits that may start at once after a pause
     #[arg(long, value_name = "DURATION")]
     limit_burst: Option<Interval>,
     /// The most connections to the volume at one time, of NBD clients and NVMe hosts; none for no
@@ -92,11 +100,15 @@ pub(crate) struct Limits {
 impl Limits {
     /// Returns the change that the options describe.
     pub(crate) fn change(&self) -> Result<LimitChange, CliError> {
+        let bytes = |limit: Option<OrNone<Bytes>>| {
+            limit.map(|OrNone(limit)| limit.map(|Bytes(bytes)| bytes))
+        };
+        let requests = |limit: Option<OrNone<u64>>| limit.map(|OrNone(limit)| limit);
         let change = LimitChange {
-            requests_per_second: self.requests_per_second.map(|OrNone(limit)| limit),
-            bytes_per_second: self
-                .bytes_per_second
-                .map(|OrNone(limit)| limit.map(|Bytes(bytes)| bytes)),
+            requests_per_second: requests(self.requests_per_second),
+            bytes_per_second: bytes(self.bytes_per_second),
+            client_requests_per_second: requests(self.client_requests_per_second),
+            client_bytes_per_second: bytes(self.client_bytes_per_second),
             limit_burst_ms: self.limit_burst.map(|Interval(burst)| burst.as_millis() as u64),
             connections: self.connections.map(|OrNone(most)| most.map(|Connections(most)| most)),
         };
@@ -120,8 +132,9 @@ impl Limit {
     pub(crate) fn run(&self) -> Result<(), CliError> {
         let change = self.limits.change()?;
         if change == LimitChange::default() {
-            let problem = "give --requests-per-second, --bytes-per-second, --limit-burst or \
-                           --connections";
+            let problem = "give --requests-per-second, --bytes-per-second, \
+                           --client-requests-per-second, --client-bytes-per-second, \
+                           --limit-burst or --connections";
             return Err(CliError::usage(problem));
         }
         let limited = client::limit_volume(&self.answer.endpoint()?, &self.name, &change)?;
@@ -143,16 +156,21 @@ pub(super) fn excess(volume: &VolumeStatus) -> String {
 
 /// Returns the limits of a volume in words.
 pub(crate) fn shown(limit: &RequestLimit) -> String {
-    let requests = limit.requests_per_second.map(|requests| match requests {
-        1 => "1 request/s".to_owned(),
-        _ => format!("{requests} requests/s"),
-    });
-    let bytes = limit.bytes_per_second.map(|bytes| format!("{}/s", output::bytes(bytes)));
+    let rates = |requests: Option<u64>, bytes: Option<u64>, of: &str| {
+        let requests = requests.map(|requests| match requests {
+            1 => format!("1 request/s{of}"),
+            _ => format!("{requests} requests/s{of}"),
+        });
+        let bytes = bytes.map(|bytes| format!("{}/s{of}", output::bytes(bytes)));
+        requests.into_iter().chain(bytes)
+    };
     let connections = limit.connections.map(|most| match most {
         1 => "1 connection".to_owned(),
         _ => format!("{most} connections"),
     });
-    let mut limits: Vec<String> = requests.into_iter().chain(bytes).collect();
+    let all = rates(limit.requests_per_second, limit.bytes_per_second, "");
+    let (requests, bytes) = (limit.client_requests_per_second, limit.client_bytes_per_second);
+    let mut limits: Vec<String> = all.chain(rates(requests, bytes, " of each client")).collect();
     if limit.has_rate() && limit.limit_burst_ms != RequestLimit::NONE.limit_burst_ms {
         let burst = Duration::from_millis(limit.limit_burst_ms);
         limits.push(format!("bursts of {}", humantime::format_duration(burst)));

@@ -28,6 +28,8 @@ fn wrong_limits_are_refused() {
         ("--requests-per-second 5 --limit-burst 0s", "limit-burst = 0ms | 1ms | 1h | 100ms"),
         ("--requests-per-second 5 --limit-burst 2h", "limit-burst | 1ms | 1h"),
         ("--requests-per-second 5 --limit-burst soon", "limit-burst | soon | 500ms"),
+        ("--client-requests-per-second 0", "client-requests-per-second | 0 | between 1 and"),
+        ("--client-bytes-per-second 4095", "client-bytes-per-second = 4095 | 4KiB"),
         ("--connections 0", "connections | 0 | between 1 and 65536"),
         ("--connections 5 --limit-burst 1s", "limit-burst | requests-per-second"),
         ("--connections many", "--connections | 'many'"),
@@ -45,6 +47,7 @@ fn wrong_limits_are_refused() {
         ("bytes-per-second = 5", ["line 5", "bytes-per-second"]),
         ("requests-per-second = 5\nattach = \"ublk\"", ["line 5", "attached"]),
         ("bytes-per-second = \"1MiB\"\nattach = \"ublk\"", ["line 5", "attached"]),
+        ("client-bytes-per-second = \"1MiB\"\nattach = \"ublk\"", ["line 5", "attached"]),
         ("connections = 3\nattach = \"ublk\"", ["line 5", "attached"]),
         ("connections = 65537", ["line 5", "65536"]),
     ] {
@@ -59,6 +62,8 @@ fn wrong_limits_are_refused() {
         ("limit floe --bytes-per-second 512", "less than 4KiB; write for example 100MiB"),
         ("add more memory:1MiB --limit-burst 2h --requests-per-second 1", "1h"),
         ("add more memory:1MiB --limit-burst soon", "soon"),
+        ("limit floe --client-requests-per-second 0", "between 1 and"),
+        ("limit floe --client-bytes-per-second 512", "less than 4KiB; write for example 100MiB"),
         ("limit floe --connections 0", "between 1 and 65536"),
         ("limit floe --connections few", "from 1 to 65536, such as 20"),
         ("add more memory:1MiB --connections 65537", "between 1 and 65536"),
@@ -98,6 +103,22 @@ fn limits_are_set_shown_and_lifted() {
     ] {
         assert!(metrics.lines().any(|it| it == line), "{line}");
     }
+    let each = ["--client-requests-per-second", "50", "--client-bytes-per-second", "64KiB"];
+    let said = call(&[&["volume", "limit", "floe"][..], &each].concat());
+    assert_eq!(
+        said.trim_end(),
+        "floe: 5000 requests/s, 1MiB/s, 50 requests/s of each client, 64KiB/s of each client, \
+         bursts of 1s"
+    );
+    let (_, metrics) = http(&server.admin, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    for line in [
+        "floe_volume_limit_client_requests_per_second{volume=\"floe\"} 50",
+        "floe_volume_limit_client_bytes_per_second{volume=\"floe\"} 65536",
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line}");
+    }
+    let each = ["--client-requests-per-second", "none", "--client-bytes-per-second", "none"];
+    call(&[&["volume", "limit", "floe"][..], &each].concat());
     call(&["volume", "add", "more", "memory:1MiB", "--requests-per-second", "7"]);
     assert_eq!(shown("more")["limit"]["requests_per_second"], 7);
     let lifted = ["--requests-per-second", "none", "--bytes-per-second", "none"];

@@ -187,7 +187,8 @@ pub(super) struct Opened {
     pub(super) content: Content,
     /// Bytes that the backing device has moved.
     pub(super) moved: Rc<Moved>,
-    /// The token bucket of the volume's limits, which the server has as well.
+    /// The token bucket of the volume's limits, which the server has as well. A trace knows no
+    /// clients, so those of each client are left out.
     #[cfg(feature = "full")]
     limit: Option<VolumeLimit>,
 }
@@ -298,7 +299,7 @@ impl Stage {
         }
         #[cfg(feature = "full")]
         {
-            let limit = volume.limit.is_any().then_some(volume.limit);
+            let limit = volume.limit.has_volume_rate().then_some(volume.limit);
             opened.limit = limit.map(|limit| VolumeLimit::since(limit, self.clock.now()));
         }
     }

@@ -189,7 +189,7 @@ mod tests {
             requests_per_second: Some(Some(5)),
             bytes_per_second: Some(None),
             limit_burst_ms: None,
-            connections: None,
+            ..LimitChange::default()
         };
         let limit = command(&with_body("POST", "/volumes/a/limit", body));
         assert_eq!(limit, AdminCommand::LimitVolume { name: "a".into(), change });

@@ -26,7 +26,7 @@ use crate::listener::ListenAddress;
 use crate::nvme_access::NvmeAccess;
 use crate::tls::{TlsConfig, TlsError, TlsMode};
 use crate::volume::{Reach, too_long};
-use crate::volume_limit::RequestLimit;
+use crate::volume_limit::{BURST_NEEDS, RequestLimit};
 use crate::volume_share::VolumeShare;
 
 /// Addition to the error for an admission that only a tier can have, not memory.
@@ -37,6 +37,15 @@ const LISTEN: &str = "nbd://127.0.0.1:10809";
 
 /// Default of the setting `flush-interval`.
 const FLUSH_INTERVAL: Interval = Interval(Duration::from_secs(5));
+
+/// Settings that limit a volume, in the order in which errors name them.
+const LIMITS: [&str; 5] = [
+    "requests-per-second",
+    "bytes-per-second",
+    "client-requests-per-second",
+    "client-bytes-per-second",
+    "connections",
+];
 
 impl ServerConfig {
     /// Validates all settings and sets defaults for missing ones.
@@ -129,15 +138,12 @@ impl ServerConfig {
                 return of_volume(setting, problem);
             }
             if volume.limit_burst.is_some() && !limit.has_rate() {
-                let problem = "limit-burst needs requests-per-second or bytes-per-second";
-                return of_volume("limit-burst", problem.to_owned());
+                return of_volume("limit-burst", BURST_NEEDS.to_owned());
             }
             if limit.is_any() && volume.attach.is_some() {
-                let setting = match (limit.requests_per_second, limit.bytes_per_second) {
-                    (Some(_), _) => "requests-per-second",
-                    (None, Some(_)) => "bytes-per-second",
-                    (None, None) => "connections",
-                };
+                let given = volume.given();
+                let setting = LIMITS.into_iter().find(|name| given.iter().any(|it| it == name));
+                let setting = setting.expect("a limit is given");
                 let problem = format!("{setting} does not apply to attached volumes");
                 return of_volume(setting, problem);
             }
@@ -463,6 +469,8 @@ impl VolumeConfig {
             bytes_per_second: self.bytes_per_second.map(|Bytes(bytes)| bytes),
             limit_burst_ms: burst.unwrap_or(default.limit_burst_ms),
             connections: self.connections,
+            client_requests_per_second: self.client_requests_per_second,
+            client_bytes_per_second: self.client_bytes_per_second.map(|Bytes(bytes)| bytes),
         }
     }
 

@@ -316,6 +316,8 @@ pub(crate) fn limit_volume(
         bytes_per_second = wanted.bytes_per_second,
         limit_burst_ms = wanted.limit_burst_ms,
         connections = wanted.connections,
+        client_requests_per_second = wanted.client_requests_per_second,
+        client_bytes_per_second = wanted.client_bytes_per_second,
         "volume limited"
     );
     Ok(Reply::Done("limited"))

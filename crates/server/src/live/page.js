@@ -277,10 +277,13 @@ function showDevices(status) {
 
 // The limits of a volume in words; empty without any.
 function limitsOf({ limit }) {
-  const { requests_per_second: requests, bytes_per_second: size, connections } = limit;
+  const rates = (requests, size, of) => [
+    ...(known(requests) ? [`${count(requests)} requests/s${of}`] : []),
+    ...(known(size) ? [bytesPerSecond(size) + of] : [])];
+  const { connections } = limit;
   return [
-    ...(known(requests) ? [`${count(requests)} requests/s`] : []),
-    ...(known(size) ? [bytesPerSecond(size)] : []),
+    ...rates(limit.requests_per_second, limit.bytes_per_second, ""),
+    ...rates(limit.client_requests_per_second, limit.client_bytes_per_second, " of each client"),
     ...(known(connections) ? [counted(connections, "connection")] : [])].join(", ");
 }
 

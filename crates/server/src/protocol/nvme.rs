@@ -210,6 +210,10 @@ impl Protocol for NvmeClient {
         ProtocolName::NvmeTcp
     }
 
+    fn client(&self) -> Option<&str> {
+        self.connection.host()
+    }
+
     fn volume(&self) -> Option<VolumeId> {
         None // a host uses all of them
     }

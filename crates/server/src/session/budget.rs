@@ -24,7 +24,10 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use floe_block::{MOST_MAPPED_BYTES, RequestKind, SECTOR_BYTES};
+
 use crate::limits::{COMMON_SHARE, OWN_BYTES_LEAST, OWN_PART};
+use crate::protocol::Request;
 
 /// The memory budget of a thread's clients.
 #[derive(Debug)]
@@ -269,6 +272,24 @@ impl State {
         self.line.remove(&(waiting.need, waiting.arrival, client));
         self.claims.remove(&(waiting.arrival, client));
         Some(waiting)
+    }
+}
+
+/// Returns the bytes that a request takes from the budget: its buffer in whole sectors. A
+/// comparison has two buffers. A block status takes a byte for each sector of its range; those are
+/// free again before the reply is made, which fits into one sector.
+pub(super) fn bytes_of(request: &Request) -> usize {
+    let sectors = |most: u64| {
+        let end = request.offset + u64::from(request.length).min(most);
+        (end.div_ceil(SECTOR_BYTES) - request.offset / SECTOR_BYTES) as usize
+    };
+    match request.kind {
+        RequestKind::Read if request.compares => 2 * sectors(u64::MAX) * SECTOR_BYTES as usize,
+        RequestKind::Read | RequestKind::Write { .. } if request.length > 0 => {
+            sectors(u64::MAX) * SECTOR_BYTES as usize
+        }
+        RequestKind::DirtyMap => sectors(MOST_MAPPED_BYTES).next_multiple_of(SECTOR_BYTES as usize),
+        _ => 0,
     }
 }
 

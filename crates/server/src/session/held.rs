@@ -1,17 +1,25 @@
 //! A session's requests that wait for the limits of their volumes.
 
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use floe_block::{Fault, RequestKind, VolumeId};
+use floe_device::peer_user;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::getpeername;
 
+use super::budget::bytes_of;
 use super::receiving::Incoming;
-use super::{Payloads, Session, Want, bytes_of, is_owed_payload, line_up};
+use super::{Payloads, Session, Want, is_owed_payload, line_up};
 use crate::protocol::{Reply, Request};
+use crate::volume_limit::ClientName;
 
 /// Number of requests for which a client that waits for no limit keeps memory.
 const HELD_KEPT: usize = 4;
+
+/// Name of a client whose address cannot be found out. All such clients share a limit.
+const UNKNOWN: &str = "unknown";
 
 /// A request that waits for the limit of its volume.
 #[derive(Debug)]
@@ -45,12 +53,50 @@ pub(super) fn limited_bytes(request: &Request) -> Option<u64> {
     }
 }
 
+/// Returns the name of a session's client: that of an NVMe host, or the address of an NBD client's
+/// machine. Must be called when the name is known, after the handshake.
+fn client_name(session: &Session) -> &ClientName {
+    session.client.get_or_init(|| match session.protocol.client() {
+        Some(name) => format!("host {name}").into(), // no name of a host is one of the others
+        None => peer_name(&session.socket).into(),
+    })
+}
+
+/// Returns the name of the machine on the other side of a connection. On a Unix socket it is the
+/// user of the other side.
+fn peer_name(socket: &OwnedFd) -> String {
+    let address = getpeername(socket).ok().flatten();
+    match address.and_then(|address| SocketAddr::try_from(address).ok()) {
+        Some(address) => machine_name(address.ip()),
+        None => peer_user(socket).map_or_else(|| UNKNOWN.to_owned(), |user| format!("user {user}")),
+    }
+}
+
+/// Returns the name of a machine with this address. With IPv6 it is the network, of 64 bits, in
+/// which a machine can choose its address as it likes. This machine has one name.
+fn machine_name(address: IpAddr) -> String {
+    match address.to_canonical() {
+        address if address.is_loopback() => "this machine".to_owned(),
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => {
+            let network = Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX));
+            format!("{network}/64")
+        }
+    }
+}
+
 /// Returns whether a request must wait for the limit of its volume. If so, the session stands
 /// in line, and [`limit_passed`] is called when its turn has come.
 pub(super) fn waits_for_limit(session: &Session, request: &Request, now: Instant) -> bool {
     let Some(bytes) = limited_bytes(request) else { return false };
     session.payloads.next_held(request.volume).is_some()
-        || !session.common.throttle.take(session.key, request.volume, bytes, now)
+        || !session.common.throttle.take(
+            session.key,
+            || client_name(session),
+            request.volume,
+            bytes,
+            now,
+        )
 }
 
 /// Keeps a request until its volume's limit lets it through. If its payload follows and fits
@@ -125,7 +171,8 @@ pub(crate) fn limit_passed(
         session.payloads.held.shrink_to(HELD_KEPT);
     }
     if let Some(bytes) = session.payloads.next_held(volume) {
-        session.common.throttle.wait(session.key, volume, bytes, now);
+        let client = || client_name(session);
+        session.common.throttle.wait(session.key, client, volume, bytes, now);
     }
     Some(now.saturating_duration_since(since))
 }
@@ -182,5 +229,41 @@ impl Payloads {
 impl Held {
     fn is_filling(&self, tag: u64) -> bool {
         self.request.tag == tag && matches!(self.stage, Stage::Filling)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn connections_of_one_machine_and_of_one_user_have_one_name() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let names = [(); 2].map(|()| {
+            let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            peer_name(&listener.accept().unwrap().0.into())
+        });
+        assert_eq!(names, ["this machine", "this machine"]);
+        let (socket, _client) = UnixStream::pair().unwrap();
+        let user = rustix::process::getuid().as_raw();
+        assert_eq!(peer_name(&socket.into()), format!("user {user}"));
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(peer_name(&file.into()), UNKNOWN);
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_client() {
+        let name = |address: &str| machine_name(address.parse().unwrap());
+        assert_eq!(name("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+        assert_eq!(name("2001:db8:1:2:ffff::1"), name("2001:db8:1:2:3:4:5:6"));
+        assert_ne!(name("2001:db8:1:3:3:4:5:6"), name("2001:db8:1:2:3:4:5:6"));
+        assert_eq!(name("::ffff:192.0.2.7"), name("192.0.2.7"));
+        assert_ne!(name("192.0.2.8"), name("192.0.2.7"));
+        for address in ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(name(address), "this machine", "{address}");
+        }
     }
 }

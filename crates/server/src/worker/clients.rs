@@ -88,7 +88,7 @@ impl Worker {
                 if end_if_vanished(&mut self.sessions[index]) {
                     self.common.throttle.leave(index, now);
                 } else {
-                    self.common.throttle.next_in_turn(now);
+                    self.common.throttle.start(index, volume, now);
                     if let Some(waited) = limit_passed(&mut self.sessions[index], volume, now) {
                         self.counters.delayed(volume, waited);
                     }

@@ -331,3 +331,146 @@ fn what_cannot_be_a_limit_changes_nothing() {
     assert!(Duration::from_millis(both.limit_burst_ms) < PATIENCE);
     rig.end();
 }
+
+/// Has each client at most this many bytes per second: what comes behind a MiB waits for four
+/// minutes.
+const HARDLY_ANY_EACH: RequestLimit = RequestLimit {
+    client_bytes_per_second: Some(4096),
+    limit_burst_ms: 1000,
+    ..RequestLimit::NONE
+};
+
+fn lift_each(rig: &Rig) {
+    let none = LimitChange { client_bytes_per_second: Some(None), ..LimitChange::default() };
+    assert!(!admin::limit_volume(&rig.admin, "floe", &none).unwrap().limit.is_any());
+}
+
+/// A host with two queues and a name of its own.
+fn named_host(rig: &Rig, name: &str) -> Controller {
+    let address = rig.nvme[0].strip_prefix("nvme-tcp://").unwrap();
+    let address = address.split_once('/').map_or(address, |(address, _)| address);
+    let host = format!("nqn.2026-11.io.example:{name}");
+    let access = Access { timeout: Some(PATIENCE), host, ..Access::new(address, NQN) };
+    let mut host = Controller::connect(&access).unwrap();
+    host.set_queues(2).unwrap();
+    host
+}
+
+#[test]
+fn a_client_that_has_used_up_its_limit_waits_on_all_connections_and_others_do_not() {
+    // Submits a read that waits, and checks that a flush overtakes it.
+    let waiting_read = |client: &mut Client| {
+        let read = client.submit_read(0, 512).unwrap();
+        let flush = client.submit_flush().unwrap();
+        assert_eq!(client.next_reply().unwrap().unwrap().cookie, flush);
+        read
+    };
+    for threads in 1..=2 {
+        let rig = start(threads, HARDLY_ANY_EACH);
+        // Clients on the Unix socket are one client, and those on TCP from here another.
+        let [mut unix, mut tcp, mut second, mut third] = [0, 1, 1, 1].map(|at| rig.client_on(at));
+        tcp.read(0, &mut vec![0; 1 << 20]).unwrap();
+        let reads = [waiting_read(&mut second), waiting_read(&mut third)];
+        unix.read(0, &mut [0; 4096]).unwrap();
+
+        let hosts = ["a", "b"].map(|name| named_host(&rig, name));
+        let range = |first| Range { namespace: 1, first, blocks: 1 };
+        let mut queues = [0, 1].map(|at: usize| {
+            let [one, two] = [1, 2].map(|id| hosts[at].io_queue(id, 16).unwrap());
+            (one, two)
+        });
+        for number in 0..9 {
+            let read = Range { namespace: 1, first: number, blocks: 2048 }.read(1 << 20);
+            queues[0].0.connection().submit(read).unwrap();
+        }
+        queues[0].0.connection().next_completion().unwrap();
+        let read = queues[0].1.connection().submit(range(0).read(512)).unwrap();
+        queues[0].1.connection().submit(range(0).flush()).unwrap();
+        assert_ne!(queues[0].1.connection().next_completion().unwrap().id, read);
+        for queue in [&mut queues[1].0, &mut queues[1].1] {
+            queue.write(range(0), vec![9; 512], false).unwrap();
+            assert_eq!(queue.read(range(0), 512).unwrap(), [9; 512]);
+        }
+
+        // A client that comes back has not more than before, nor has any after another change.
+        drop(second);
+        let mut second = rig.client_on(1);
+        let reads = [waiting_read(&mut second), reads[1]];
+        for connections in [Some(100), None] {
+            let change = LimitChange { connections: Some(connections), ..LimitChange::default() };
+            admin::limit_volume(&rig.admin, "floe", &change).unwrap();
+            for client in [&mut second, &mut third] {
+                let flush = client.submit_flush().unwrap();
+                assert_eq!(client.next_reply().unwrap().unwrap().cookie, flush);
+            }
+        }
+        lift_each(&rig);
+        for (client, read) in [second, third].iter_mut().zip(reads) {
+            assert_eq!(client.next_reply().unwrap().unwrap().cookie, read);
+        }
+        assert_eq!(queues[0].1.connection().next_completion().unwrap().id, read);
+        (0..8).for_each(|_| drop(queues[0].0.connection().next_completion().unwrap()));
+        rig.end();
+    }
+}
+
+#[test]
+fn the_limit_of_the_volume_and_that_of_each_client_hold_together() {
+    let limit = RequestLimit {
+        requests_per_second: Some(80),
+        client_requests_per_second: Some(30),
+        limit_burst_ms: 50,
+        ..RequestLimit::NONE
+    };
+    for threads in 1..=2 {
+        let rig = start(threads, limit);
+        let begun = Instant::now();
+        let hosts = ["a", "b"].map(|name| named_host(&rig, name));
+        let counts: Vec<(f64, f64)> = std::thread::scope(|scope| {
+            // One client has four connections, and asks for four times as much as the others.
+            let nbd = [(0, 4), (1, 1)].map(|(which, connections)| {
+                let mut clients: Vec<_> = (0..connections).map(|_| rig.client_on(which)).collect();
+                scope.spawn(move || {
+                    for client in &mut clients {
+                        for at in 0..30 {
+                            client.submit_read(at * 4096, 4096).unwrap();
+                        }
+                    }
+                    let answered: u64 = clients.iter_mut().map(replies).sum();
+                    (answered as f64, begun.elapsed().as_secs_f64())
+                })
+            });
+            let hosts = hosts.each_ref().map(|host| {
+                let mut queues = [1, 2].map(|id| host.io_queue(id, 64).unwrap());
+                scope.spawn(move || {
+                    for at in 0..15 {
+                        for queue in &mut queues {
+                            let read = Range { namespace: 1, first: at, blocks: 1 }.read(512);
+                            queue.connection().submit(read).unwrap();
+                        }
+                    }
+                    for queue in &mut queues {
+                        (0..15).for_each(|_| drop(queue.connection().next_completion().unwrap()));
+                    }
+                    (30.0, begun.elapsed().as_secs_f64())
+                })
+            });
+            nbd.into_iter().chain(hosts).map(|it| it.join().unwrap()).collect()
+        });
+        // The burst, one of each late thread, and one of each connection that waits for the volume.
+        let slack = 1.5 + 2.0 + 4.0;
+        for (count, time) in &counts {
+            assert!(*count <= 30.0 * time + slack, "{count} in {time} s, {threads} threads");
+        }
+        // The others end first, and have shared the volume's limit with the greedy one.
+        let others = counts[1..].iter().map(|(_, time)| *time).fold(0.0, f64::max);
+        assert!(90.0 <= 80.0 * others + 4.0 + 2.0, "{others} s, {threads} threads");
+        let time = counts.iter().map(|(_, time)| *time).fold(0.0, f64::max);
+        let answered: f64 = counts.iter().map(|(count, _)| count).sum();
+        assert_eq!(answered, 210.0);
+        assert!(answered <= 80.0 * time + 4.0 + 2.0, "{time} s, {threads} threads");
+        let status = limited(&rig);
+        assert!(status.delayed_requests > 0 && status.limit == limit, "{status:?}");
+        rig.end();
+    }
+}
