@@ -14,6 +14,7 @@ import signal
 import sqlite3
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -246,7 +247,7 @@ class MariaDb(Application):
                  "--skip-networking", f"--innodb-buffer-pool-size={self.buffers}", "--innodb-flush-log-at-trx-commit=1",
                  f"--pid-file={self.data / 'mysql.pid'}", f"--tmpdir={self.own}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         if not until(lambda: tried("mariadb-admin", "--no-defaults", f"--socket={self.socket}", "-uroot", "ping")):
-            raise SystemExit(f"MariaDB does not start: {(self.own / 'log').read_text()[-2000:]}")
+            sys.exit(f"MariaDB does not start: {(self.own / 'log').read_text()[-2000:]}")
 
     def stop(self):
         self.server.terminate()
@@ -314,7 +315,9 @@ class Build(Application):
     source = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", pathlib.Path(__file__).resolve().parent.parent / "target"), "tools", "zlib")
 
     def make(self):
-        [notes] = self.source.glob("*.dsc")
+        notes = next(self.source.glob("*.dsc"), None)
+        if notes is None:
+            sys.exit(f"{self.source} has no source package: run scripts/require applications")
         shutil.copytree(self.source, self.root / "package")
         (self.root / "control").write_text("Package: trial\nVersion: 1\nArchitecture: all\nMaintainer: none <none@example.com>\n"
                                            "Description: files to be packed\n")

@@ -4,7 +4,9 @@ The way of a request: the file system, a loop device with direct I/O, nbdfuse, N
 """
 
 import contextlib
+import dataclasses
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -13,17 +15,36 @@ import subprocess
 import sys
 import time
 
+COUNTERS = ("write_requests", "write_bytes", "flush_requests", "backing_read_bytes", "backing_write_bytes", "cache_read_bytes",
+            "cache_write_bytes")
+TICKS = os.sysconf("SC_CLK_TCK")
 VOLUME_BYTES = 3 << 30
-CACHE_BYTES = 600 << 20
 MEMORY = "256MiB"
-# By name: the volume's medium, and the server's way of writing with further settings.
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """A volume's medium, the server's way of writing with further settings if there is a cache, and that cache."""
+    medium: str
+    write: tuple = ()
+    cache_medium: str = "nvme"
+    cache_bytes: int = 600 << 20
+
+
 SETUPS = {
-    "floor": ("", None),
-    "bare": ("cloud", None),
-    "through": ("cloud", ("through",)),
-    "back": ("cloud", ("back",)),
-    "memory": ("cloud", ("back", "--memory", MEMORY)),
+    "floor": Setup(""),
+    "bare": Setup("cloud"),
+    "through": Setup("cloud", ("through",)),
+    "back": Setup("cloud", ("back",)),
+    "memory": Setup("cloud", ("back", "--memory", MEMORY)),
+    # These tell the parts of a commit's time from each other.
+    "nvme": Setup("nvme"),
+    "instant": Setup("cloud", ("back",), cache_medium=""),
+    # It has room for all that is written.
+    "unclean": Setup("cloud", ("back", "--flush-interval", "1h", "--dirty-max", "95%"), cache_bytes=1536 << 20),
 }
+MAIN_SETUPS = ("floor", "bare", "through", "back", "memory")
+PART_SETUPS = ("nvme", "instant", "unclean")
 NAMES = {
     "floor": "floor: a file without a medium",
     "bare": "bare volume",
@@ -34,6 +55,14 @@ NAMES = {
     "memory": "write-back and memory, cold",
     "memory, warm": "write-back and memory, warm",
 }
+PART_NAMES = {
+    "floor": NAMES["floor"],
+    "nvme": "a volume like `nvme`, no cache",
+    "instant, warm": "write-back, warm, cache without a medium",
+    "unclean, warm": "write-back, warm, never cleaned",
+    "back, warm": NAMES["back, warm"],
+    "bare": NAMES["bare"],
+}
 MAKE = {
     "ext4": ("mke2fs", "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0"),
     "xfs": ("mkfs.xfs", "-q", "-f"),
@@ -42,7 +71,7 @@ MAKE = {
 
 def rounds(setup):
     """The rows of a setup: with a cache all loads run twice."""
-    return [setup] + ([f"{setup}, warm"] if SETUPS[setup][1] else [])
+    return [setup] + ([f"{setup}, warm"] if SETUPS[setup].write else [])
 
 
 def say(text):
@@ -70,6 +99,12 @@ def until(what, seconds=60.0):
     return holds
 
 
+def seconds_of(process):
+    """Seconds of a processor that a process has used."""
+    words = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / TICKS
+
+
 def make_image(folder, system, app):
     """Makes a volume's image with an application's files on it, at the speed of this machine."""
     image, root = folder / f"{system}-{app.kind}.img", app.root
@@ -90,7 +125,7 @@ class Volume:
 
     def __init__(self, floe, folder, image, system, setup):
         self.floe, self.folder, self.system = floe, folder, system
-        medium, write = SETUPS[setup]
+        setup = SETUPS[setup]
         self.root, self.fuse = folder / "root", folder / "fuse"
         self.socket, self.admin = folder / "nbd.sock", folder / "admin.sock"
         self.volume, self.cache = folder / "volume.img", folder / "cache.img"
@@ -99,11 +134,11 @@ class Volume:
         run("cp", "--sparse=always", image, self.volume)
         self.cache.unlink(missing_ok=True)
         shutil.rmtree(folder / "state", ignore_errors=True)  # notes of caches before
-        like = f",medium={medium}" if medium else ""
+        like = lambda name: f",medium={name}" if name else ""
         cache = ["--cache", "memory:16MiB", "--write", "pass"]
-        if write:
-            cache = ["--cache", f"file:{self.cache},size={CACHE_BYTES},medium=nvme", "--write", *write]
-        self.command = [floe, "serve", "--backing", f"file:{self.volume}{like}", *cache, "--state-dir", folder / "state",
+        if setup.write:
+            cache = ["--cache", f"file:{self.cache},size={setup.cache_bytes}{like(setup.cache_medium)}", "--write", *setup.write]
+        self.command = [floe, "serve", "--backing", f"file:{self.volume}{like(setup.medium)}", *cache, "--state-dir", folder / "state",
                         "--listen", f"nbd+unix:///?socket={self.socket}", "--admin", f"unix:{self.admin}"]
         self.server = self.client = self.loop = None
 
@@ -177,7 +212,11 @@ class Volume:
             run("umount", self.root)
         self.mount()
 
-    def traffic(self):
-        """Bytes read and written by both devices so far."""
+    def counters(self):
+        """Requests, bytes of both devices, and seconds of a processor of server, FUSE client and all programs, so far."""
         status = json.loads(run(self.floe, "status", "--json", "--admin", f"unix:{self.admin}"))
-        return {name: status[name] for name in ("backing_read_bytes", "backing_write_bytes", "cache_read_bytes", "cache_write_bytes")}
+        with open("/proc/stat") as file:
+            ticks = [int(word) for word in file.readline().split()[1:9]]
+        busy = (sum(ticks) - ticks[3] - ticks[4]) / TICKS
+        return {name: status[name] for name in COUNTERS} | {"server_s": seconds_of(self.server.pid), "fuse_s": seconds_of(self.client.pid),
+                                                          "busy_s": busy}
