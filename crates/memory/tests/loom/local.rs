@@ -38,8 +38,12 @@ impl Threads {
     }
 }
 
-pub(crate) fn record_by(_: u64, threads: &Arc<Threads>) -> &Record {
-    record(threads)
+/// Returns none: [`record`] finds it.
+///
+/// # Safety
+/// That of the library's function of this name.
+pub(crate) unsafe fn last_record<'a>(_: u64) -> Option<&'a Record> {
+    None
 }
 
 pub(crate) fn record(threads: &Arc<Threads>) -> &Record {

@@ -584,7 +584,7 @@ mod tests {
                     assert_eq!(of, volume);
                     order.push(client);
                     if client == 0 && order.len() < 4 {
-                        wait(&throttle, 0, volume, now);
+                        wait(throttle, 0, volume, now);
                     }
                 }
             }
