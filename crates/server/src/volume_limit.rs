@@ -335,7 +335,7 @@ const SEARCH_INTERVAL_NS: u64 = 1_000_000_000;
 ///
 /// Only requests to a volume with a limit take the lock, once for each of their buckets and for
 /// some nanoseconds. A search for clients without debt takes longer: milliseconds while there are
-/// [`CLIENTS_MOST`], at most once a second.
+/// 65,536, at most once a second.
 #[derive(Debug)]
 pub struct VolumeLimit {
     origin: Instant,

@@ -103,7 +103,7 @@ fn marks_that_late_readers_may_use_are_few_and_counted() {
         let bytes = [replaced, arrays].map(|bytes| bytes as f64 / ENTRIES as f64);
         println!("{shards} shards, at most {limit:?}: {bytes:.2?} an entry, of it arrays");
         assert!(replaced >= arrays && arrays > 0, "{bytes:?}");
-        assert!(bytes[0] < 1.6, "{bytes:?}");
+        assert!(bytes[0] < 1.65, "{bytes:?}");
     }
 }
 
