@@ -109,7 +109,7 @@ fn a_server_evicts_by_its_policy_goes_on_after_a_restart_and_says_so() {
     let status = server.status();
     assert_eq!(status.server.evict, "sarc");
     assert!(
-        status.cache.counters.prefetched_used_blocks > 100
+        status.cache.counters.prefetched_used_blocks > 0
             && status.cache.counters.prefetched_bytes
                 >= status.cache.counters.prefetched_used_blocks * 4096,
         "{status:?}"
