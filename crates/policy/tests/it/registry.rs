@@ -149,7 +149,10 @@ fn texts_state_the_number_of_policies_that_there_are() {
     for (file, statements) in [
         ("README.md", vec![format!("{memory} of the [{all} eviction policies]")]),
         ("bindings/python/README.md", vec![format!("{memory} eviction policies")]),
-        ("docs/coming-from.md", vec![format!("| {memory} policies;"); 2]),
+        (
+            "docs/coming-from.md",
+            vec![format!("| {memory} policies with the feature `policies`;"); 2],
+        ),
         ("crates/floe/Cargo.toml", vec![format!("{memory} eviction policies")]),
     ] {
         let text = std::fs::read_to_string(format!("{root}/{file}")).expect("the text is there");
