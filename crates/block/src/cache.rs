@@ -32,6 +32,7 @@ use streams::Followed;
 pub(crate) use crate::journal::commits::JournalEvent;
 
 pub(crate) mod fetch_size;
+pub(crate) mod price;
 pub(crate) mod shards;
 mod streams;
 

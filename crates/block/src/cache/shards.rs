@@ -3,7 +3,8 @@
 //! Every call that may cause events gets its shard from [`Shards::at`], [`Shards::of_op`] or
 //! [`Shards::each`]. These mark the shards that they return as *stirred*.
 
-use super::fetch_size::{FetchSize, Price};
+use super::fetch_size::FetchSize;
+use super::price::Price;
 use crate::config::{CacheShare, Config};
 use crate::exchange::{ForeignPiece, Message, PartId};
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};

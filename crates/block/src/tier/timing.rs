@@ -1,6 +1,7 @@
 //! Measurement of device times. An admission compares the latencies of the cache device and the
 //! backing device, by a sample of operations. The size of fetches follows the [price](Price) of the
-//! backing device's reads, which are all timed, and of the cache device's writes.
+//! backing device's reads, which are all timed, by what was under way before each, and of the cache
+//! device's writes.
 //!
 //! Devices are timed only if the cache needs it, and only by a clock that the tier was given: the
 //! machine's, or a simulated one. An operation is timed from its submission to the device until its
@@ -20,7 +21,8 @@ use floe_device::Action;
 use floe_policy::admission::Times;
 
 use crate::cache::BlockCache;
-use crate::cache::fetch_size::{Line, Price};
+use crate::cache::price::{Ahead, Line, Price, Reads};
+use crate::geometry::SECTOR_BYTES;
 use crate::order::DeviceId;
 
 /// Sampling interval: one of 8 operations is sampled, and the means of 64 of these are reported at
@@ -44,9 +46,12 @@ enum TimedOp {
 #[derive(Debug, Clone, Copy)]
 struct Begun {
     token: u64,
+    device: DeviceId,
     timed: TimedOp,
     bytes: usize,
     at: Instant,
+    /// For a read of a backing device, what was under way on it before.
+    ahead: Ahead,
     /// Set if the operation belongs to the sample for the mean times.
     sampled: bool,
 }
@@ -99,7 +104,7 @@ pub(super) struct Timing {
     /// Set where an admission needs the mean times.
     for_admission: bool,
     /// Times by size of the backing devices' reads, and of the cache device's writes.
-    reads: Line,
+    reads: Reads,
     writes: Line,
 }
 
@@ -114,7 +119,7 @@ impl Timing {
         Self {
             clock: Box::new(clock),
             for_admission,
-            reads: Line::default(),
+            reads: Reads::default(),
             writes: Line::default(),
             skipped: 0,
             under_way: Vec::new(),
@@ -135,18 +140,32 @@ impl Timing {
             }
             _ => return,
         };
-        let is_read = timed == TimedOp::BackingRead;
-        if !self.for_admission && !is_read && timed != TimedOp::CacheWrite {
+        if !self.for_admission && timed == TimedOp::CacheRead {
             return;
         }
+        let is_backing = matches!(device, DeviceId::Backing(_));
         self.skipped += 1;
         let sampled = self.skipped == TIMED_OF;
         if sampled {
             self.skipped = 0;
         }
-        if sampled || is_read {
-            self.under_way.push(Begun { token, timed, bytes, at: (self.clock)(), sampled });
+        if sampled || is_backing {
+            let ahead = match timed {
+                TimedOp::BackingRead => self.ahead(device),
+                _ => Ahead::default(),
+            };
+            let at = (self.clock)();
+            self.under_way.push(Begun { token, device, timed, bytes, at, ahead, sampled });
         }
+    }
+
+    /// Returns what is under way on a backing device.
+    fn ahead(&self, device: DeviceId) -> Ahead {
+        let there = self.under_way.iter().filter(|begun| begun.device == device);
+        there.fold(Ahead::default(), |ahead, begun| Ahead {
+            operations: ahead.operations + 1,
+            sectors: ahead.sectors + (begun.bytes as u64).div_ceil(SECTOR_BYTES),
+        })
     }
 
     /// Records the end of an operation. Returns the mean times or the price when there are enough
@@ -159,9 +178,12 @@ impl Timing {
         }
         let ns = (self.clock)().saturating_duration_since(begun.at).as_nanos() as f64;
         match begun.timed {
-            TimedOp::BackingRead => self.reads.add(begun.bytes as u64, ns),
+            TimedOp::BackingRead => self.reads.add(begun.bytes as u64, begun.ahead, ns),
             TimedOp::CacheWrite => self.writes.add(begun.bytes as u64, ns),
             _ => {}
+        }
+        if !self.for_admission && begun.timed != TimedOp::BackingRead {
+            return None;
         }
         if !self.for_admission {
             self.timed = (self.timed + 1) % PRICED_AT_ONCE;
