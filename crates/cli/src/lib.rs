@@ -65,6 +65,7 @@ Examples:
   floe attach --backing file:/dev/vdb --cache file:/dev/nvme0n1
   floe status --json
   floe volume add pictures file:/dev/vdc
+  floe limit --total-requests-per-second 20000
   floe tier add file:/dev/nvme1n1
   floe check /var/cache/floe.img
   floe hybrid info /mnt/nvme/cache
@@ -93,6 +94,8 @@ enum FloeCommand {
     /// Use a failed cache device again
     #[command(after_help = admin::RESTORE_EXAMPLES)]
     Restore(Server),
+    /// Limit the requests of all volumes of a running server together
+    Limit(volume::limit::LimitTotal),
     /// List and change the volumes of a running server
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
@@ -170,6 +173,7 @@ pub fn run() -> ExitCode {
         FloeCommand::Status(arguments) => status::run(&arguments),
         FloeCommand::Flush(server) => admin::flush(&server),
         FloeCommand::Restore(server) => admin::send(&server, client::restore),
+        FloeCommand::Limit(arguments) => arguments.run(),
         FloeCommand::Volume(command) => volume::run(&command),
         FloeCommand::Tier(command) => tier::run(&command),
         FloeCommand::Stop(server) => admin::send(&server, client::stop),

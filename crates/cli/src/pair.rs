@@ -16,7 +16,7 @@ use floe_server::pair::{Lease, PairStatus, Role, Turn, Waited, last_half};
 use floe_server::persistent::ForceFlags;
 use floe_server::{
     AdminSetup, Away, Bound, CacheDevices, Desk, DeviceSource, NamedDevices, NvmeSetup,
-    PreparedCache, RequestLimit, ServerSetup, Volume, VolumeShare, notify,
+    PreparedCache, RequestLimit, ServerSetup, TotalLimit, Volume, VolumeShare, notify,
 };
 
 use crate::error::{CliError, OrFail};
@@ -238,6 +238,7 @@ fn bind(config: &ServerConfig) -> Result<Bound, CliError> {
         insecure: config.listen.insecure,
         tls: None,
         limits: Limits { farewell_time: FAREWELL, ..Limits::default() },
+        total_limit: TotalLimit::NONE,
         flush_interval: config.serving.flush_interval(),
         memory: None,
         shed_most: None,

@@ -255,6 +255,7 @@ pub(crate) fn prepare(
         insecure: config.listen.insecure,
         tls,
         limits: limits(config),
+        total_limit: config.listen.total_limit(),
         flush_interval: config.serving.flush_interval(),
         memory,
         shed_most: config.serving.shed.map(Percent::share),

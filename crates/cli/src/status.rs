@@ -142,6 +142,10 @@ fn print_server(status: &Status) {
         protocols(status.connections_by_protocol),
         output::counted(status.threads.len(), "thread"),
     );
+    if status.total_limit.is_any() {
+        let limits = volume::limit::shown_total(&status.total_limit);
+        output::say!("all volumes together: at most {limits}");
+    }
 }
 
 /// Formats the number of clients by protocol, in parentheses; empty without clients.

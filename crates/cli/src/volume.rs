@@ -17,7 +17,7 @@ use self::share::{Share, ShareOptions};
 use self::warm::Warm;
 
 mod evict;
-mod limit;
+pub(crate) mod limit;
 mod parts;
 mod share;
 mod warm;
@@ -232,7 +232,8 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
 /// Prints the volumes as a table.
 pub(crate) fn print(volumes: &[VolumeStatus]) {
     // Most servers have no limits and no shares.
-    let has_limits = volumes.iter().any(|it| it.limit.is_any() || it.delayed_requests > 0);
+    let is_limited = |it: &VolumeStatus| it.limit.is_any() || it.limit.has_weight();
+    let has_limits = volumes.iter().any(|it| is_limited(it) || it.delayed_requests > 0);
     let has_refused = volumes.iter().any(|it| it.refused_connections > 0);
     let has_shares = volumes.iter().any(|it| it.cache_share.is_any());
     let mut columns = vec!["volume", "access", "size", "clients", "requests"];

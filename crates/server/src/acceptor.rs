@@ -353,6 +353,9 @@ impl Acceptor {
             AdminCommand::LimitVolume { name, change } => {
                 self.begin_job(index, Operation::LimitVolume { name, change })
             }
+            AdminCommand::LimitTotal { change } => {
+                self.begin_job(index, Operation::LimitTotal { change })
+            }
             AdminCommand::ShareVolume { name, change } => {
                 self.begin_job(index, Operation::ShareVolume { name, change })
             }

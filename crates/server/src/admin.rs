@@ -43,6 +43,7 @@ pub use access::{AllowedPaths, PathRefused, Token, TokenError};
 pub use address::{AddressError, AdminAddress, AdminChoice, NoDefaultAddress};
 pub use command::{AnaState, NewTier, NewVolume, PageKey, Resize, SetAccess, VolumePart};
 
+pub use crate::total_limit::TotalLimitChange;
 pub use crate::volume_limit::LimitChange;
 pub use crate::volume_share::ShareChange;
 

@@ -171,6 +171,21 @@ settings! {
         max_connections: u64 = 1024 {
             default: "1024", example: "100", unit: "clients", range: Some((1, 65536))
         }
+        /// The most requests per second of all volumes together, which they share by weight; more
+        /// wait in line
+        total_requests_per_second: Option<u64> {
+            example: "20000", unit: "requests", range: Some((1, 1_000_000_000)),
+            guide: "limits.md#divide-the-servers-rate-by-weights"
+        }
+        /// The most bytes per second that the clients of all volumes together read, write and zero
+        total_bytes_per_second: Option<Bytes> {
+            example: "1GiB", guide: "limits.md#divide-the-servers-rate-by-weights"
+        }
+        /// The time's worth of the limits of all volumes together that may start at once after a
+        /// pause
+        total_burst: Option<Interval> {
+            default: "100ms", example: "1s", guide: "limits.md#divide-the-servers-rate-by-weights"
+        }
         /// Encryption of client connections: on allows it, require refuses clients without it
         tls: Option<TlsMode> { default: "off", example: "require", guide: "configure.md#encrypt" }
         /// The directory with ca-cert.pem, server-cert.pem and server-key.pem
@@ -260,6 +275,12 @@ settings! {
         }
         /// The time's worth of the limits that may start at once after a pause
         limit_burst: Option<Interval> { default: "100ms", example: "1s", guide: "limits.md" }
+        /// The volume's part of total-requests-per-second and total-bytes-per-second while volumes
+        /// compete, in proportion to the weights of the others
+        weight: Option<u64> {
+            default: "100", example: "300", range: Some((1, 1000)),
+            guide: "limits.md#divide-the-servers-rate-by-weights"
+        }
         /// The most connections to the volume at one time, of NBD clients and NVMe hosts; further
         /// ones are refused
         connections: Option<u64> {

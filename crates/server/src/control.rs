@@ -35,6 +35,7 @@ use crate::persistent::{StartError, SuperblockWriter};
 use crate::setup::{Added, ServeError, ServerSetup};
 use crate::status::{Snapshot, TierKey};
 use crate::tier::{Tier, link};
+use crate::total_limit::TotalRate;
 use crate::ublk::LocalDevices;
 use crate::worker::handle::Workers;
 
@@ -81,6 +82,7 @@ fn carry_out(control: &mut Control, operation: Operation) -> Result<Reply, Reply
         Operation::LimitVolume { name, change } => {
             self::volumes::limit_volume(control, &name, change)
         }
+        Operation::LimitTotal { change } => self::volumes::limit_total(control, change),
         Operation::ShareVolume { name, change } => {
             self::volumes::share_volume(control, &name, change)
         }
@@ -104,6 +106,8 @@ pub(crate) struct Control {
     pub(crate) config: Arc<ServerSetup>,
     pub(crate) workers: Workers,
     pub(crate) offer: Offer,
+    /// The rate of all volumes together.
+    pub(crate) total: Arc<TotalRate>,
     pub(crate) local: LocalDevices,
     /// The tiers, from the top.
     pub(crate) tiers: Vec<Tier>,

@@ -19,6 +19,7 @@ use crate::session::Passed;
 use crate::setup::ServeError;
 use crate::status::{Snapshot, TierKey};
 use crate::tier::CachePart;
+use crate::total_limit::{TotalLimitChange, TotalRate};
 use crate::ublk::QueueOrder;
 use crate::volume::DeviceSource;
 use crate::volume_limit::{LimitChange, VolumeLimit};
@@ -102,6 +103,8 @@ pub(crate) enum WorkerCommand {
     ResizeVolume(VolumeId, u64),
     /// Enforce the limit of a volume, which has changed or was lifted for a removal.
     LimitVolume(VolumeId, Arc<VolumeLimit>),
+    /// Enforce the rate of the server, which has changed.
+    LimitTotal(Arc<TotalRate>),
     /// Enforce these shares of a volume in the tiers, from the top.
     ShareVolume(VolumeId, Arc<[CacheShare]>),
     /// Use failed cache devices again.
@@ -227,6 +230,7 @@ pub(crate) enum Operation {
     ResizeVolume { name: String, size_bytes: Option<u64> },
     LimitVolume { name: String, change: LimitChange },
     ShareVolume { name: String, change: ShareChange },
+    LimitTotal { change: TotalLimitChange },
     FollowDevice { name: String },
     SetAccess { name: String, state: AnaState },
     AttachTier { wanted: NewTier, paths: AllowedPaths },

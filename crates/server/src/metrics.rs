@@ -105,6 +105,13 @@ fn settings(report: &Report) -> Vec<&'static str> {
 }
 
 fn volumes(page: &mut Page, report: &Report) {
+    let total = report.facts.total_limit;
+    let name = "floe_limit_requests_per_second";
+    page.family(name, Gauge, "Most requests per second of all volumes together, 0 for no limit.");
+    page.sample(name, &[], total.total_requests_per_second.unwrap_or(0));
+    let name = "floe_limit_bytes_per_second";
+    page.family(name, Gauge, "Most bytes per second of all volumes together, 0 for no limit.");
+    page.sample(name, &[], total.total_bytes_per_second.unwrap_or(0));
     let mut each = |name, kind, help, value: &dyn Fn(&VolumeFacts) -> u64| {
         page.family(name, kind, help);
         for volume in &report.facts.volumes {
@@ -136,6 +143,9 @@ fn volumes(page: &mut Page, report: &Report) {
     each(name, Gauge, "Most connections of a volume, 0 for no limit.", &|volume| {
         volume.limit.connections.unwrap_or(0)
     });
+    let name = "floe_volume_weight";
+    let help = "Weight of a volume while volumes compete for the limits of the server.";
+    each(name, Gauge, help, &|volume| volume.limit.weight);
     let name = "floe_volume_connections_refused_total";
     each(name, Counter, "Clients refused because of their volume's limit.", &|volume| {
         volume.refused

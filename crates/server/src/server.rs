@@ -54,6 +54,7 @@ use crate::setup::{ServeError, ServerSetup};
 use crate::standby::{Desk, Sockets};
 use crate::status::TierKey;
 use crate::tier::{CachePart, Tier, link};
+use crate::total_limit::TotalRate;
 use crate::ublk::{Ending, LocalDevice, LocalDevices, LocalVolume, QueueOrder};
 use crate::volume::{Reach, Volume};
 use crate::volume_clients::VolumeClients;
@@ -436,6 +437,10 @@ impl Bound {
         let tier_bytes: Vec<u64> = tiers.iter().map(|tier| tier.facts.size_bytes).collect();
         let offered = volumes.iter().enumerate().map(|(at, volume)| (ids(at), volume));
         let offer = Offer::new(offered, &tier_bytes, clients)?;
+        let total = Arc::new(TotalRate::new(config.total_limit));
+        for Offered { id, limit, .. } in offer.all() {
+            total.set_weight(*id, limit.limit().weight, Instant::now());
+        }
         let ring = Ring::new(RING_ENTRIES)?;
         let wake_up = Arc::new(WakeUp::new().map_err(ServeError::Wake)?);
         let inbox = Arc::new(Mailbox::new(wake_up));
@@ -486,6 +491,7 @@ impl Bound {
                 acceptor: Arc::clone(&inbox),
             },
             connections: Arc::clone(&worker.connections),
+            total: Arc::clone(&total),
             shed_controller: shed_controller.clone(),
         });
         let team = Team::begin(beginnings.collect(), workers.clone(), config.limits.reply_time)?;
@@ -503,7 +509,7 @@ impl Bound {
             control: sender.clone(),
             board: Arc::clone(&board),
             questions: Questions::default(),
-            reporting: Reporting::new(&config, threads, shed_controller),
+            reporting: Reporting::new(&config, threads, shed_controller, Arc::clone(&total)),
             entrance: Entrance::default(),
             phase: Phase::Serving,
             replaced: false,
@@ -515,6 +521,7 @@ impl Bound {
             config,
             workers,
             offer,
+            total,
             local: LocalDevices::default(),
             stack,
             begun: (names, tiers.len() as u32),

@@ -24,6 +24,7 @@ use crate::session::HandOff;
 use crate::socket_file::SocketError;
 use crate::tier::open::CacheDevices;
 use crate::tls::TlsConfig;
+use crate::total_limit::TotalLimit;
 
 /// The volumes and tiers that were added to a running server. The settings of an upgrade need them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub struct ServerSetup {
     pub tls: Option<TlsConfig>,
     /// Limits on clients' resources.
     pub limits: Limits,
+    /// Limits of the requests of all volumes together.
+    pub total_limit: TotalLimit,
     /// Approximate age at which dirty data is written to the backing device.
     pub flush_interval: Duration,
     /// The memory tier above the cache, if there is one. The cache must be made for it: see

@@ -18,6 +18,7 @@ use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
 use crate::pair::PairStatus;
+use crate::total_limit::TotalLimit;
 use crate::volume_limit::RequestLimit;
 use crate::volume_share::VolumeShare;
 
@@ -185,6 +186,9 @@ pub struct DeviceStatus {
 pub struct Status {
     /// The volumes, the default volume first.
     pub volumes: Vec<VolumeStatus>,
+    /// Limits of the requests of all volumes together.
+    #[serde(default)]
+    pub total_limit: TotalLimit,
     /// The worker threads.
     pub threads: Vec<ThreadStatus>,
     /// The tiers of the cache, from the top.
@@ -261,6 +265,8 @@ pub(crate) struct VolumeFacts {
 pub(crate) struct Facts {
     /// The volumes, the default volume first.
     pub(crate) volumes: Vec<VolumeFacts>,
+    /// Limits of all volumes together.
+    pub(crate) total_limit: TotalLimit,
     /// The tiers, at least one, from the top.
     pub(crate) tiers: Vec<CacheFacts>,
     pub(crate) started: SystemTime,
@@ -384,6 +390,7 @@ impl Report {
         let shed_bytes = stats.counters.shed_bytes;
         Status {
             volumes: facts.volumes.iter().map(|facts| self.volume(facts)).collect(),
+            total_limit: facts.total_limit,
             threads: self.threads.iter().map(ThreadStatus::of).collect(),
             tiers: tiers.map(|((facts, it), since)| facts.status(it, since)).collect(),
             degraded: self.is_degraded(),

@@ -1,11 +1,5 @@
 //! The limits of a volume's requests and connections, and the token buckets that enforce those of
 //! requests: one of the volume, and one of each of its clients.
-//!
-//! A bucket is a state machine without a clock. For each limited quantity it keeps the time until
-//! which the volume or the client has used up its share. A request starts at the latest
-//! `limit_burst_ms` before that time, and moves it on by its own share. So in any interval at most
-//! the rate times the interval, and one burst, starts. One larger than the burst waits until the
-//! bucket is full.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +8,10 @@ use std::time::{Duration, Instant};
 use floe_block::format_size;
 use serde::{Deserialize, Deserializer, Serialize};
 
-const NANOS: u128 = 1_000_000_000;
+use crate::rate::{Bucket, Rates};
 
 /// Default of the setting `limit-burst`, in milliseconds.
-const BURST_MS: u64 = 100;
+pub(crate) const BURST_MS: u64 = 100;
 
 /// Largest burst, in milliseconds: an hour.
 const BURST_MS_MAX: u64 = 3_600_000;
@@ -31,6 +25,12 @@ const REQUESTS_MAX: u64 = 1_000_000_000;
 
 /// Largest limit of connections.
 pub(crate) const CONNECTIONS_MAX: u64 = 65_536;
+
+/// Weight of a volume without a weight of its own.
+const WEIGHT: u64 = 100;
+
+/// Largest weight of a volume.
+const WEIGHT_MAX: u64 = 1000;
 
 /// Smallest limit of bytes per second, below which a typing error is likely.
 const BYTES_MIN: u64 = 4096;
@@ -57,6 +57,14 @@ pub struct RequestLimit {
     /// Most bytes per second of each client; `None` for no limit.
     #[serde(default)]
     pub client_bytes_per_second: Option<u64>,
+    /// The volume's part of the limits of the server, in proportion to the weights of other
+    /// volumes: 1 to 1000.
+    #[serde(default = "default_weight")]
+    pub weight: u64,
+}
+
+fn default_weight() -> u64 {
+    WEIGHT
 }
 
 fn default_burst() -> u64 {
@@ -78,11 +86,17 @@ impl RequestLimit {
         connections: None,
         client_requests_per_second: None,
         client_bytes_per_second: None,
+        weight: WEIGHT,
     };
 
     /// Returns whether there is any limit.
     pub fn is_any(&self) -> bool {
         self.has_rate() || self.connections.is_some()
+    }
+
+    /// Returns whether the weight is not that of a volume without one.
+    pub fn has_weight(&self) -> bool {
+        self.weight != WEIGHT
     }
 
     /// Returns whether there is a limit of requests or bytes per second.
@@ -119,38 +133,16 @@ impl RequestLimit {
     }
 
     /// Returns the first value that is out of its range: the setting's name, and the problem.
-    pub(crate) fn out_of_range(&self) -> Option<(&'static str, String)> {
-        let Self { limit_burst_ms, connections, .. } = *self;
-        let requests = [
-            ("requests-per-second", self.requests_per_second),
-            ("client-requests-per-second", self.client_requests_per_second),
-        ];
-        let requests = requests.into_iter().find_map(|(name, rate)| {
-            let rate = rate.filter(|rate| !(1..=REQUESTS_MAX).contains(rate))?;
-            Some((name, format!("{name} = {rate} is not between 1 and {REQUESTS_MAX}")))
-        });
-        let bytes = [
-            ("bytes-per-second", self.bytes_per_second),
-            ("client-bytes-per-second", self.client_bytes_per_second),
-        ];
-        let bytes = bytes.into_iter().find_map(|(name, rate)| {
-            let (rate, least) = (rate.filter(|rate| *rate < BYTES_MIN)?, format_size(BYTES_MIN));
-            let problem = format!("{name} = {rate} is less than {least}; write for example 100MiB");
-            Some((name, problem))
-        });
-        let is_burst = (1..=BURST_MS_MAX).contains(&limit_burst_ms);
-        let burst = (!is_burst).then(|| {
-            let problem = format!(
-                "limit-burst = {limit_burst_ms}ms is not between 1ms and 1h; write for example \
-                 100ms"
-            );
-            ("limit-burst", problem)
-        });
-        let connections = connections.filter(|it| !(1..=CONNECTIONS_MAX).contains(it)).map(|it| {
-            let problem = format!("connections = {it} is not between 1 and {CONNECTIONS_MAX}");
-            ("connections", problem)
-        });
-        requests.or(bytes).or(burst).or(connections)
+    pub(crate) fn out_of_range(&self) -> Option<Wrong> {
+        let [requests, of_client] = [self.requests_per_second, self.client_requests_per_second];
+        let [bytes, bytes_of_client] = [self.bytes_per_second, self.client_bytes_per_second];
+        requests_out_of_range("requests-per-second", requests)
+            .or_else(|| requests_out_of_range("client-requests-per-second", of_client))
+            .or_else(|| bytes_out_of_range("bytes-per-second", bytes))
+            .or_else(|| bytes_out_of_range("client-bytes-per-second", bytes_of_client))
+            .or_else(|| burst_out_of_range("limit-burst", self.limit_burst_ms))
+            .or_else(|| number_out_of_range("connections", self.connections, CONNECTIONS_MAX))
+            .or_else(|| number_out_of_range("weight", Some(self.weight), WEIGHT_MAX))
     }
 
     fn burst_ns(&self) -> u64 {
@@ -158,28 +150,34 @@ impl RequestLimit {
     }
 }
 
-/// The rates of one bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Rates {
-    /// Requests per second; `None` for no limit.
-    requests: Option<u64>,
-    /// Bytes per second; `None` for no limit.
-    bytes: Option<u64>,
-    burst_ns: u64,
+/// A setting that is out of its range: its name, and the problem.
+type Wrong = (&'static str, String);
+
+/// Returns the problem of a limit of requests per second that is out of its range.
+pub(crate) fn requests_out_of_range(name: &'static str, rate: Option<u64>) -> Option<Wrong> {
+    number_out_of_range(name, rate, REQUESTS_MAX)
 }
 
-impl Rates {
-    fn is_any(&self) -> bool {
-        self.requests.is_some() || self.bytes.is_some()
-    }
+/// Returns the problem of a limit of bytes per second that is out of its range.
+pub(crate) fn bytes_out_of_range(name: &'static str, rate: Option<u64>) -> Option<Wrong> {
+    let (rate, least) = (rate.filter(|rate| *rate < BYTES_MIN)?, format_size(BYTES_MIN));
+    Some((name, format!("{name} = {rate} is less than {least}; write for example 100MiB")))
+}
 
-    /// Returns the times that a request of so many bytes uses up: of the limit of requests, and of
-    /// that of bytes.
-    fn costs_ns(&self, bytes: u64) -> [Option<u64>; 2] {
-        let cost =
-            |amount: u64, rate: u64| (u128::from(amount) * NANOS).div_ceil(rate.into()) as u64;
-        [self.requests.map(|rate| cost(1, rate)), self.bytes.map(|rate| cost(bytes, rate))]
-    }
+/// Returns the problem of a burst in milliseconds that is out of its range.
+pub(crate) fn burst_out_of_range(name: &'static str, burst_ms: u64) -> Option<Wrong> {
+    let is_outside = !(1..=BURST_MS_MAX).contains(&burst_ms);
+    is_outside.then(|| {
+        let problem =
+            format!("{name} = {burst_ms}ms is not between 1ms and 1h; write for example 100ms");
+        (name, problem)
+    })
+}
+
+/// Returns the problem of a number that is not between 1 and `most`.
+fn number_out_of_range(name: &'static str, number: Option<u64>, most: u64) -> Option<Wrong> {
+    let number = number.filter(|number| !(1..=most).contains(number))?;
+    Some((name, format!("{name} = {number} is not between 1 and {most}")))
 }
 
 /// The request body that changes the limits of a volume. A field that is left out stays as it is,
@@ -205,10 +203,13 @@ pub struct LimitChange {
     /// Most bytes per second of each client.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub client_bytes_per_second: Option<Option<u64>>,
+    /// The volume's weight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u64>,
 }
 
 /// Deserialises a field that is there, even if it is null.
-fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<u64>>, D::Error> {
+pub(crate) fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<u64>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 
@@ -235,6 +236,7 @@ impl LimitChange {
             client_bytes_per_second: self
                 .client_bytes_per_second
                 .unwrap_or(before.client_bytes_per_second),
+            weight: self.weight.unwrap_or(before.weight),
         }
     }
 
@@ -251,50 +253,6 @@ impl LimitChange {
             return Err(BURST_NEEDS.to_owned());
         }
         Ok(limit)
-    }
-}
-
-/// The token bucket of a volume or a client. Times are in nanoseconds from the same origin.
-#[derive(Debug, Clone, Copy, Default)]
-struct Bucket {
-    /// Times until which the limits of requests and of bytes are used up.
-    used_until: [u64; 2],
-}
-
-impl Bucket {
-    /// Takes the share of a request that asks at the time `now`, and returns the time at which it
-    /// may start. Requests start in the order of these calls.
-    fn take(&mut self, rates: &Rates, bytes: u64, now: u64) -> u64 {
-        let (burst, costs) = (rates.burst_ns, rates.costs_ns(bytes));
-        let shares = || self.used_until.iter().zip(costs);
-        let starts = shares().filter_map(|(used, cost)| {
-            Some(used.saturating_add(cost?.min(burst)).saturating_sub(burst))
-        });
-        let start = starts.fold(now, u64::max);
-        for (used, cost) in self.used_until.iter_mut().zip(costs) {
-            if let Some(cost) = cost {
-                // A bucket that is full takes no more.
-                *used = (*used).max(start).saturating_add(cost);
-            }
-        }
-        start
-    }
-
-    /// Gives back the share of a request that will not start.
-    fn give_back(&mut self, rates: &Rates, bytes: u64) {
-        for (used, cost) in self.used_until.iter_mut().zip(rates.costs_ns(bytes)) {
-            *used = used.saturating_sub(cost.unwrap_or(0));
-        }
-    }
-
-    /// Returns whether anything is used up at the time `now`.
-    fn has_debt(&self, now: u64) -> bool {
-        self.used_until.iter().any(|used| *used > now)
-    }
-
-    /// Forgets the shares of requests that have not started.
-    fn forgive(&mut self, now: u64) {
-        self.used_until.iter_mut().for_each(|used| *used = (*used).min(now));
     }
 }
 
@@ -498,114 +456,7 @@ impl VolumeLimit {
 
 #[cfg(test)]
 mod tests {
-    use floe_testkit::Random;
-
     use super::*;
-
-    /// Tokens of one limit, in units of a token for 1 ns at a rate of 1 per second.
-    struct Tokens {
-        rate: i128,
-        most: i128,
-        left: i128,
-        at: u64,
-    }
-
-    impl Tokens {
-        fn full(rate: u64, burst_ns: u64) -> Self {
-            let most = i128::from(rate) * i128::from(burst_ns);
-            Self { rate: rate.into(), most, left: most, at: 0 }
-        }
-
-        fn refill(&mut self, now: u64) {
-            self.left += self.rate * i128::from(now.saturating_sub(self.at));
-            (self.left, self.at) = (self.left.min(self.most), self.at.max(now));
-        }
-
-        /// The first time from which there is enough for so much, or for a full burst.
-        fn enough(&self, amount: u64) -> u64 {
-            let lacks = (i128::from(amount) * NANOS as i128).min(self.most) - self.left;
-            let wait = if lacks > 0 { (lacks + self.rate - 1) / self.rate } else { 0 };
-            self.at + wait as u64
-        }
-    }
-
-    #[test]
-    fn requests_start_when_a_count_of_tokens_says_so() {
-        for seed in 0..300 {
-            let mut random = Random(seed);
-            let mut limit = RequestLimit {
-                requests_per_second: Some([1, 7, 1000, 1_000_000][random.below(4)]),
-                bytes_per_second: Some([4096, 1 << 20, 10 << 30][random.below(3)]),
-                limit_burst_ms: [1, 100, 5000][random.below(3)],
-                ..RequestLimit::NONE
-            };
-            match random.below(4) {
-                0 => limit.requests_per_second = None,
-                1 => limit.bytes_per_second = None,
-                _ => {}
-            }
-            let (mut bucket, burst) = (Bucket::default(), limit.burst_ns());
-            let rates = [limit.requests_per_second, limit.bytes_per_second];
-            let mut model = rates.map(|rate| rate.map(|rate| Tokens::full(rate, burst)));
-            let (mut now, mut started) = (0, Vec::new());
-            for step in 0..200u64 {
-                let (pause, most) = (random.below(3), random.below(3));
-                now += random.below([1, 1000, 2_000_000_000][pause]) as u64;
-                let bytes = random.below([1, 4097, 64 << 20][most]) as u64;
-                let mut expected = now.max(started.last().map_or(0, |(start, _)| *start));
-                let first = now;
-                for (tokens, amount) in model.iter_mut().zip([1, bytes]) {
-                    if let Some(tokens) = tokens {
-                        tokens.refill(first);
-                        expected = expected.max(tokens.enough(amount));
-                    }
-                }
-                for (tokens, amount) in model.iter_mut().zip([1, bytes]) {
-                    if let Some(tokens) = tokens {
-                        tokens.refill(expected);
-                        tokens.left -= i128::from(amount) * NANOS as i128;
-                    }
-                }
-                let start = bucket.take(&limit.of_volume(), bytes, now);
-                // Each share is rounded up to a nanosecond.
-                let late = start.saturating_sub(expected);
-                assert!(start >= now.min(expected) && late <= step + 1, "seed {seed}, {step}");
-                assert!(start + 1 + step >= expected, "seed {seed}, {step}: {start}, {expected}");
-                started.push((start, bytes));
-            }
-            // No interval has more than the rate allows, and one burst or one larger request.
-            for first in 0..started.len() {
-                let mut sums = [0u128; 2];
-                for &(start, bytes) in &started[first..] {
-                    sums = [sums[0] + 1, sums[1] + u128::from(bytes)];
-                    let time = u128::from(start - started[first].0 + burst);
-                    for ((sum, rate), most) in sums.iter().zip(rates).zip([1, 64 << 20]) {
-                        let Some(rate) = rate else { continue };
-                        let allowed = time * u128::from(rate) / NANOS;
-                        let larger = if u128::from(burst) * u128::from(rate) / NANOS < most {
-                            most
-                        } else {
-                            0
-                        };
-                        assert!(*sum <= allowed + larger, "seed {seed}: {sum} over {allowed}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_bucket_used_up_for_ever_overflows_nowhere() {
-        let limit = RequestLimit { bytes_per_second: Some(BYTES_MIN), ..RequestLimit::default() };
-        let mut bucket = Bucket { used_until: [u64::MAX - 1; 2] };
-        let start = bucket.take(&limit.of_volume(), u32::MAX.into(), 0);
-        assert_eq!(start, u64::MAX - limit.burst_ns());
-        assert_eq!(bucket.used_until, [u64::MAX - 1, u64::MAX]);
-        bucket.give_back(&limit.of_volume(), 1 << 40);
-        bucket.give_back(&Rates { bytes: None, ..limit.of_volume() }, 1);
-        let cost = (1 << 40) / BYTES_MIN * NANOS as u64;
-        assert_eq!(bucket.used_until, [u64::MAX - 1, u64::MAX - cost]);
-    }
 
     #[test]
     fn a_change_keeps_what_is_given_and_forgives_what_waits() {

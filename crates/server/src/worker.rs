@@ -38,6 +38,7 @@ use crate::session::{Budget, Common, Session, Throttle};
 use crate::setup::{ServeError, ServerSetup};
 use crate::status::{BackingBytes, Snapshot, ThreadCounters, TierKey};
 use crate::tier::CachePart;
+use crate::total_limit::TotalRate;
 use crate::worker::clients::{Locals, LookedFor, Origin, Origins};
 use crate::worker::handle::WorkerOutbox;
 use crate::worker::sessions::{ClientToken, Sessions};
@@ -58,6 +59,8 @@ pub(crate) struct Beginning {
     pub(crate) mailbox: Arc<Mailbox<Message>>,
     pub(crate) outbox: WorkerOutbox,
     pub(crate) connections: Arc<AtomicUsize>,
+    /// The rate of all volumes together.
+    pub(crate) total: Arc<TotalRate>,
     /// The shed controller, if load shedding is configured.
     pub(crate) shed_controller: Option<Arc<ShedController>>,
 }
@@ -113,7 +116,8 @@ impl Worker {
     /// When a device cannot be opened.
     pub(crate) fn begin(beginning: Beginning) -> Result<Self, ServeError> {
         let Beginning { number, config, tiers, seed, volumes, .. } = beginning;
-        let Beginning { exports, mailbox, outbox, connections, shed_controller, .. } = beginning;
+        let Beginning { exports, mailbox, outbox, connections, total, shed_controller, .. } =
+            beginning;
         if volumes.iter().any(|it| it.volume.reach.is_local())
             && let Err(error) = floe_ublk::ready_thread()
         {
@@ -148,10 +152,8 @@ impl Worker {
             set_shares(&mut driver, *id, shares);
         }
         let budget = Rc::new(Budget::new(config.limits.budget_bytes, config.limits.connections));
-        let throttle = Rc::new(Throttle::default());
-        for Offered { id, limit, .. } in &volumes {
-            throttle.set(*id, Some(Arc::clone(limit)), Instant::now());
-        }
+        let limits = volumes.iter().map(|offered| (offered.id, Arc::clone(&offered.limit)));
+        let throttle = Rc::new(Throttle::new(limits, &total, number));
         let tls = config.tls.clone();
         let common = Common { pool, budget, throttle, tls, limits: config.limits };
         Ok(Self {
@@ -394,6 +396,9 @@ impl Worker {
             }
             WorkerCommand::LimitVolume(volume, limit) => {
                 self.common.throttle.set(volume, Some(limit), Instant::now());
+            }
+            WorkerCommand::LimitTotal(total) => {
+                self.common.throttle.set_total(&total, self.post.outbox.worker, Instant::now());
             }
             WorkerCommand::ShareVolume(volume, shares) => {
                 set_shares(&mut self.driver, volume, &shares);

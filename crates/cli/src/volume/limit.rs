@@ -5,10 +5,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use floe_server::RequestLimit;
-use floe_server::admin::{LimitChange, client};
+use floe_server::admin::{LimitChange, TotalLimitChange, client};
 use floe_server::config::{Bytes, Interval};
 use floe_server::status::VolumeStatus;
+use floe_server::{RequestLimit, TotalLimit};
 
 use crate::admin::Answer;
 use crate::error::CliError;
@@ -19,7 +19,8 @@ Examples:
   floe volume limit pictures --requests-per-second 5000 --bytes-per-second 100MiB
   floe volume limit pictures --bytes-per-second none     # lifts it
   floe volume limit pictures --client-bytes-per-second 20MiB
-  floe volume limit pictures --connections 20            # disconnects nobody";
+  floe volume limit pictures --connections 20            # disconnects nobody
+  floe volume limit pictures --weight 300                # see floe limit";
 
 /// A number of connections.
 #[derive(Debug, Clone, Copy)]
@@ -95,6 +96,10 @@ pub(crate) struct Limits {
     /// limit
     #[arg(long, value_name = "N")]
     connections: Option<OrNone<Connections>>,
+    /// The volume's part of the limits of the server while volumes compete, in proportion to the
+    /// weights of the others; 100 unless set
+    #[arg(long, value_name = "N")]
+    weight: Option<u64>,
 }
 
 impl Limits {
@@ -111,6 +116,7 @@ impl Limits {
             client_bytes_per_second: bytes(self.client_bytes_per_second),
             limit_burst_ms: self.limit_burst.map(|Interval(burst)| burst.as_millis() as u64),
             connections: self.connections.map(|OrNone(most)| most.map(|Connections(most)| most)),
+            weight: self.weight,
         };
         change.out_of_range().map_or(Ok(change), |problem| Err(CliError::usage(problem)))
     }
@@ -134,12 +140,61 @@ impl Limit {
         if change == LimitChange::default() {
             let problem = "give --requests-per-second, --bytes-per-second, \
                            --client-requests-per-second, --client-bytes-per-second, \
-                           --limit-burst or --connections";
+                           --limit-burst, --connections or --weight";
             return Err(CliError::usage(problem));
         }
         let limited = client::limit_volume(&self.answer.endpoint()?, &self.name, &change)?;
         let text = format!("{}: {}{}", limited.name, shown(&limited.limit), excess(&limited));
         self.answer.print(&limited, &text)
+    }
+}
+
+const TOTAL_EXAMPLES: &str = "\
+Examples:
+  floe limit --total-requests-per-second 20000 --total-bytes-per-second 1GiB
+  floe limit --total-bytes-per-second none               # lifts it
+  floe volume limit pictures --weight 300                # three times that of the others";
+
+/// The arguments of `floe limit`.
+#[derive(Debug, Args)]
+#[command(after_help = TOTAL_EXAMPLES)]
+pub(crate) struct LimitTotal {
+    /// The most requests per second of all volumes together; none for no limit
+    #[arg(long, value_name = "N")]
+    total_requests_per_second: Option<OrNone<u64>>,
+    /// The most bytes per second that the clients of all volumes together read, write and zero;
+    /// none for no limit
+    #[arg(long, value_name = "SIZE")]
+    total_bytes_per_second: Option<OrNone<Bytes>>,
+    /// The time's worth of the limits that may start at once after a pause
+    #[arg(long, value_name = "DURATION")]
+    total_burst: Option<Interval>,
+    #[command(flatten)]
+    answer: Answer,
+}
+
+impl LimitTotal {
+    /// Changes the limits of all volumes together.
+    ///
+    /// # Errors
+    /// When a limit is out of range, or the server refuses the change.
+    pub(crate) fn run(&self) -> Result<(), CliError> {
+        let bytes = self.total_bytes_per_second;
+        let change = TotalLimitChange {
+            total_requests_per_second: self.total_requests_per_second.map(|OrNone(limit)| limit),
+            total_bytes_per_second: bytes.map(|OrNone(limit)| limit.map(|Bytes(bytes)| bytes)),
+            total_burst_ms: self.total_burst.map(|Interval(burst)| burst.as_millis() as u64),
+        };
+        if change == TotalLimitChange::default() {
+            let problem = "give --total-requests-per-second, --total-bytes-per-second or \
+                           --total-burst";
+            return Err(CliError::usage(problem));
+        }
+        if let Some(problem) = change.out_of_range() {
+            return Err(CliError::usage(problem));
+        }
+        let limited = client::limit_total(&self.answer.endpoint()?, &change)?;
+        self.answer.print(&limited, &format!("all volumes: {}", shown_total(&limited)))
     }
 }
 
@@ -154,16 +209,36 @@ pub(super) fn excess(volume: &VolumeStatus) -> String {
     }
 }
 
+/// Returns rates in words.
+fn rates(requests: Option<u64>, bytes: Option<u64>, of: &str) -> impl Iterator<Item = String> {
+    let requests = requests.map(|requests| match requests {
+        1 => format!("1 request/s{of}"),
+        _ => format!("{requests} requests/s{of}"),
+    });
+    let bytes = bytes.map(|bytes| format!("{}/s{of}", output::bytes(bytes)));
+    requests.into_iter().chain(bytes)
+}
+
+/// Returns a burst in words, unless it is the default.
+fn burst(burst_ms: u64) -> Option<String> {
+    (burst_ms != RequestLimit::NONE.limit_burst_ms).then(|| {
+        let burst = Duration::from_millis(burst_ms);
+        format!("bursts of {}", humantime::format_duration(burst))
+    })
+}
+
+/// Returns the limits of all volumes together in words.
+pub(crate) fn shown_total(limit: &TotalLimit) -> String {
+    let (requests, bytes) = (limit.total_requests_per_second, limit.total_bytes_per_second);
+    let mut limits: Vec<String> = rates(requests, bytes, "").collect();
+    if limit.is_any() {
+        limits.extend(burst(limit.total_burst_ms));
+    }
+    if limits.is_empty() { "no limit".to_owned() } else { limits.join(", ") }
+}
+
 /// Returns the limits of a volume in words.
 pub(crate) fn shown(limit: &RequestLimit) -> String {
-    let rates = |requests: Option<u64>, bytes: Option<u64>, of: &str| {
-        let requests = requests.map(|requests| match requests {
-            1 => format!("1 request/s{of}"),
-            _ => format!("{requests} requests/s{of}"),
-        });
-        let bytes = bytes.map(|bytes| format!("{}/s{of}", output::bytes(bytes)));
-        requests.into_iter().chain(bytes)
-    };
     let connections = limit.connections.map(|most| match most {
         1 => "1 connection".to_owned(),
         _ => format!("{most} connections"),
@@ -171,10 +246,10 @@ pub(crate) fn shown(limit: &RequestLimit) -> String {
     let all = rates(limit.requests_per_second, limit.bytes_per_second, "");
     let (requests, bytes) = (limit.client_requests_per_second, limit.client_bytes_per_second);
     let mut limits: Vec<String> = all.chain(rates(requests, bytes, " of each client")).collect();
-    if limit.has_rate() && limit.limit_burst_ms != RequestLimit::NONE.limit_burst_ms {
-        let burst = Duration::from_millis(limit.limit_burst_ms);
-        limits.push(format!("bursts of {}", humantime::format_duration(burst)));
+    if limit.has_rate() {
+        limits.extend(burst(limit.limit_burst_ms));
     }
     limits.extend(connections);
+    limits.extend(limit.has_weight().then(|| format!("weight {}", limit.weight)));
     if limits.is_empty() { "no limit".to_owned() } else { limits.join(", ") }
 }

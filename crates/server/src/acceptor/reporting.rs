@@ -15,6 +15,7 @@ use crate::setup::ServerSetup;
 use crate::status::{
     Facts, Lately, MemoryFacts, Report, ServiceTimes, SizeAdvice, Snapshot, Status, ThreadCounters,
 };
+use crate::total_limit::TotalRate;
 use crate::worker::shedding::ShedController;
 
 /// The reader of a report. The live page asks more often than admin clients, so advice covers
@@ -37,6 +38,8 @@ pub(crate) struct Reporting {
     pub(crate) feed: Feed,
     /// The shed controller, if load shedding is configured.
     shed_controller: Option<Arc<ShedController>>,
+    /// The rate of all volumes together.
+    total: Arc<TotalRate>,
     /// For each tier, the changes of the eviction policy's setting that were logged.
     switches: Vec<Switches>,
 }
@@ -46,6 +49,7 @@ impl Reporting {
         config: &ServerSetup,
         threads: usize,
         shed_controller: Option<Arc<ShedController>>,
+        total: Arc<TotalRate>,
     ) -> Self {
         Self {
             begun: Instant::now(),
@@ -54,6 +58,7 @@ impl Reporting {
             lately: Default::default(),
             feed: Feed::new(config.limits.sample_interval, threads),
             shed_controller,
+            total,
             switches: Vec::new(),
         }
     }
@@ -85,6 +90,7 @@ impl Reporting {
     ) -> Report {
         let facts = Facts {
             volumes: facts(&state.volumes),
+            total_limit: self.total.limit(),
             tiers: state.tiers.clone(),
             started: self.started,
             uptime: self.begun.elapsed(),

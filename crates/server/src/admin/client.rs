@@ -12,10 +12,11 @@ use serde::Deserialize;
 
 use super::{
     AdminAddress, AnaState, LimitChange, NewTier, NewVolume, REPLACING, Resize, SetAccess,
-    ShareChange, Token, VolumePart,
+    ShareChange, Token, TotalLimitChange, VolumePart,
 };
 use crate::pair::StandbyStatus;
 use crate::status::{Status, TierStatus, VolumeStatus};
+use crate::total_limit::TotalLimit;
 
 /// Time that a new program may take before it serves, and the interval at which the client asks for
 /// it.
@@ -279,6 +280,16 @@ pub fn resize_volume(
     let body = serde_json::to_string(resize).expect("a size is plain data");
     ask(server, "POST", &format!("{}/resize", path_of(name)), &body)?;
     served(server, name)
+}
+
+/// Changes the limits of all volumes together, and returns them.
+///
+/// # Errors
+/// When no server answers, or a limit is out of range.
+pub fn limit_total(server: &Endpoint, change: &TotalLimitChange) -> Result<TotalLimit, AdminError> {
+    let body = serde_json::to_string(change).expect("limits are plain data");
+    ask(server, "POST", "/limit", &body)?;
+    Ok(status(server)?.total_limit)
 }
 
 /// Changes the limits of a volume's requests, and returns its status.

@@ -12,6 +12,7 @@ use floe_nvme::target::io::BlockSize;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
+use crate::total_limit::TotalLimitChange;
 use crate::volume_limit::{LimitChange, RequestLimit};
 use crate::volume_share::{ShareChange, VolumeShare};
 use crate::{live, metrics};
@@ -55,6 +56,10 @@ pub(crate) enum AdminCommand {
     LimitVolume {
         name: String,
         change: LimitChange,
+    },
+    /// Change the limits of all volumes together.
+    LimitTotal {
+        change: TotalLimitChange,
     },
     /// Change the share of a volume in each tier.
     ShareVolume {
@@ -264,6 +269,7 @@ impl AdminCommand {
                 let change = json(body);
                 named(name).and_then(|name| Ok(Self::LimitVolume { name, change: change? }))
             }),
+            ["limit"] => ("POST", json(body).map(|change| Self::LimitTotal { change })),
             ["volumes", name, "share"] => ("POST", {
                 let change = json(body);
                 named(name).and_then(|name| Ok(Self::ShareVolume { name, change: change? }))

@@ -25,6 +25,7 @@ use crate::admin::{AdminAddress, AdminChoice};
 use crate::listener::ListenAddress;
 use crate::nvme_access::NvmeAccess;
 use crate::tls::{TlsConfig, TlsError, TlsMode};
+use crate::total_limit::{TOTAL_BURST_NEEDS, TotalLimit};
 use crate::volume::{Reach, too_long};
 use crate::volume_limit::{BURST_NEEDS, RequestLimit};
 use crate::volume_share::VolumeShare;
@@ -39,12 +40,13 @@ const LISTEN: &str = "nbd://127.0.0.1:10809";
 const FLUSH_INTERVAL: Interval = Interval(Duration::from_secs(5));
 
 /// Settings that limit a volume, in the order in which errors name them.
-const LIMITS: [&str; 5] = [
+const LIMITS: [&str; 6] = [
     "requests-per-second",
     "bytes-per-second",
     "client-requests-per-second",
     "client-bytes-per-second",
     "connections",
+    "weight",
 ];
 
 impl ServerConfig {
@@ -78,9 +80,23 @@ impl ServerConfig {
         self.validate_flush_interval(mode)?;
         self.validate_standby()?;
         self.listen.validate()?;
+        self.validate_total_limit()?;
         self.validate_logical_blocks()?;
         self.validate_certified()?;
         Ok(self)
+    }
+
+    /// Checks that limits of all volumes together have a volume to limit.
+    fn validate_total_limit(&self) -> Result<(), Wrong> {
+        let total = self.listen.total_limit();
+        if !total.is_any() || self.volume.iter().any(|volume| volume.attach.is_none()) {
+            return Ok(());
+        }
+        let setting = match total.total_requests_per_second {
+            Some(_) => "total-requests-per-second",
+            None => "total-bytes-per-second",
+        };
+        Err(wrong(setting, format!("{setting} does not apply to attached volumes")))
     }
 
     /// Checks that only volumes which NVMe hosts can reach have a size of logical blocks.
@@ -140,7 +156,7 @@ impl ServerConfig {
             if volume.limit_burst.is_some() && !limit.has_rate() {
                 return of_volume("limit-burst", BURST_NEEDS.to_owned());
             }
-            if limit.is_any() && volume.attach.is_some() {
+            if (limit.is_any() || volume.weight.is_some()) && volume.attach.is_some() {
                 let given = volume.given();
                 let setting = LIMITS.into_iter().find(|name| given.iter().any(|it| it == name));
                 let setting = setting.expect("a limit is given");
@@ -471,6 +487,7 @@ impl VolumeConfig {
             connections: self.connections,
             client_requests_per_second: self.client_requests_per_second,
             client_bytes_per_second: self.client_bytes_per_second.map(|Bytes(bytes)| bytes),
+            weight: self.weight.unwrap_or(default.weight),
         }
     }
 
@@ -586,7 +603,24 @@ impl ListenConfig {
         named("nvme-secrets-file", access)
     }
 
+    /// Returns the limits of all volumes together.
+    pub fn total_limit(&self) -> TotalLimit {
+        let burst = self.total_burst.map(|Interval(burst)| burst.as_millis() as u64);
+        TotalLimit {
+            total_requests_per_second: self.total_requests_per_second,
+            total_bytes_per_second: self.total_bytes_per_second.map(|Bytes(bytes)| bytes),
+            total_burst_ms: burst.unwrap_or(TotalLimit::NONE.total_burst_ms),
+        }
+    }
+
     fn validate(&self) -> Result<(), Wrong> {
+        let total = self.total_limit();
+        if let Some((setting, problem)) = total.out_of_range() {
+            return Err(wrong(setting, problem));
+        }
+        if self.total_burst.is_some() && !total.is_any() {
+            return Err(wrong("total-burst", TOTAL_BURST_NEEDS));
+        }
         let of_nvme = [
             ("nvme-hosts", !self.nvme_hosts.is_empty()),
             ("nvme-secrets-file", self.nvme_secrets_file.is_some()),

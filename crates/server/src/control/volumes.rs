@@ -13,6 +13,7 @@ use crate::messages::{Done, Event, Problem, WorkerCommand};
 use crate::offer::{Offered, absent, present};
 use crate::persistent::{SuperblockWriter, refuse_as_volume, without};
 use crate::status::ByProtocol;
+use crate::total_limit::TotalLimitChange;
 use crate::volume::{Reach, Volume, too_long};
 use crate::volume_limit::{LimitChange, VolumeLimit};
 use crate::volume_share::{self, ShareChange, VolumeShare};
@@ -98,6 +99,7 @@ pub(crate) fn add_volume(
     }
 
     watch(control, &volume);
+    control.total.set_weight(ids[0], volume.limit.weight, Instant::now());
     let bytes = volume.backing.size_bytes();
     let shares = shares.to_vec();
     let (clients, connections) = (control.offer.clients().clone(), volume.limit.connections);
@@ -302,6 +304,7 @@ pub(crate) fn limit_volume(
     let wanted = change.applied(limit.limit());
     let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
     limit.change(wanted, Instant::now());
+    control.total.set_weight(id, wanted.weight, Instant::now());
     limit_connections(control, name, wanted.connections);
     let enforced = enforce(control, id, &limit);
     control.publish();
@@ -318,7 +321,29 @@ pub(crate) fn limit_volume(
         connections = wanted.connections,
         client_requests_per_second = wanted.client_requests_per_second,
         client_bytes_per_second = wanted.client_bytes_per_second,
+        weight = wanted.weight,
         "volume limited"
+    );
+    Ok(Reply::Done("limited"))
+}
+
+/// Changes the limits of all volumes together. Requests that wait go on by the new limits.
+pub(crate) fn limit_total(control: &mut Control, change: TotalLimitChange) -> Result<Reply, Reply> {
+    let wanted = change.applied(control.total.limit());
+    let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
+    control.total.change(wanted, Instant::now());
+    let total = Arc::clone(&control.total);
+    let enforced = control.ask_all(Wait::Long, || WorkerCommand::LimitTotal(Arc::clone(&total)));
+    enforced.map_err(|problem| {
+        let problem =
+            format!("the limits are changed, but not yet enforced by all threads: {problem}");
+        Reply::trouble(Trouble::Failed, problem)
+    })?;
+    tracing::info!(
+        total_requests_per_second = wanted.total_requests_per_second,
+        total_bytes_per_second = wanted.total_bytes_per_second,
+        total_burst_ms = wanted.total_burst_ms,
+        "server limited"
     );
     Ok(Reply::Done("limited"))
 }

@@ -275,16 +275,27 @@ function showDevices(status) {
     ["device", "state", "errors", "size", "in use", "read", "written", "mode, policy"], rows));
 }
 
-// The limits of a volume in words; empty without any.
-function limitsOf({ limit }) {
-  const rates = (requests, size, of) => [
+// Rates in words; empty without any.
+function rates(requests, size, of) {
+  return [
     ...(known(requests) ? [`${count(requests)} requests/s${of}`] : []),
     ...(known(size) ? [bytesPerSecond(size) + of] : [])];
+}
+
+// The limits of a volume in words; empty without any.
+function limitsOf({ limit }) {
   const { connections } = limit;
   return [
     ...rates(limit.requests_per_second, limit.bytes_per_second, ""),
     ...rates(limit.client_requests_per_second, limit.client_bytes_per_second, " of each client"),
-    ...(known(connections) ? [counted(connections, "connection")] : [])].join(", ");
+    ...(known(connections) ? [counted(connections, "connection")] : []),
+    ...(limit.weight === 100 ? [] : [`weight ${count(limit.weight)}`])].join(", ");
+}
+
+// The limits of all volumes together, behind the name of their table; empty without any.
+function togetherOf({ total_limit: limit }) {
+  const all = rates(limit.total_requests_per_second, limit.total_bytes_per_second, "");
+  return all.length > 0 ? `, together at most ${all.join(", ")}` : "";
 }
 
 function showVolumes(point, status) {
@@ -307,7 +318,8 @@ function showVolumes(point, status) {
   const folds = idle.length > 3;
   const shown = folds ? status.volumes.filter((it) => !isIdle(it)) : status.volumes;
   byId("volumes").hidden = shown.length === 0;
-  byId("volumes").replaceChildren(table("Volumes", head, shown.map(row)));
+  const name = `Volumes${togetherOf(status)}`;
+  byId("volumes").replaceChildren(table(name, head, shown.map(row)));
   byId("idle").hidden = !folds;
   byId("idle-title").textContent = `${idle.length} volumes without clients or requests`;
   byId("idle-volumes").replaceChildren(

@@ -19,6 +19,7 @@ use crate::status::{
     ByProtocol, CacheFacts, Facts, Lately, MemoryFacts, ServiceTimes, SheddingDecisionStatus,
     SheddingStatus, Snapshot,
 };
+use crate::total_limit::TotalLimit;
 use crate::volume_limit::RequestLimit;
 use crate::volume_share::VolumeShare;
 
@@ -107,6 +108,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
     };
     let facts = Facts {
         volumes: volumes.iter().enumerate().map(volume).collect(),
+        total_limit: TotalLimit::NONE,
         tiers: vec![CacheFacts {
             key: crate::status::TierKey(0),
             name: "memory:1MiB".into(),

@@ -22,6 +22,7 @@ use crate::listener::{ListenAddress, Listener};
 use crate::server::{Bound, Server};
 use crate::setup::{AdminSetup, NvmeSetup, ServeError, ServerSetup};
 use crate::tier::Tier;
+use crate::total_limit::TotalLimit;
 use crate::volume::{DeviceSource, Reach, Volume};
 use crate::volume_clients::VolumeClients;
 use crate::volume_limit::RequestLimit;
@@ -84,7 +85,9 @@ impl Away {
         let limits = Limits { farewell_time: FAREWELL, ..self.config.limits };
         let nvme = NvmeSetup { hands_off: true, ..self.config.nvme.clone() };
         let admin = AdminSetup::default();
-        let config = ServerSetup { limits, admin, nvme, turn: None, ..self.config.clone() };
+        let total_limit = TotalLimit::NONE; // what it refuses does not wait
+        let config =
+            ServerSetup { limits, total_limit, admin, nvme, turn: None, ..self.config.clone() };
         for (name, ..) in &volumes {
             config.nvme.paths.set_access(name, AccessState::Inaccessible);
         }

@@ -23,7 +23,7 @@ use floe_server::persistent::Parts;
 use floe_server::status::Status;
 use floe_server::{
     AdminSetup, Bound, DeviceSource, NamedDevices, NvmeSetup, Reach, RequestLimit, ServeError,
-    ServerSetup, Tier, Volume, VolumeShare,
+    ServerSetup, Tier, TotalLimit, Volume, VolumeShare,
 };
 use floe_testkit::{PATIENCE, patiently};
 
@@ -110,6 +110,7 @@ impl Setup {
                 admin_time: PATIENCE / 2, // an idle admin client delays the end by so much
                 ..Limits::default()
             },
+            total_limit: TotalLimit::NONE,
             flush_interval: Duration::from_secs(3600),
             memory: None,
             shed_most: None,

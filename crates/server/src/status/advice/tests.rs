@@ -8,6 +8,7 @@ use crate::status::CacheFacts;
 fn facts(policy: Option<&'static str>) -> Facts {
     Facts {
         volumes: Vec::new(),
+        total_limit: crate::total_limit::TotalLimit::NONE,
         tiers: vec![CacheFacts {
             key: crate::status::TierKey(0),
             name: String::new(),

@@ -15,6 +15,7 @@ mod shedding;
 mod standby;
 mod tiers;
 mod volumes;
+mod weights;
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

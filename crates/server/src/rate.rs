@@ -1,0 +1,198 @@
+//! Token buckets of requests and bytes per second.
+//!
+//! A bucket is a state machine without a clock. For each limited quantity it keeps the time until
+//! which its share is used up. A request starts at the latest a burst before that time, and moves it
+//! on by its own share. So in any interval at most the rate times the interval, and one burst,
+//! starts. One larger than the burst waits until the bucket is full.
+
+const NANOS: u128 = 1_000_000_000;
+
+/// The rates of one bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rates {
+    /// Requests per second; `None` for no limit.
+    pub(crate) requests: Option<u64>,
+    /// Bytes per second; `None` for no limit.
+    pub(crate) bytes: Option<u64>,
+    pub(crate) burst_ns: u64,
+}
+
+impl Rates {
+    /// Returns whether anything is limited.
+    pub(crate) fn is_any(&self) -> bool {
+        self.requests.is_some() || self.bytes.is_some()
+    }
+
+    /// Returns the times that a request of so many bytes uses up: of the limit of requests, and of
+    /// that of bytes.
+    pub(crate) fn costs_ns(&self, bytes: u64) -> [Option<u64>; 2] {
+        let cost =
+            |amount: u64, rate: u64| (u128::from(amount) * NANOS).div_ceil(rate.into()) as u64;
+        [self.requests.map(|rate| cost(1, rate)), self.bytes.map(|rate| cost(bytes, rate))]
+    }
+}
+
+/// The token bucket of a volume, a client or the server. Times are in nanoseconds from the same origin.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Bucket {
+    /// Times until which the limits of requests and of bytes are used up.
+    used_until: [u64; 2],
+}
+
+impl Bucket {
+    /// Returns the time at which a request of so many bytes may start that asks at the time `now`.
+    pub(crate) fn start(&self, rates: &Rates, bytes: u64, now: u64) -> u64 {
+        let (burst, costs) = (rates.burst_ns, rates.costs_ns(bytes));
+        let shares = self.used_until.iter().zip(costs);
+        let starts = shares.filter_map(|(used, cost)| {
+            Some(used.saturating_add(cost?.min(burst)).saturating_sub(burst))
+        });
+        starts.fold(now, u64::max)
+    }
+
+    /// Takes the share of a request that asks at the time `now`, and returns the time at which it
+    /// may start. Requests start in the order of these calls.
+    pub(crate) fn take(&mut self, rates: &Rates, bytes: u64, now: u64) -> u64 {
+        let (costs, start) = (rates.costs_ns(bytes), self.start(rates, bytes, now));
+        for (used, cost) in self.used_until.iter_mut().zip(costs) {
+            if let Some(cost) = cost {
+                // A bucket that is full takes no more.
+                *used = (*used).max(start).saturating_add(cost);
+            }
+        }
+        start
+    }
+
+    /// Gives back the share of a request that will not start.
+    pub(crate) fn give_back(&mut self, rates: &Rates, bytes: u64) {
+        for (used, cost) in self.used_until.iter_mut().zip(rates.costs_ns(bytes)) {
+            *used = used.saturating_sub(cost.unwrap_or(0));
+        }
+    }
+
+    /// Returns whether anything is used up at the time `now`.
+    pub(crate) fn has_debt(&self, now: u64) -> bool {
+        self.used_until.iter().any(|used| *used > now)
+    }
+
+    /// Forgets the shares of requests that have not started.
+    pub(crate) fn forgive(&mut self, now: u64) {
+        self.used_until.iter_mut().for_each(|used| *used = (*used).min(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_testkit::Random;
+
+    use super::*;
+
+    /// Smallest limit of bytes per second that a volume can have.
+    const BYTES_LEAST: u64 = 4096;
+
+    /// Tokens of one limit, in units of a token for 1 ns at a rate of 1 per second.
+    struct Tokens {
+        rate: i128,
+        most: i128,
+        left: i128,
+        at: u64,
+    }
+
+    impl Tokens {
+        fn full(rate: u64, burst_ns: u64) -> Self {
+            let most = i128::from(rate) * i128::from(burst_ns);
+            Self { rate: rate.into(), most, left: most, at: 0 }
+        }
+
+        fn refill(&mut self, now: u64) {
+            self.left += self.rate * i128::from(now.saturating_sub(self.at));
+            (self.left, self.at) = (self.left.min(self.most), self.at.max(now));
+        }
+
+        /// The first time from which there is enough for so much, or for a full burst.
+        fn enough(&self, amount: u64) -> u64 {
+            let lacks = (i128::from(amount) * NANOS as i128).min(self.most) - self.left;
+            let wait = if lacks > 0 { (lacks + self.rate - 1) / self.rate } else { 0 };
+            self.at + wait as u64
+        }
+    }
+
+    #[test]
+    fn requests_start_when_a_count_of_tokens_says_so() {
+        for seed in 0..300 {
+            let mut random = Random(seed);
+            let mut limit = Rates {
+                requests: Some([1, 7, 1000, 1_000_000][random.below(4)]),
+                bytes: Some([BYTES_LEAST, 1 << 20, 10 << 30][random.below(3)]),
+                burst_ns: [1, 100, 5000][random.below(3)] * 1_000_000,
+            };
+            match random.below(4) {
+                0 => limit.requests = None,
+                1 => limit.bytes = None,
+                _ => {}
+            }
+            let (mut bucket, burst) = (Bucket::default(), limit.burst_ns);
+            let rates = [limit.requests, limit.bytes];
+            let mut model = rates.map(|rate| rate.map(|rate| Tokens::full(rate, burst)));
+            let (mut now, mut started) = (0, Vec::new());
+            for step in 0..200u64 {
+                let (pause, most) = (random.below(3), random.below(3));
+                now += random.below([1, 1000, 2_000_000_000][pause]) as u64;
+                let bytes = random.below([1, 4097, 64 << 20][most]) as u64;
+                let mut expected = now.max(started.last().map_or(0, |(start, _)| *start));
+                let first = now;
+                for (tokens, amount) in model.iter_mut().zip([1, bytes]) {
+                    if let Some(tokens) = tokens {
+                        tokens.refill(first);
+                        expected = expected.max(tokens.enough(amount));
+                    }
+                }
+                for (tokens, amount) in model.iter_mut().zip([1, bytes]) {
+                    if let Some(tokens) = tokens {
+                        tokens.refill(expected);
+                        tokens.left -= i128::from(amount) * NANOS as i128;
+                    }
+                }
+                let earliest = bucket.start(&limit, bytes, now);
+                let start = bucket.take(&limit, bytes, now);
+                assert_eq!(start, earliest);
+                // Each share is rounded up to a nanosecond.
+                let late = start.saturating_sub(expected);
+                assert!(start >= now.min(expected) && late <= step + 1, "seed {seed}, {step}");
+                assert!(start + 1 + step >= expected, "seed {seed}, {step}: {start}, {expected}");
+                started.push((start, bytes));
+            }
+            // No interval has more than the rate allows, and one burst or one larger request.
+            for first in 0..started.len() {
+                let mut sums = [0u128; 2];
+                for &(start, bytes) in &started[first..] {
+                    sums = [sums[0] + 1, sums[1] + u128::from(bytes)];
+                    let time = u128::from(start - started[first].0 + burst);
+                    for ((sum, rate), most) in sums.iter().zip(rates).zip([1, 64 << 20]) {
+                        let Some(rate) = rate else { continue };
+                        let allowed = time * u128::from(rate) / NANOS;
+                        let larger = if u128::from(burst) * u128::from(rate) / NANOS < most {
+                            most
+                        } else {
+                            0
+                        };
+                        assert!(*sum <= allowed + larger, "seed {seed}: {sum} over {allowed}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_bucket_used_up_for_ever_overflows_nowhere() {
+        let rates = Rates { requests: None, bytes: Some(BYTES_LEAST), burst_ns: 100_000_000 };
+        let mut bucket = Bucket { used_until: [u64::MAX - 1; 2] };
+        let start = bucket.take(&rates, u32::MAX.into(), 0);
+        assert_eq!(start, u64::MAX - rates.burst_ns);
+        assert_eq!(bucket.used_until, [u64::MAX - 1, u64::MAX]);
+        bucket.give_back(&rates, 1 << 40);
+        bucket.give_back(&Rates { bytes: None, ..rates }, 1);
+        let cost = (1 << 40) / BYTES_LEAST * NANOS as u64;
+        assert_eq!(bucket.used_until, [u64::MAX - 1, u64::MAX - cost]);
+    }
+}

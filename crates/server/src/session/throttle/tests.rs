@@ -1,0 +1,577 @@
+//! Tests of the lines.
+
+use std::time::Duration;
+
+use floe_testkit::Random;
+
+use super::*;
+use crate::total_limit::TotalLimit;
+
+fn limit(requests: u64) -> Arc<VolumeLimit> {
+    let requests_per_second = Some(requests);
+    let limit = RequestLimit { requests_per_second, limit_burst_ms: 1, ..RequestLimit::NONE };
+    Arc::new(VolumeLimit::new(limit))
+}
+
+/// Limits a volume, and each of its clients.
+fn limits(requests: Option<u64>, of_client: Option<u64>) -> Arc<VolumeLimit> {
+    Arc::new(VolumeLimit::new(RequestLimit {
+        requests_per_second: requests,
+        client_requests_per_second: of_client,
+        limit_burst_ms: 1,
+        ..RequestLimit::NONE
+    }))
+}
+
+/// The client that a connection belongs to: connections 0, 2, 4 and so on are of one, the
+/// others of another.
+fn name(connection: u32) -> ClientName {
+    ["even", "odd"][connection as usize % 2].into()
+}
+
+fn take(throttle: &Throttle, connection: u32, volume: VolumeId, now: Instant) -> bool {
+    let client = name(connection);
+    throttle.take(connection, || &client, volume, 0, now)
+}
+
+fn wait(throttle: &Throttle, connection: u32, volume: VolumeId, now: Instant) {
+    let client = name(connection);
+    throttle.wait(connection, || &client, volume, 0, now);
+}
+
+impl Throttle {
+    /// Checks that all lines are ordered by their starts, and that places are known by line.
+    fn check(&self) {
+        let state = self.state.borrow();
+        let mut dues = BTreeSet::new();
+        let mut places = BTreeMap::new();
+        for (volume, lines) in state.volumes.iter().enumerate() {
+            let (volume, Some(lines)) = (volume as u16, lines) else { continue };
+            let clients = lines.clients.iter().map(|(client, line)| (Some(client), line));
+            for (client, line) in [(None, &lines.volume)].into_iter().chain(clients) {
+                assert_eq!(line.start.is_some(), !line.waiting.is_empty());
+                assert!(client.is_none() || line.start.is_some(), "an empty line is kept");
+                dues.extend(line.start.map(|start| (start, (volume, client.cloned()))));
+                for place in &line.waiting {
+                    let standing = Standing::Limit(client.cloned());
+                    let before = places.insert((place.connection, volume), standing);
+                    assert!(before.is_none(), "a connection stands in two lines of a volume");
+                }
+            }
+            for place in &lines.total {
+                let before = places.insert((place.connection, volume), Standing::Total);
+                assert!(before.is_none(), "a connection stands in two lines of a volume");
+            }
+            assert!(lines.granted.is_none(), "what is granted starts");
+            assert!(!state.free.contains(&volume) || !lines.total.is_empty());
+            let waits = state.total_of(volume).is_some() || state.free.contains(&volume);
+            assert!(lines.total.is_empty() || waits, "nothing ends the wait");
+        }
+        assert_eq!((&state.dues, &state.places), (&dues, &places));
+    }
+}
+
+#[test]
+fn a_client_is_asked_for_its_name_only_if_it_has_a_limit() {
+    let (throttle, begun) = (Throttle::default(), Instant::now());
+    let unasked = || -> &'static ClientName { panic!("the name is asked for") };
+    assert!(throttle.take(0, unasked, VolumeId(0), 0, begun), "the volume has no limit");
+    let connections = RequestLimit { connections: Some(5), ..RequestLimit::NONE };
+    throttle.set(VolumeId(0), Some(Arc::new(VolumeLimit::new(connections))), begun);
+    assert!(throttle.take(0, unasked, VolumeId(0), 0, begun));
+    throttle.set(VolumeId(0), Some(limit(1)), begun);
+    assert!(throttle.take(0, unasked, VolumeId(0), 0, begun));
+    assert!(!throttle.take(0, unasked, VolumeId(0), 0, begun));
+    throttle.wait(1, unasked, VolumeId(0), 0, begun);
+}
+
+#[test]
+fn a_connection_that_waits_for_its_client_has_nothing_of_the_volumes_limit() {
+    let (throttle, shared) = (Throttle::default(), limits(Some(10), Some(1)));
+    let (second, volume, begun) = (Duration::from_secs(1), VolumeId(0), Instant::now());
+    throttle.set(volume, Some(shared), begun);
+    assert!(take(&throttle, 0, volume, begun));
+    (1..5).for_each(|at| assert!(!take(&throttle, 2 * at, volume, begun)));
+    // The volume's next request is the other client's.
+    assert!(take(&throttle, 1, volume, begun + second / 10));
+    assert_eq!(throttle.next_due(), Some(begun + second));
+}
+
+#[test]
+fn a_connection_that_leaves_the_volumes_line_gives_its_clients_share_back() {
+    let (second, volume) = (Duration::from_secs(1), VolumeId(0));
+    for from_line in [false, true] {
+        let (throttle, shared) = (Throttle::default(), limits(Some(1), Some(10)));
+        let begun = Instant::now();
+        throttle.set(volume, Some(Arc::clone(&shared)), begun);
+        assert!(take(&throttle, 0, volume, begun));
+        // The limit of its client lets it through at once, or after it has waited.
+        let asked = if from_line { begun } else { begun + second / 10 };
+        assert!(!take(&throttle, 2, volume, asked));
+        let now = begun + second / 10;
+        assert_eq!(throttle.next_in_turn(now), None);
+        assert_eq!(throttle.next_due(), Some(begun + second), "it waits for the volume");
+        throttle.leave(2, now);
+        shared.change(RequestLimit { requests_per_second: None, ..shared.limit() }, now);
+        throttle.set(volume, Some(shared), now);
+        assert!(take(&throttle, 4, volume, now));
+        assert!(!take(&throttle, 4, volume, now));
+    }
+}
+
+#[test]
+fn a_change_of_other_limits_leaves_those_that_wait_where_they_are() {
+    let (throttle, shared) = (Throttle::default(), limits(Some(10), Some(10)));
+    let (tenth, volume, begun) = (Duration::from_millis(100), VolumeId(0), Instant::now());
+    throttle.set(volume, Some(Arc::clone(&shared)), begun);
+    assert!(take(&throttle, 0, volume, begun));
+    // One waits for its client, and one for the volume.
+    assert!(!take(&throttle, 2, volume, begun) && !take(&throttle, 1, volume, begun));
+    let before = shared.limit();
+    for connections in 1..50 {
+        let limit = RequestLimit { connections: Some(connections), ..before };
+        shared.change(limit, begun);
+        throttle.set(volume, Some(Arc::clone(&shared)), begun);
+    }
+    assert_eq!(throttle.next_in_turn(begun + tenth), Some((1, volume)));
+    assert_eq!(throttle.next_in_turn(begun + tenth), None);
+    assert_eq!(throttle.next_due(), Some(begun + 2 * tenth), "none has two shares");
+    // A change of the volume's own limit is no concern of the clients'.
+    assert!(!take(&throttle, 1, volume, begun + tenth));
+    shared.change(RequestLimit { requests_per_second: Some(1000), ..before }, begun + tenth);
+    throttle.set(volume, Some(shared), begun + tenth);
+    assert_eq!(throttle.next_in_turn(begun + tenth), Some((2, volume)));
+    assert!(!take(&throttle, 4, volume, begun + tenth));
+    let next = begun + tenth + Duration::from_millis(1);
+    assert_eq!(throttle.next_in_turn(next), Some((1, volume)));
+    assert_eq!(throttle.next_due(), Some(begun + 2 * tenth));
+}
+
+#[test]
+fn connections_of_a_client_share_its_limit_over_all_threads() {
+    let (shared, begun) = (limits(None, Some(10)), Instant::now());
+    let threads = [Throttle::default(), Throttle::default()];
+    threads.iter().for_each(|it| it.set(VolumeId(0), Some(Arc::clone(&shared)), begun));
+    let take = |at: usize, connection, now| take(&threads[at], connection, VolumeId(0), now);
+    assert!(take(0, 0, begun), "the burst");
+    assert!(!take(0, 2, begun) && !take(1, 4, begun) && !take(1, 6, begun));
+    assert!(take(1, 1, begun), "another client");
+    assert!(!take(1, 1, begun));
+    let second = Duration::from_secs(1);
+    let next = |at: usize, after| threads[at].next_in_turn(begun + after);
+    let of = |connection| Some((connection, VolumeId(0)));
+    assert_eq!((next(0, second / 11), next(1, second / 11)), (None, None));
+    // The two clients go on side by side, and the threads of each take turns.
+    assert_eq!((next(0, second / 10), next(0, second / 10)), (of(2), None));
+    assert_eq!((next(1, second / 10), next(1, second / 10)), (of(1), None));
+    assert_eq!((next(1, second / 5), next(1, second / 5)), (of(4), None));
+    assert_eq!(threads[1].next_due(), Some(begun + second * 3 / 10));
+    threads[1].leave(6, begun);
+    assert!(!threads[1].is_waited_for());
+}
+
+#[test]
+fn a_flooding_client_leaves_the_rest_of_the_volumes_limit_to_others() {
+    let (throttle, begun) = (Throttle::default(), Instant::now());
+    throttle.set(VolumeId(0), Some(limits(Some(100), Some(50))), begun);
+    let take = |connection, now| take(&throttle, connection, VolumeId(0), now);
+    let (mut started, mut waiting) = ([0; 2], [false; 21]);
+    // Ten connections of one client always ask; the other has one, which asks as often.
+    for step in 0..2000 {
+        let now = begun + step * Duration::from_millis(1);
+        while let Some((connection, _)) = throttle.next_in_turn(now) {
+            started[connection as usize % 2] += 1;
+            waiting[connection as usize] = false;
+        }
+        for connection in (0..20).step_by(2).chain([1]) {
+            if !waiting[connection as usize] {
+                let starts = take(connection, now);
+                started[connection as usize % 2] += u32::from(starts);
+                waiting[connection as usize] = !starts;
+            }
+        }
+    }
+    assert!(started.iter().all(|count| (95..=101).contains(count)), "{started:?}");
+}
+
+#[test]
+fn threads_and_clients_take_turns_and_other_volumes_go_on() {
+    let (shared, begun) = (limit(10), Instant::now());
+    let threads = [Throttle::default(), Throttle::default()];
+    let volume = VolumeId(3);
+    threads.iter().for_each(|it| it.set(volume, Some(Arc::clone(&shared)), begun));
+    assert!(take(&threads[0], 7, volume, begun));
+    for client in 0..3 {
+        assert!(threads.iter().all(|it| !take(it, client, volume, begun)));
+        assert!(take(&threads[0], client, VolumeId(0), begun), "no limit there");
+    }
+    // Client 1 of the first thread goes, and client 0 waits again after each turn.
+    threads[0].leave(1, begun);
+    let (mut order, mut now) = ([Vec::new(), Vec::new()], begun);
+    while let Some(due) = threads.iter().filter_map(Throttle::next_due).min() {
+        now = due.max(now);
+        for (throttle, order) in threads.iter().zip(&mut order) {
+            while let Some((client, of)) = throttle.next_in_turn(now) {
+                assert_eq!(of, volume);
+                order.push(client);
+                if client == 0 && order.len() < 4 {
+                    wait(throttle, 0, volume, now);
+                }
+            }
+        }
+    }
+    assert_eq!(order, [vec![0, 2, 0, 0], vec![0, 1, 2, 0]]);
+    let time = now - begun;
+    assert!(time >= Duration::from_millis(799) && time <= Duration::from_millis(801), "{time:?}");
+}
+
+#[test]
+fn a_client_that_leaves_and_comes_back_delays_nobody() {
+    let (throttle, limit, begun) = (Throttle::default(), limit(1), Instant::now());
+    throttle.set(VolumeId(0), Some(limit), begun);
+    assert!(take(&throttle, 0, VolumeId(0), begun));
+    let second = Duration::from_secs(1);
+    for tries in 0..100 {
+        let now = begun + tries * second / 100;
+        assert!(!take(&throttle, 1, VolumeId(0), now));
+        assert!(throttle.next_due() <= Some(begun + second), "{tries}");
+        throttle.leave(1, now);
+    }
+    // Nor does one that has left when its turn came.
+    assert!(!take(&throttle, 1, VolumeId(0), begun) && !take(&throttle, 2, VolumeId(0), begun));
+    assert_eq!(throttle.first_due(begun + second), Some((1, VolumeId(0))));
+    throttle.leave(1, begun + second);
+    assert_eq!(throttle.next_in_turn(begun + second), Some((2, VolumeId(0))));
+    assert!(!throttle.is_waited_for());
+}
+
+#[test]
+fn a_lifted_limit_lets_all_go() {
+    let (throttle, begun) = (Throttle::default(), Instant::now());
+    throttle.set(VolumeId(0), Some(limit(1)), begun);
+    assert!(take(&throttle, 0, VolumeId(0), begun));
+    (1..100).for_each(|client| assert!(!take(&throttle, client, VolumeId(0), begun)));
+    assert!(throttle.next_in_turn(begun).is_none());
+    throttle.set(VolumeId(0), None, begun);
+    let gone: Vec<u32> =
+        std::iter::from_fn(|| throttle.next_in_turn(begun)).map(|(client, _)| client).collect();
+    assert_eq!(gone, (1..100).collect::<Vec<_>>());
+    assert!(take(&throttle, 0, VolumeId(0), begun) && throttle.next_due().is_none());
+}
+
+/// Rates of a volume: of all clients, and of each.
+type Rates = [Option<u64>; 2];
+
+/// Requests that wait, by connection and volume.
+type Waiting = BTreeMap<(u32, u16), u64>;
+
+/// The connections and times of the starts of a volume since the last change of its rate, and
+/// since that of its clients' rate.
+#[derive(Default)]
+struct Starts([Vec<(u32, Instant)>; 2]);
+
+impl Starts {
+    fn started(&mut self, connection: u32, now: Instant, rates: Rates) {
+        self.0.iter_mut().for_each(|starts| starts.push((connection, now)));
+        // The burst, and one of each thread that is late to look. A connection that its
+        // client's limit has let through may wait for the volume's limit.
+        for (of_client, (starts, more)) in self.0.iter().zip([3.0, 9.0]).enumerate() {
+            let Some(rate) = rates[of_client] else { continue };
+            let is_counted = |of: u32| of_client == 0 || of % 2 == connection % 2;
+            let starts = starts.iter().rev().filter(|(of, _)| is_counted(*of));
+            for (count, (_, first)) in starts.enumerate() {
+                let allowed = more + (now - *first).as_secs_f64() * rate as f64;
+                assert!(count as f64 <= allowed, "{count} in {:?}", now - *first);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_request_starts_once_within_the_limit_whatever_happens() {
+    const VOLUMES: usize = 3;
+    for seed in 0..200 {
+        let (mut random, mut now) = (Random(seed), Instant::now());
+        let throttles = [Throttle::default(), Throttle::default()];
+        let mut rates: [Rates; VOLUMES] = [[None; 2]; VOLUMES];
+        let mut shared = [(); VOLUMES].map(|()| limits(None, None));
+        let mut models = [Waiting::new(), Waiting::new()];
+        let mut starts: [Starts; VOLUMES] = Default::default();
+        let go_on = |at: usize,
+                     models: &mut [Waiting; 2],
+                     starts: &mut [Starts; VOLUMES],
+                     rates: &[Rates],
+                     now| {
+            while let Some((client, volume)) = throttles[at].next_in_turn(now) {
+                let left = models[at].get_mut(&(client, volume.0)).expect("it waits");
+                *left -= 1;
+                match *left {
+                    0 => drop(models[at].remove(&(client, volume.0))),
+                    _ => wait(&throttles[at], client, volume, now),
+                }
+                let volume = usize::from(volume.0);
+                starts[volume].started(client, now, rates[volume]);
+            }
+        };
+        for _ in 0..400 {
+            let (at, client) = (random.below(2), random.below(5) as u32);
+            let volume = random.below(VOLUMES);
+            let id = VolumeId(volume as u16);
+            match random.below(14) {
+                0 => {
+                    let mut rate = || [None, Some(1), Some(100)][random.below(3)];
+                    rates[volume] = [rate(), rate()];
+                    shared[volume] = limits(rates[volume][0], rates[volume][1]);
+                    starts[volume] = Starts::default();
+                    let limit = &shared[volume];
+                    throttles.iter().for_each(|it| it.set(id, Some(Arc::clone(limit)), now));
+                }
+                1 => {
+                    // A rate that stays keeps its debts.
+                    let of_client = random.below(3);
+                    if let Some(rate) = rates[volume].get_mut(of_client) {
+                        let before = *rate;
+                        *rate = [None, Some(1), Some(100)][random.below(3)];
+                        if before != *rate {
+                            starts[volume].0[of_client].clear();
+                        }
+                    }
+                    let limit = limits(rates[volume][0], rates[volume][1]).limit();
+                    let connections = Some(random.below(5) as u64);
+                    shared[volume].change(RequestLimit { connections, ..limit }, now);
+                    let limit = &shared[volume];
+                    throttles.iter().for_each(|it| it.set(id, Some(Arc::clone(limit)), now));
+                }
+                2 => {
+                    throttles[at].leave(client, now);
+                    models[at].retain(|(of, _), _| *of != client);
+                }
+                3..6 => {
+                    now += Duration::from_millis(random.below(40) as u64);
+                    let due = throttles[at].next_due();
+                    now = due.filter(|_| random.below(2) == 0).map_or(now, |due| due.max(now));
+                    go_on(at, &mut models, &mut starts, &rates, now);
+                }
+                _ => match models[at].get_mut(&(client, id.0)) {
+                    Some(waiting) => *waiting += 1,
+                    None if take(&throttles[at], client, id, now) => {
+                        starts[volume].started(client, now, rates[volume]);
+                    }
+                    None => drop(models[at].insert((client, id.0), 1)),
+                },
+            }
+            for (throttle, model) in throttles.iter().zip(&models) {
+                assert_eq!(throttle.is_waited_for(), !model.is_empty(), "seed {seed}");
+                assert_eq!(throttle.next_due().is_some(), !model.is_empty());
+                assert_eq!(throttle.state.borrow().places.len(), model.len());
+                throttle.check();
+            }
+        }
+        // In the end, all start by themselves.
+        for at in [0, 1] {
+            while let Some(due) = throttles[at].next_due() {
+                now = due.max(now);
+                go_on(at, &mut models, &mut starts, &rates, now);
+            }
+            assert!(models[at].is_empty(), "seed {seed}");
+        }
+    }
+}
+
+/// A rate of the server for two threads, and their lines.
+fn with_total(requests: u64, begun: Instant) -> (Arc<TotalRate>, [Throttle; 2]) {
+    let limit = total_limit(Some(requests));
+    let total = Arc::new(TotalRate::since(limit, begun));
+    let throttles = [Throttle::default(), Throttle::default()];
+    for (thread, throttle) in throttles.iter().enumerate() {
+        throttle.set_total(&total, thread, begun);
+    }
+    (total, throttles)
+}
+
+fn total_limit(requests: Option<u64>) -> TotalLimit {
+    TotalLimit { total_requests_per_second: requests, total_burst_ms: 1, ..TotalLimit::NONE }
+}
+
+#[test]
+fn volumes_share_the_rate_of_the_server_by_weight() {
+    let begun = Instant::now();
+    let (total, throttles) = with_total(100, begun);
+    total.set_weight(VolumeId(1), 300, begun);
+    // The first volume has ten connections on both threads, the other one on the second thread.
+    let connections = |thread: usize| match thread {
+        0 => (0..10).map(|connection| (connection, VolumeId(0))).collect::<Vec<_>>(),
+        _ => (10..20).map(|it| (it, VolumeId(0))).chain([(20, VolumeId(1))]).collect(),
+    };
+    let (mut started, mut waiting) = ([0; 2], [false; 21]);
+    for step in 0..4000 {
+        let now = begun + step * Duration::from_millis(1);
+        for (thread, throttle) in throttles.iter().enumerate() {
+            while let Some((connection, volume)) = throttle.next_in_turn(now) {
+                started[usize::from(volume.0)] += 1;
+                wait(throttle, connection, volume, now);
+            }
+            for (connection, volume) in connections(thread) {
+                if !std::mem::replace(&mut waiting[connection as usize], true)
+                    && take(throttle, connection, volume, now)
+                {
+                    started[usize::from(volume.0)] += 1;
+                    waiting[connection as usize] = false;
+                }
+            }
+            throttle.check();
+        }
+    }
+    assert!((99..=102).contains(&started[0]), "{started:?}");
+    assert!((298..=302).contains(&started[1]), "{started:?}");
+    // One that leaves while it waits makes room for others. A volume that is removed, and a server
+    // that ends, wait for nothing.
+    let now = begun + Duration::from_secs(4);
+    (0..9).for_each(|connection| throttles[0].leave(connection, now));
+    throttles[1].set(VolumeId(1), None, now);
+    assert_eq!(throttles[1].next_in_turn(now), Some((20, VolumeId(1))));
+    assert!(take(&throttles[1], 21, VolumeId(1), now));
+    throttles[1].lift(now);
+    let gone: Vec<u32> = std::iter::from_fn(|| throttles[1].next_in_turn(now))
+        .map(|(connection, _)| connection)
+        .collect();
+    assert_eq!(gone.len(), 10);
+    assert!(throttles[0].next_in_turn(now + Duration::from_millis(10)).is_some());
+    assert!(!throttles.iter().any(Throttle::is_waited_for));
+}
+
+#[test]
+fn a_request_waits_for_its_volume_before_the_server_and_gives_back_all_it_took() {
+    let begun = Instant::now();
+    let (_, [throttle, _]) = with_total(1, begun);
+    let [slow, other] = [VolumeId(0), VolumeId(1)];
+    let shared = limits(Some(10), Some(5));
+    throttle.set(slow, Some(Arc::clone(&shared)), begun);
+    assert!(take(&throttle, 0, slow, begun));
+    assert!(!take(&throttle, 2, slow, begun) && !take(&throttle, 3, slow, begun));
+    assert!(!take(&throttle, 1, other, begun));
+    throttle.check();
+    // The other volume's request is the only one that waits for the server, until the limits of the
+    // volume and its client have come.
+    assert_eq!(throttle.first_due(begun), None);
+    let now = begun + Duration::from_millis(300);
+    assert_eq!(throttle.first_due(now), None);
+    throttle.check();
+    throttle.leave(3, now);
+    throttle.leave(2, now);
+    // Both have left the last line, so both limits are whole again.
+    let client = name(2);
+    assert_eq!(shared.reserve(Scope::Client(&client), 0, now).start, now);
+    assert_eq!(shared.reserve(Scope::Volume, 0, now).start, now);
+    let later = begun + Duration::from_secs(1);
+    assert_eq!(throttle.next_in_turn(later), Some((1, other)));
+    assert!(!throttle.is_waited_for());
+}
+
+#[test]
+fn each_request_starts_once_within_the_rate_of_the_server_whatever_happens() {
+    const VOLUMES: usize = 4;
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let (begun, mut now) = (Instant::now(), Duration::ZERO);
+        let (total, throttles) = with_total(100, begun);
+        let mut rate = Some(100);
+        let mut shared = [(); VOLUMES].map(|()| limits(None, None));
+        let mut exempt = [false; VOLUMES];
+        let mut models = [Waiting::new(), Waiting::new()];
+        let mut starts: Vec<Duration> = Vec::new();
+        for _ in 0..400 {
+            let (at, connection) = (random.below(2), random.below(6) as u32);
+            let volume = random.below(VOLUMES);
+            let id = VolumeId(volume as u16);
+            let time = begun + now;
+            let is_free = || throttles.iter().any(|it| !it.state.borrow().free.is_empty());
+            let was_free = is_free();
+            match random.below(16) {
+                0 => {
+                    rate = [None, Some(1), Some(100)][random.below(3)];
+                    total.change(total_limit(rate), time);
+                    for (thread, throttle) in throttles.iter().enumerate() {
+                        throttle.set_total(&total, thread, time);
+                    }
+                    starts.clear();
+                }
+                1 => total.set_weight(id, 1 + random.below(1000) as u64, time),
+                2 => {
+                    let mut rate = || [None, Some(3), Some(100)][random.below(3)];
+                    shared[volume] = limits(rate(), rate());
+                    exempt[volume] = random.below(4) == 0;
+                    let limit = Some(&shared[volume]).filter(|_| !exempt[volume]);
+                    throttles.iter().for_each(|it| it.set(id, limit.cloned(), time));
+                }
+                3 => {
+                    throttles[at].leave(connection, time);
+                    models[at].retain(|(of, _), _| *of != connection);
+                }
+                4 => {
+                    throttles[at].leave_line(connection, id, time);
+                    models[at].remove(&(connection, id.0));
+                }
+                5..9 => {
+                    now += Duration::from_micros(random.below(40_000) as u64);
+                    let time = begun + now;
+                    while let Some((connection, volume)) = throttles[at].next_in_turn(time) {
+                        let key = (connection, volume.0);
+                        let left = models[at].get_mut(&key).expect("it waits");
+                        *left -= 1;
+                        match *left {
+                            0 => drop(models[at].remove(&key)),
+                            _ => wait(&throttles[at], connection, volume, time),
+                        }
+                        if !exempt[usize::from(volume.0)] {
+                            starts.push(now);
+                        }
+                    }
+                }
+                _ => match models[at].get_mut(&(connection, id.0)) {
+                    Some(waiting) => *waiting += 1,
+                    None if take(&throttles[at], connection, id, time) => {
+                        if !exempt[volume] {
+                            starts.push(now);
+                        }
+                    }
+                    None => drop(models[at].insert((connection, id.0), 1)),
+                },
+            }
+            for (throttle, model) in throttles.iter().zip(&models) {
+                let time = begun + now;
+                assert_eq!(throttle.is_waited_for(), !model.is_empty(), "seed {seed}");
+                assert_eq!(throttle.next_due_since(|| time).is_some(), !model.is_empty());
+                throttle.check();
+            }
+            // Those that waited when a volume was exempt, or when the rate was lifted, all go.
+            let Some(rate) = rate.filter(|_| !was_free && !is_free()) else {
+                starts.clear();
+                continue;
+            };
+            for (count, first) in starts.iter().rev().enumerate() {
+                let allowed = 2.0 + 6.0 + (now - *first).as_secs_f64() * rate as f64;
+                assert!(count as f64 <= allowed, "seed {seed}: {count} in {:?}", now - *first);
+            }
+        }
+        // In the end, all start by themselves.
+        let mut turns = 0;
+        while throttles.iter().any(Throttle::is_waited_for) {
+            let due = throttles.iter().filter_map(|it| it.next_due_since(|| begun + now)).min();
+            now = now.max(due.expect("something waits") - begun) + Duration::from_micros(1);
+            for (throttle, model) in throttles.iter().zip(&mut models) {
+                while let Some((connection, volume)) = throttle.next_in_turn(begun + now) {
+                    let left = model.get_mut(&(connection, volume.0)).expect("it waits");
+                    *left -= 1;
+                    match *left {
+                        0 => drop(model.remove(&(connection, volume.0))),
+                        _ => wait(throttle, connection, volume, begun + now),
+                    }
+                }
+            }
+            turns += 1;
+            assert!(turns < 100_000, "seed {seed}: a request waits for ever");
+        }
+        assert!(models.iter().all(Waiting::is_empty), "seed {seed}");
+    }
+}

@@ -1,0 +1,312 @@
+//! The order in which requests of several volumes and threads use one rate: start-time fair
+//! queueing by the weights of the volumes.
+//!
+//! Each thread has at most one entry for each volume: the first request of its line there. A request
+//! costs time of the rate. Its tag is the virtual time at which its volume has had its part so far,
+//! and moves the volume on by the cost over the weight. The entry of the smallest tag goes first,
+//! and its tag becomes the virtual time. A volume that comes back starts at the virtual time, so it
+//! has saved nothing up. Tags of one volume only grow, so no other one waits for ever.
+//!
+//! A thread starts its own entries only, and takes a while to wake up. So a volume may go ahead of
+//! the first entry by [`AHEAD_NS`], and waits for it later. Beyond that, it waits while the thread of
+//! that entry is at most [`GRACE_NS`] late; then the entries of that thread are passed over until it
+//! looks again. A thread that starts a request keeps the place of the volume's next one until it
+//! looks again. Otherwise requests of a light volume on another thread would slip in between those
+//! of a heavy one.
+
+use std::collections::BTreeMap;
+
+use crate::rate::{Bucket, Rates};
+
+/// Time of the rate by which a volume may go ahead of another whose thread has not looked yet, in
+/// nanoseconds. A thread needs less time to wake up.
+const AHEAD_NS: u64 = 1_000_000;
+
+/// Longest time for which a thread that is due holds up the others, in nanoseconds.
+const GRACE_NS: u64 = 1_000_000;
+
+/// Interval at which a thread looks again while another one is to go first, in nanoseconds.
+const LOOK_NS: u64 = 100_000;
+
+/// Longest time after which a thread with entries behind those of others looks again: theirs may
+/// have left. In nanoseconds.
+const LOOK_MOST_NS: u64 = 50_000_000;
+
+/// Weight of a volume without a weight of its own.
+pub(crate) const WEIGHT: u64 = 100;
+
+/// Factor of costs in virtual time, so that division by a weight keeps its digits.
+const SCALE: u32 = 20;
+
+/// A thread and a volume.
+type Line = (usize, u16);
+
+/// A virtual time, and a number by which equal ones differ.
+type Tag = (u128, u64);
+
+/// A request that waits, or the place that a thread keeps for the next one.
+#[derive(Debug)]
+struct Entry {
+    line: Line,
+    /// Bytes of the request; `None` for a place without one.
+    bytes: Option<u64>,
+    /// Virtual time by which the request has moved its volume on.
+    cost: u128,
+    /// Time of its arrival.
+    since: u64,
+}
+
+/// A request that may start, and what it has used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Number of the volume.
+    pub(crate) volume: u16,
+    bytes: u64,
+    cost: u128,
+    /// Number of the changes before.
+    changes: u64,
+}
+
+/// The bucket of a rate, and the requests that wait for it. Times are in nanoseconds from the same
+/// origin.
+#[derive(Debug)]
+pub(super) struct WeightedQueue {
+    rates: Rates,
+    bucket: Bucket,
+    /// Weights by number of the volume; those that are missing are [`WEIGHT`].
+    weights: Vec<u64>,
+    /// Virtual time until which each volume has had its part; 0 where it is missing.
+    finished: Vec<u128>,
+    virtual_time: u128,
+    entries: BTreeMap<Tag, Entry>,
+    tags: BTreeMap<Line, Tag>,
+    /// The volume whose next place each thread keeps.
+    kept: Vec<Option<u16>>,
+    /// Threads that are passed over, because they did not look when it was their turn.
+    late: Vec<bool>,
+    /// Time since which the first entry is the first.
+    moved_at: u64,
+    arrivals: u64,
+    changes: u64,
+}
+
+impl WeightedQueue {
+    pub(super) fn new(rates: Rates) -> Self {
+        Self {
+            rates,
+            bucket: Bucket::default(),
+            weights: Vec::new(),
+            finished: Vec::new(),
+            virtual_time: 0,
+            entries: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            kept: Vec::new(),
+            late: Vec::new(),
+            moved_at: 0,
+            arrivals: 0,
+            changes: 0,
+        }
+    }
+
+    /// Changes the rates. A whole burst may start again, and requests that wait keep their order.
+    pub(super) fn set_rates(&mut self, rates: Rates, now: u64) {
+        if self.rates != rates {
+            self.rates = rates;
+            self.bucket.forgive(now);
+            self.tag_anew(now);
+        }
+    }
+
+    /// Sets the weight of a volume, also for its requests that wait.
+    pub(super) fn set_weight(&mut self, volume: u16, weight: u64, now: u64) {
+        let of_volume = entry_of(&mut self.weights, volume.into(), WEIGHT);
+        if std::mem::replace(of_volume, weight) != weight {
+            self.tag_anew(now);
+        }
+    }
+
+    /// Gives all entries new tags in their present order.
+    fn tag_anew(&mut self, now: u64) {
+        self.changes += 1;
+        (self.virtual_time, self.moved_at) = (0, now);
+        self.finished.clear();
+        self.tags.clear();
+        self.kept.clear();
+        for (_, Entry { line, bytes, since, .. }) in std::mem::take(&mut self.entries) {
+            if let Some(bytes) = bytes {
+                self.insert(line, bytes, since);
+            }
+        }
+    }
+
+    fn weight(&self, volume: u16) -> u64 {
+        self.weights.get(usize::from(volume)).copied().unwrap_or(WEIGHT)
+    }
+
+    /// Moves a volume on by a request. Returns the virtual times of its start and its cost.
+    fn advance(&mut self, volume: u16, bytes: u64) -> (u128, u128) {
+        let time = self.rates.costs_ns(bytes).into_iter().flatten().max().unwrap_or(0);
+        let cost = virtual_time(time, self.weight(volume)).max(1);
+        let finished = entry_of(&mut self.finished, volume.into(), 0);
+        let start = self.virtual_time.max(*finished);
+        *finished = start + cost;
+        (start, cost)
+    }
+
+    fn insert(&mut self, line: Line, bytes: u64, since: u64) {
+        let (start, cost) = self.advance(line.1, bytes);
+        self.put(start, Entry { line, bytes: Some(bytes), cost, since });
+    }
+
+    fn put(&mut self, start: u128, entry: Entry) {
+        let tag = (start, self.arrivals);
+        self.arrivals += 1;
+        let before = self.tags.insert(entry.line, tag);
+        debug_assert!(before.is_none(), "a thread has one entry for each volume");
+        self.entries.insert(tag, entry);
+    }
+
+    fn remove(&mut self, line: Line, now: u64) -> Option<Entry> {
+        let tag = self.tags.remove(&line)?;
+        if self.entries.first_key_value().is_some_and(|(first, _)| *first == tag) {
+            self.moved_at = now;
+        }
+        self.entries.remove(&tag)
+    }
+
+    /// Gives up the place that a thread keeps.
+    fn give_up(&mut self, thread: usize, now: u64) {
+        let kept = self.kept.get_mut(thread).and_then(Option::take);
+        kept.into_iter().for_each(|volume| drop(self.remove((thread, volume), now)));
+    }
+
+    /// Takes the share of a request that may start at once, because none waits. Otherwise the
+    /// request waits: it is the first of its thread's line. Returns whether it may start.
+    pub(super) fn take_or_enter(&mut self, line: Line, bytes: u64, now: u64) -> bool {
+        let keeps = self.kept.get(line.0).is_some_and(Option::is_some);
+        let is_free = self.entries.len() == usize::from(keeps);
+        if is_free && self.bucket.start(&self.rates, bytes, now) <= now {
+            self.bucket.take(&self.rates, bytes, now);
+            self.virtual_time = self.advance(line.1, bytes).0;
+            return true;
+        }
+        self.enter(line, bytes, now);
+        false
+    }
+
+    /// Has a request wait that has become the first of its thread's line.
+    pub(super) fn enter(&mut self, line: Line, bytes: u64, now: u64) {
+        if self.kept.get(line.0) == Some(&Some(line.1)) {
+            self.give_up(line.0, now);
+        }
+        self.insert(line, bytes, now);
+    }
+
+    /// Removes a request that waits, and gives back the part of its volume.
+    pub(super) fn leave(&mut self, line: Line, now: u64) {
+        if let Some(Entry { cost, .. }) = self.remove(line, now) {
+            self.move_back(line.1, cost);
+        }
+    }
+
+    fn move_back(&mut self, volume: u16, cost: u128) {
+        let finished = entry_of(&mut self.finished, volume.into(), 0);
+        *finished = finished.saturating_sub(cost);
+    }
+
+    /// Gives back the share of a request that was granted, and will not start.
+    pub(super) fn give_back(&mut self, grant: Grant) {
+        if grant.changes == self.changes {
+            self.bucket.give_back(&self.rates, grant.bytes);
+            self.move_back(grant.volume, grant.cost);
+        }
+    }
+
+    /// Lets an entry of this thread start, if it is its turn and the rate allows. The thread keeps
+    /// the place of the volume's next request until the next call.
+    pub(super) fn grant(&mut self, thread: usize, now: u64) -> Option<Grant> {
+        self.give_up(thread, now);
+        *entry_of(&mut self.late, thread, false) = false;
+        let mut first = None;
+        let (&(start, _), entry) = self.entries.iter().find(|((start, _), entry)| {
+            let of_thread = entry.line.0;
+            if first.is_none() && of_thread != thread {
+                let is_late = entry_of(&mut self.late, of_thread, false);
+                if !*is_late {
+                    let bytes = entry.bytes.unwrap_or(0);
+                    let due = self.bucket.start(&self.rates, bytes, entry.since);
+                    *is_late = now.saturating_sub(due.max(self.moved_at)) > GRACE_NS;
+                    match *is_late {
+                        true => self.moved_at = now,
+                        false => first = Some(*start),
+                    }
+                }
+            }
+            of_thread == thread
+        })?;
+        let (line, bytes, cost) = (entry.line, entry.bytes?, entry.cost);
+        let first = first.unwrap_or(start);
+        let ahead = virtual_time(AHEAD_NS, self.weight(line.1));
+        if start > first + ahead || self.bucket.start(&self.rates, bytes, now) > now {
+            return None;
+        }
+        self.bucket.take(&self.rates, bytes, now);
+        self.remove(line, now);
+        self.virtual_time = self.virtual_time.max(first);
+        let next = self.finished.get(usize::from(line.1)).copied().unwrap_or(0);
+        self.put(next, Entry { line, bytes: None, cost: 0, since: now });
+        *entry_of(&mut self.kept, thread, None) = Some(line.1);
+        Some(Grant { volume: line.1, bytes, cost, changes: self.changes })
+    }
+
+    /// Returns the time at which this thread is to call [`WeightedQueue::grant`] again; `None` if
+    /// nothing of it waits.
+    pub(super) fn next_due(&self, thread: usize, now: u64) -> Option<u64> {
+        let is_own = |entry: &Entry| entry.line.0 == thread && entry.bytes.is_some();
+        let lines = self.tags.range((thread, 0)..=(thread, u16::MAX));
+        if !lines.into_iter().any(|(_, tag)| is_own(&self.entries[tag])) {
+            return None;
+        }
+        // The entries before that of this thread are assumed to start as soon as they may.
+        let (mut bucket, mut at, mut is_behind) = (self.bucket, now, false);
+        for entry in self.entries.values() {
+            if is_own(entry) {
+                at = bucket.take(&self.rates, entry.bytes.unwrap_or(0), at).max(at);
+                let look = if is_behind { now + LOOK_NS } else { now };
+                let most = if is_behind { now + LOOK_MOST_NS } else { u64::MAX };
+                return Some(at.max(look).min(most));
+            }
+            let is_late = self.late.get(entry.line.0).copied().unwrap_or(false);
+            if entry.line.0 != thread && !is_late {
+                is_behind = true;
+                let bytes = entry.bytes.into_iter();
+                at = bytes.fold(at, |at, bytes| bucket.take(&self.rates, bytes, at).max(at));
+                if at > now + LOOK_MOST_NS {
+                    return Some(now + LOOK_MOST_NS);
+                }
+            }
+        }
+        None
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+/// Returns the virtual time that a time of the rate takes for a volume of this weight.
+fn virtual_time(nanos: u64, weight: u64) -> u128 {
+    (u128::from(nanos) << SCALE) / u128::from(weight)
+}
+
+/// Returns the element of a list, which grows if it is too short.
+fn entry_of<T: Clone>(list: &mut Vec<T>, at: usize, default: T) -> &mut T {
+    if list.len() <= at {
+        list.resize(at + 1, default);
+    }
+    &mut list[at]
+}
+
+#[cfg(test)]
+mod tests;
