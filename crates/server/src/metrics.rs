@@ -151,7 +151,7 @@ fn volumes(page: &mut Page, report: &Report) {
         volume.refused
     });
     let name = "floe_volume_delayed_requests_total";
-    each(name, Counter, "Requests that have waited for the limits of their volume.", &|volume| {
+    each(name, Counter, "Requests of a volume that have waited for limits.", &|volume| {
         report.sum.counters.volume(volume.id).delayed.requests
     });
     let name = "floe_volume_counted_connections";
@@ -162,7 +162,7 @@ fn volumes(page: &mut Page, report: &Report) {
         }
     }
     let name = "floe_volume_delayed_seconds_total";
-    page.family(name, Counter, "Time that requests have waited for the limits of their volume.");
+    page.family(name, Counter, "Time that requests of a volume have waited for limits.");
     for volume in &report.facts.volumes {
         let delayed = report.sum.counters.volume(volume.id).delayed;
         page.sample(name, &[("volume", &volume.name)], delayed.time.as_secs_f64());

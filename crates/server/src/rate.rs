@@ -1,8 +1,8 @@
 //! Token buckets of requests and bytes per second.
 //!
 //! A bucket is a state machine without a clock. For each limited quantity it keeps the time until
-//! which its share is used up. A request starts at the latest a burst before that time, and moves it
-//! on by its own share. So in any interval at most the rate times the interval, and one burst,
+//! which its share is used up. A request starts at the latest a burst before that time, and moves
+//! it on by its own share. So in any interval at most the rate times the interval, and one burst,
 //! starts. One larger than the burst waits until the bucket is full.
 
 const NANOS: u128 = 1_000_000_000;
@@ -32,7 +32,8 @@ impl Rates {
     }
 }
 
-/// The token bucket of a volume, a client or the server. Times are in nanoseconds from the same origin.
+/// The token bucket of a volume, a client or the server. Times are in nanoseconds from the same
+/// origin.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bucket {
     /// Times until which the limits of requests and of bytes are used up.
@@ -40,7 +41,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Returns the time at which a request of so many bytes may start that asks at the time `now`.
+    /// Returns the time at which a request of so many bytes that asks at the time `now` may start.
     pub(crate) fn start(&self, rates: &Rates, bytes: u64, now: u64) -> u64 {
         let (burst, costs) = (rates.burst_ns, rates.costs_ns(bytes));
         let shares = self.used_until.iter().zip(costs);

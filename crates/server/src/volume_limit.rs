@@ -27,7 +27,7 @@ const REQUESTS_MAX: u64 = 1_000_000_000;
 pub(crate) const CONNECTIONS_MAX: u64 = 65_536;
 
 /// Weight of a volume without a weight of its own.
-const WEIGHT: u64 = 100;
+pub(crate) const WEIGHT: u64 = 100;
 
 /// Largest weight of a volume.
 const WEIGHT_MAX: u64 = 1000;

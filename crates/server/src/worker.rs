@@ -116,8 +116,7 @@ impl Worker {
     /// When a device cannot be opened.
     pub(crate) fn begin(beginning: Beginning) -> Result<Self, ServeError> {
         let Beginning { number, config, tiers, seed, volumes, .. } = beginning;
-        let Beginning { exports, mailbox, outbox, connections, total, shed_controller, .. } =
-            beginning;
+        let Beginning { exports, mailbox, outbox, connections, shed_controller, .. } = beginning;
         if volumes.iter().any(|it| it.volume.reach.is_local())
             && let Err(error) = floe_ublk::ready_thread()
         {
@@ -152,8 +151,8 @@ impl Worker {
             set_shares(&mut driver, *id, shares);
         }
         let budget = Rc::new(Budget::new(config.limits.budget_bytes, config.limits.connections));
-        let limits = volumes.iter().map(|offered| (offered.id, Arc::clone(&offered.limit)));
-        let throttle = Rc::new(Throttle::new(limits, &total, number));
+        let limits = volumes.iter().map(|it| (it.id, Arc::clone(&it.limit)));
+        let throttle = Rc::new(Throttle::new(limits, &beginning.total, number));
         let tls = config.tls.clone();
         let common = Common { pool, budget, throttle, tls, limits: config.limits };
         Ok(Self {
@@ -383,11 +382,8 @@ impl Worker {
                 self.commands.opened.remove(&name); // where it could not be opened there is none
             }
             WorkerCommand::AddVolume { name, limit, shares } => {
-                let device = self
-                    .commands
-                    .opened
-                    .remove(&name)
-                    .expect("a volume is added after its device is open");
+                let device = self.commands.opened.remove(&name);
+                let device = device.expect("a volume is added after its device is open");
                 let volume = self.driver.add_volume(&name, device);
                 set_shares(&mut self.driver, volume, &shares);
                 self.counters.forget(volume);

@@ -33,6 +33,13 @@ fn wrong_limits_are_refused() {
         ("--connections 0", "connections | 0 | between 1 and 65536"),
         ("--connections 5 --limit-burst 1s", "limit-burst | requests-per-second"),
         ("--connections many", "--connections | 'many'"),
+        ("--weight 0", "weight | 0 | between 1 and 1000"),
+        ("--weight 1001", "weight | 1001 | between 1 and 1000"),
+        ("--weight heavy", "--weight | 'heavy'"),
+        ("--total-requests-per-second 0", "total-requests-per-second | 0 | between 1 and"),
+        ("--total-bytes-per-second 4095", "total-bytes-per-second = 4095 | 4KiB"),
+        ("--total-burst 1s", "total-burst | total-requests-per-second"),
+        ("--total-requests-per-second 5 --total-burst 2h", "total-burst = 7200000ms | 1ms | 1h"),
     ] {
         let limits: Vec<&str> = limits.split(' ').collect();
         let words: Vec<&str> = words.split(" | ").collect();
@@ -50,12 +57,39 @@ fn wrong_limits_are_refused() {
         ("client-bytes-per-second = \"1MiB\"\nattach = \"ublk\"", ["line 5", "attached"]),
         ("connections = 3\nattach = \"ublk\"", ["line 5", "attached"]),
         ("connections = 65537", ["line 5", "65536"]),
+        ("weight = 1001", ["line 5", "between 1 and 1000"]),
+        ("weight = 100\nattach = \"ublk\"", ["line 5", "attached"]),
     ] {
         std::fs::write(&file, format!("{text}{limits}\n")).expect("a file");
         refused(&["serve", "--config", file.to_str().expect("UTF-8")], &words);
     }
+    for (limits, words) in [
+        ("total-requests-per-second = 0", ["line 1", "total-requests-per-second"]),
+        ("total-bytes-per-second = 5", ["line 1", "total-bytes-per-second"]),
+        ("total-burst = \"5s\"", ["line 1", "total-burst needs"]),
+    ] {
+        std::fs::write(&file, format!("{limits}\n{text}")).expect("a file");
+        refused(&["serve", "--config", file.to_str().expect("UTF-8")], &words);
+    }
+    let attached = format!("total-requests-per-second = 5\n{text}attach = \"ublk\"\n");
+    std::fs::write(&file, attached).expect("a file");
+    let words = ["line 1", "total-requests-per-second does not apply to attached volumes"];
+    refused(&["serve", "--config", file.to_str().expect("UTF-8")], &words);
+    for (command, word) in [
+        ("limit", "give --total-requests-per-second"),
+        ("limit --total-requests-per-second many", "from 1 to 1000000000, such as 5000"),
+        ("limit --total-requests-per-second 0", "between 1 and"),
+        ("limit --total-bytes-per-second 512", "less than 4KiB; write for example 100MiB"),
+        ("limit --total-requests-per-second 5 --total-burst 0s", "total-burst = 0ms"),
+    ] {
+        let command: Vec<&str> = command.split(' ').collect();
+        refused(&[&command[..], &["--admin", "127.0.0.1:1"]].concat(), &[word]);
+    }
     for (command, word) in [
         ("limit floe", "give --requests-per-second"),
+        ("limit floe --weight 0", "weight = 0 is not between 1 and 1000"),
+        ("limit floe --weight none", "'none'"),
+        ("add more memory:1MiB --weight 1001", "weight = 1001 is not between 1 and 1000"),
         ("limit floe --requests-per-second many", "from 1 to 1000000000, such as 5000"),
         ("limit floe --bytes-per-second 0", "at least 4KiB, such as 100MiB"),
         ("limit floe --requests-per-second 0", "between 1 and"),
@@ -128,6 +162,48 @@ fn limits_are_set_shown_and_lifted() {
         floe(&[&["volume", "limit", "nothing", "--limit-burst", "5s"][..], &admin].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("no volume"), "{said}");
+    server.end();
+}
+
+#[test]
+fn limits_of_the_server_and_weights_are_set_shown_and_lifted() {
+    let settings = ["--total-requests-per-second", "50000", "--total-burst", "1s", "--weight", "7"];
+    let volume = Volume::new(&[7; 1 << 20], "through").with(&settings);
+    let server = volume.serve();
+    let admin = ["--admin", &server.admin];
+    let call = |arguments: &[&str]| floe_ok(&[arguments, &admin].concat());
+    let status = || -> Value { serde_json::from_str(&call(&["status", "--json"])).expect("JSON") };
+    let shown = status();
+    let total = &shown["total_limit"];
+    assert_eq!(total["total_requests_per_second"], 50_000);
+    assert_eq!(total["total_bytes_per_second"], Value::Null);
+    assert_eq!(total["total_burst_ms"], 1000);
+    assert_eq!(shown["volumes"][0]["limit"]["weight"], 7);
+    let text = call(&["status"]);
+    let line = "all volumes together: at most 50000 requests/s, bursts of 1s";
+    assert!(text.contains(line) && text.contains("weight 7"), "{text}");
+
+    let said = call(&["limit", "--total-bytes-per-second", "64MiB"]);
+    assert_eq!(said.trim_end(), "all volumes: 50000 requests/s, 64MiB/s, bursts of 1s");
+    let said = call(&["volume", "limit", "floe", "--weight", "300"]);
+    assert_eq!(said.trim_end(), "floe: weight 300");
+    assert!(call(&["volume", "list"]).contains("weight 300"));
+    let (_, metrics) = http(&server.admin, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    for line in [
+        "floe_limit_requests_per_second 50000",
+        "floe_limit_bytes_per_second 67108864",
+        "floe_volume_weight{volume=\"floe\"} 300",
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line}");
+    }
+    call(&["volume", "add", "more", "memory:1MiB", "--weight", "9"]);
+    assert!(call(&["volume", "list"]).contains("weight 9"));
+    let lifted = ["--total-requests-per-second", "none", "--total-bytes-per-second", "none"];
+    let said = call(&[&["limit"][..], &lifted, &["--json"]].concat());
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["total_requests_per_second"], Value::Null);
+    let said = call(&["volume", "limit", "floe", "--weight", "100"]);
+    assert_eq!(said.trim_end(), "floe: no limit");
     server.end();
 }
 

@@ -89,7 +89,7 @@ impl ServerConfig {
     /// Checks that limits of all volumes together have a volume to limit.
     fn validate_total_limit(&self) -> Result<(), Wrong> {
         let total = self.listen.total_limit();
-        if !total.is_any() || self.volume.iter().any(|volume| volume.attach.is_none()) {
+        if !total.is_any() || self.volume.iter().any(|volume| volume.reach().has_clients()) {
             return Ok(());
         }
         let setting = match total.total_requests_per_second {

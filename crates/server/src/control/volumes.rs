@@ -331,6 +331,11 @@ pub(crate) fn limit_volume(
 pub(crate) fn limit_total(control: &mut Control, change: TotalLimitChange) -> Result<Reply, Reply> {
     let wanted = change.applied(control.total.limit());
     let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
+    let has_clients = |offered: &Offered| offered.volume.reach.has_clients();
+    if wanted.is_any() && !control.offer.all().iter().any(has_clients) {
+        let problem = "all volumes are attached to this machine, and have no limits";
+        return Err(Reply::trouble(Trouble::Conflict, problem));
+    }
     control.total.change(wanted, Instant::now());
     let total = Arc::clone(&control.total);
     let enforced = control.ask_all(Wait::Long, || WorkerCommand::LimitTotal(Arc::clone(&total)));

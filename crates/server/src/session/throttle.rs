@@ -11,8 +11,8 @@
 //! All lines are ordered by the start of their first connection. So a turn costs as much as the
 //! lines that are due, however many wait.
 //!
-//! With a rate of the server ([`TotalRate`]) a connection then stands in a third line of its volume.
-//! It has taken its shares of its client's and its volume's limits. The first in that line has an
+//! With a rate of the server ([`TotalRate`]) a connection then stands in a third line of its
+//! volume. It has taken its shares of its client's and its volume's limits. The first in that line has an
 //! entry in the queue of all threads, which decides by the weights of the volumes.
 
 use std::cell::RefCell;

@@ -1,22 +1,23 @@
 //! The order in which requests of several volumes and threads use one rate: start-time fair
 //! queueing by the weights of the volumes.
 //!
-//! Each thread has at most one entry for each volume: the first request of its line there. A request
-//! costs time of the rate. Its tag is the virtual time at which its volume has had its part so far,
-//! and moves the volume on by the cost over the weight. The entry of the smallest tag goes first,
-//! and its tag becomes the virtual time. A volume that comes back starts at the virtual time, so it
-//! has saved nothing up. Tags of one volume only grow, so no other one waits for ever.
+//! Each thread has at most one entry for each volume: the first request of its line there. A
+//! request costs time of the rate. Its tag is the virtual time until which its volume has had its
+//! part. It moves the volume on by the cost over the weight. The entry of the smallest tag goes
+//! first, and its tag becomes the virtual time. A volume that comes back starts at the virtual
+//! time, so it has saved nothing up. Tags of one volume only grow, so no other one waits for ever.
 //!
 //! A thread starts its own entries only, and takes a while to wake up. So a volume may go ahead of
-//! the first entry by [`AHEAD_NS`], and waits for it later. Beyond that, it waits while the thread of
-//! that entry is at most [`GRACE_NS`] late; then the entries of that thread are passed over until it
-//! looks again. A thread that starts a request keeps the place of the volume's next one until it
+//! the first entry by [`AHEAD_NS`], and waits for it later. Beyond that, it waits while the thread
+//! of that entry is at most [`GRACE_NS`] late; then the entries of that thread are passed over
+//! until it looks again. A thread that starts a request keeps the place of the volume's next one until it
 //! looks again. Otherwise requests of a light volume on another thread would slip in between those
 //! of a heavy one.
 
 use std::collections::BTreeMap;
 
 use crate::rate::{Bucket, Rates};
+use crate::volume_limit::WEIGHT;
 
 /// Time of the rate by which a volume may go ahead of another whose thread has not looked yet, in
 /// nanoseconds. A thread needs less time to wake up.
@@ -31,9 +32,6 @@ const LOOK_NS: u64 = 100_000;
 /// Longest time after which a thread with entries behind those of others looks again: theirs may
 /// have left. In nanoseconds.
 const LOOK_MOST_NS: u64 = 50_000_000;
-
-/// Weight of a volume without a weight of its own.
-pub(crate) const WEIGHT: u64 = 100;
 
 /// Factor of costs in virtual time, so that division by a weight keeps its digits.
 const SCALE: u32 = 20;
