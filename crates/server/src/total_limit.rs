@@ -199,6 +199,12 @@ impl TotalRate {
         self.lock().queue.grant(thread, now)
     }
 
+    /// Gives up the place that a thread keeps for its next request.
+    pub(crate) fn give_up(&self, thread: usize, now: Instant) {
+        let now = self.nanos(now);
+        self.lock().queue.give_up(thread, now);
+    }
+
     /// Gives back the share of a request that was granted, and will not start.
     pub(crate) fn give_back(&self, grant: Grant) {
         self.lock().queue.give_back(grant);

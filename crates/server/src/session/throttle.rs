@@ -12,8 +12,8 @@
 //! lines that are due, however many wait.
 //!
 //! With a rate of the server ([`TotalRate`]) a connection then stands in a third line of its
-//! volume. It has taken its shares of its client's and its volume's limits. The first in that line has an
-//! entry in the queue of all threads, which decides by the weights of the volumes.
+//! volume. It has taken its shares of its client's and its volume's limits. The first in that line
+//! has an entry in the queue of all threads, which decides by the weights of the volumes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -287,7 +287,9 @@ impl Lines {
     /// Lifts the rate of the server on this thread.
     fn lift_total(&mut self, now: Instant) {
         (0..self.volumes.len()).for_each(|volume| self.free_total(volume as u16, now));
-        self.total = None;
+        if let Some((total, thread)) = self.total.take() {
+            total.give_up(thread, now);
+        }
     }
 
     /// Moves the first connection of a line, whose start has come, into the line for the rate of

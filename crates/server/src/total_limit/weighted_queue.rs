@@ -10,9 +10,9 @@
 //! A thread starts its own entries only, and takes a while to wake up. So a volume may go ahead of
 //! the first entry by [`AHEAD_NS`], and waits for it later. Beyond that, it waits while the thread
 //! of that entry is at most [`GRACE_NS`] late; then the entries of that thread are passed over
-//! until it looks again. A thread that starts a request keeps the place of the volume's next one until it
-//! looks again. Otherwise requests of a light volume on another thread would slip in between those
-//! of a heavy one.
+//! until it looks again. A thread that starts a request keeps the place of the volume's next one
+//! until it looks again. Otherwise requests of a light volume on another thread would slip in
+//! between those of a heavy one.
 
 use std::collections::BTreeMap;
 
@@ -173,7 +173,7 @@ impl WeightedQueue {
     }
 
     /// Gives up the place that a thread keeps.
-    fn give_up(&mut self, thread: usize, now: u64) {
+    pub(super) fn give_up(&mut self, thread: usize, now: u64) {
         let kept = self.kept.get_mut(thread).and_then(Option::take);
         kept.into_iter().for_each(|volume| drop(self.remove((thread, volume), now)));
     }
