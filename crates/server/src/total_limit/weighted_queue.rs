@@ -174,8 +174,9 @@ impl WeightedQueue {
 
     /// Gives up the place that a thread keeps.
     pub(super) fn give_up(&mut self, thread: usize, now: u64) {
-        let kept = self.kept.get_mut(thread).and_then(Option::take);
-        kept.into_iter().for_each(|volume| drop(self.remove((thread, volume), now)));
+        if let Some(volume) = self.kept.get_mut(thread).and_then(Option::take) {
+            self.remove((thread, volume), now);
+        }
     }
 
     /// Takes the share of a request that may start at once, because none waits. Otherwise the
