@@ -50,6 +50,14 @@ pub(crate) trait PreparedDevice: fmt::Debug + Send + Sync {
     /// When the size cannot be determined, is invalid for a device, or is fixed.
     fn refresh(&self) -> io::Result<u64>;
 
+    /// Makes the device at least `bytes` long, if it is shorter. See [`Source::grow`].
+    ///
+    /// # Errors
+    /// When the device cannot have that size; it stays as it is.
+    fn grow(&self, _bytes: u64) -> Result<(), OpenError> {
+        Err(OpenError::FixedSize { name: self.name() })
+    }
+
     /// Opens a thread's handle.
     ///
     /// # Errors
@@ -149,6 +157,16 @@ impl Source {
     /// fixed.
     pub fn refresh(&self) -> io::Result<u64> {
         self.device.refresh()
+    }
+
+    /// Makes the device at least `bytes` long: a file gets longer, and memory is added. A block
+    /// device must have that size already. Open handles adopt it with [`Device::set_size`].
+    ///
+    /// # Errors
+    /// When the device cannot have that size, or is no file, block device or memory; it stays as it
+    /// is.
+    pub fn grow(&self, bytes: u64) -> Result<(), OpenError> {
+        self.device.grow(bytes)
     }
 
     /// Opens a handle for the thread that owns this ring and pool.

@@ -112,6 +112,22 @@ pub enum OpenError {
         /// The machine's memory, or the limit of this process.
         limit: MemoryLimit,
     },
+    /// A block device is shorter than it is to become.
+    #[error("{path} has {actual} bytes, not the {wanted} asked for", path = path.display())]
+    TooShort {
+        /// The path of the device.
+        path: PathBuf,
+        /// The device's size in bytes.
+        actual: u64,
+        /// The requested size in bytes.
+        wanted: u64,
+    },
+    /// A device of this kind has a size that a running program cannot change.
+    #[error("{name} is neither memory, a file nor a disk, and keeps its size while it is used")]
+    FixedSize {
+        /// The device's name.
+        name: String,
+    },
     /// The size of a stripe, in bytes, is not a multiple of a sector.
     #[error("a stripe of {0} bytes is not a multiple of {SECTOR_BYTES}")]
     StripeUnit(u64),

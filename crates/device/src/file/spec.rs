@@ -162,6 +162,19 @@ impl PreparedDevice for PreparedFile {
         Ok(size)
     }
 
+    fn grow(&self, wanted: u64) -> Result<(), OpenError> {
+        let Opened { file, path, block_device, .. } = &*self.file.0;
+        let failed = |what| move |source| OpenError::System { what, path: path.clone(), source };
+        let actual = self.file.size_now().map_err(failed("find the size of"))?;
+        if actual < wanted {
+            if *block_device {
+                return Err(OpenError::TooShort { path: path.clone(), actual, wanted });
+            }
+            file.set_len(wanted).map_err(failed("set the size of"))?;
+        }
+        self.refresh().map(drop).map_err(failed("find the size of"))
+    }
+
     fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
         let device = FileDevice::new(ring, pool, &self.file);
         Ok(match &self.disk {

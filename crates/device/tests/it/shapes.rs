@@ -97,13 +97,52 @@ fn a_stripe_grows_once_all_its_members_have() {
 }
 
 #[test]
-fn memory_keeps_its_size() {
+fn memory_grows_for_all_its_handles() {
     let source = source("memory:64KiB".into());
     let error = source.refresh().unwrap_err();
     assert!(error.to_string().contains("memory device cannot be resized"), "{error}");
-    let mut device: Box<dyn Device> = Box::new(MemoryDevice::new(4096));
-    assert_eq!(kind(device.set_size(8192)), ErrorKind::Unsupported);
-    assert_eq!(device.size_bytes(), 4096);
+    let (ring, pool) = thread();
+    let mut handles = [(); 2].map(|()| source.open(&ring, &pool).unwrap());
+    let bytes = [9; SECTOR];
+    assert_eq!(kind(handles[0].set_size(128 << 10)), ErrorKind::InvalidInput, "nobody let it grow");
+    source.grow(128 << 10).unwrap();
+    source.grow(4096).unwrap();
+    assert_eq!((source.size_bytes(), handles[0].size_bytes()), (128 << 10, 64 << 10));
+    assert!(crate::common::write(&ring, &pool, &mut handles[0], 64 << 10, &bytes).is_err());
+    for handle in &mut handles {
+        handle.set_size(128 << 10).unwrap();
+    }
+    crate::common::write(&ring, &pool, &mut handles[0], 124 << 10, &bytes).unwrap();
+    let mut late = source.open(&ring, &pool).unwrap();
+    for handle in [&mut handles[1], &mut late] {
+        assert_eq!(crate::common::read(&ring, &pool, handle, 124 << 10, SECTOR).unwrap(), bytes);
+    }
+    for wrong in [1 << 60, 1000] {
+        assert!(source.grow(wrong).is_err());
+        assert_eq!(source.size_bytes(), 128 << 10);
+    }
+}
+
+#[test]
+fn a_file_grows_when_it_is_told_to_and_a_stripe_does_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk");
+    let file = source(format!("file:{},size=64KiB", path.display()));
+    file.grow(32 << 10).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 64 << 10, "it does not become shorter");
+    file.grow(128 << 10).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 128 << 10);
+    assert_eq!(file.size_bytes(), 128 << 10);
+    let error = file.grow(u64::MAX / 4096 * 4096).unwrap_err().to_string();
+    assert!(error.starts_with("cannot set the size of"), "{error}");
+    assert_eq!(file.size_bytes(), 128 << 10);
+
+    let paths = ["a", "b"].map(|name| directory.path().join(name));
+    paths.iter().for_each(|path| std::fs::write(path, vec![1; 128 << 10]).unwrap());
+    let stripe =
+        source(format!("stripe:{}+{},chunk=64KiB", paths[0].display(), paths[1].display()));
+    let error = stripe.grow(512 << 10).unwrap_err().to_string();
+    assert!(error.contains("keeps its size while it is used"), "{error}");
 }
 
 /// All extents of a range, however many looks it takes.
