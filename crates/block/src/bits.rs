@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// A fixed number of bits, set and read by ranges.
+/// Bits that are set and read by ranges.
 #[derive(Debug, Clone)]
 pub(crate) struct Bits {
     words: Vec<u64>,
@@ -23,6 +23,15 @@ fn masks(range: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
 impl Bits {
     pub(crate) fn new(len: u64) -> Self {
         Self { words: vec![0; len.div_ceil(64) as usize], ones: 0 }
+    }
+
+    /// Adds bits, none set, until there are `len`; does nothing if there are as many.
+    pub(crate) fn grow(&mut self, len: u64) {
+        let words = len.div_ceil(64) as usize;
+        if words > self.words.len() {
+            self.words.reserve_exact(words - self.words.len());
+            self.words.resize(words, 0);
+        }
     }
 
     /// Returns the number of bits that are set.
@@ -120,6 +129,10 @@ mod tests {
             left.assign_difference(&bits, &middle);
             bits.clear(100..200);
             prop_assert_eq!((&left.words, left.ones()), (&bits.words, bits.ones()));
+            let ones = bits.ones();
+            bits.grow(900);
+            bits.grow(450);
+            prop_assert!(!bits.any(450..900) && bits.ones() == ones, "new bits are not set");
         }
     }
 }

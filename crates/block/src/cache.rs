@@ -26,7 +26,7 @@ use crate::shard::Shard;
 use crate::stats::{MOST_LOST_RUNS, Requests, Stats};
 use crate::tasks::{Event, shard_of};
 use crate::volumes::{VolumeError, Volumes};
-use shards::{ROUTER, Shards};
+use shards::{ROUTER, Shards, groups_over};
 use streams::Followed;
 
 pub(crate) use crate::journal::commits::JournalEvent;
@@ -35,9 +35,6 @@ pub(crate) mod fetch_size;
 pub(crate) mod price;
 pub(crate) mod shards;
 mod streams;
-
-/// Maximum number of smallest blocks of a shard: their numbers have 32 bits.
-const MOST_SHARD_BLOCKS: u64 = 1 << 31;
 
 /// One part of a cache over any number of volumes; with one part, a whole cache.
 #[derive(Debug)]
@@ -82,19 +79,7 @@ impl BlockCache {
         if !(1..=shards).contains(&(parts as u64)) {
             return Err(ConfigError::Parts { parts, shards });
         }
-        if config.cache_bytes / shards < group_bytes {
-            return Err(ConfigError::TooSmall {
-                cache_bytes: config.cache_bytes,
-                shards,
-                group_bytes,
-            });
-        }
-        let block_bytes = config.sizes.smallest() * SECTOR_BYTES;
-        let most_bytes = block_bytes.saturating_mul(shards * MOST_SHARD_BLOCKS);
-        if config.cache_bytes > most_bytes {
-            let cache_bytes = config.cache_bytes;
-            return Err(ConfigError::TooLarge { cache_bytes, shards, block_bytes, most_bytes });
-        }
+        config.check_size(config.cache_bytes, shards)?;
         if let Memory::Holds { sectors } = config.memory
             && sectors / shards < LEAST_HELD_SECTORS
         {
@@ -667,6 +652,20 @@ impl Condition<'_> {
         self.shards.iter().all(|shard| shard.parts.map.directory.blocks.dirty_sectors() == 0)
     }
 
+    /// Returns the bytes of this part's space above the size of the cache that are not given back
+    /// yet.
+    pub fn bytes_over(&self) -> u64 {
+        let group_bytes = self.shards.group_bytes();
+        self.shards.iter().map(|shard| groups_over(shard) * group_bytes).sum()
+    }
+
+    /// Returns the number of this part's blocks that could not be cleaned to give back their space,
+    /// since the size was last changed. They are tried again with the next
+    /// [cleaning](BlockCache::clean).
+    pub fn blocks_in_the_way(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.parts.leaving.failures()).sum()
+    }
+
     /// Returns whether some change of the mapping is not in the durable log yet, and would be lost
     /// at a restart.
     pub fn has_unlogged(&self) -> bool {
@@ -699,6 +698,39 @@ impl Condition<'_> {
     /// shards that is lost, unreadable, or cannot be replaced.
     pub fn refused_bytes(&self) -> u64 {
         self.shards.iter().map(Shard::refused_sectors).sum::<u64>() * SECTOR_BYTES
+    }
+}
+
+/// Changes the size of a cache that is not persistent, to be done in all parts alike. Requests may
+/// be under way. To grow, the cache device has that size before.
+///
+/// A smaller cache gives its space back by and by: see [`give_back`]. A later growth uses that
+/// space first. The caller sets the limit of dirty bytes ([`BlockCache::limit_dirty`]) and the
+/// shares ([`BlockCache::set_share`]) of all volumes again.
+///
+/// # Errors
+/// When the cache cannot have that size; it keeps its own.
+///
+/// # Panics
+/// When the cache is persistent.
+pub fn resize(cache: &mut BlockCache, cache_bytes: u64) -> Result<(), ConfigError> {
+    assert!(!cache.config.kept, "the journal of a persistent cache is made for its size");
+    cache.config.check_size(cache_bytes, cache.shards.all)?;
+    cache.config.cache_bytes = cache_bytes;
+    cache.shards.resize(&cache.config);
+    Ok(())
+}
+
+/// Goes on with giving back the space of a cache that has become smaller: the coldest blocks leave,
+/// dirty ones after they were cleaned, and their places are discarded on the cache device.
+///
+/// To be called while [`Condition::bytes_over`] is above 0, whenever something has ended and
+/// [`BlockCache::clean`] was called. One call gives back little, so that requests are served
+/// between calls.
+pub fn give_back(cache: &mut BlockCache, orders: &mut Vec<Order>) {
+    if cache.shards.is_giving_back() {
+        cache.shards.give_back(orders);
+        cache.handle_events(orders);
     }
 }
 

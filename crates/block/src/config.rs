@@ -15,6 +15,9 @@ use crate::memory::Memory;
 /// Maximum number of shards a cache can have.
 pub const MOST_SHARDS: u64 = 128;
 
+/// Maximum number of smallest blocks of a shard: their numbers have 32 bits.
+const MOST_SHARD_BLOCKS: u64 = 1 << 31;
+
 /// Cache space of a shard when the number of shards is not configured.
 const SHARD_BYTES: u64 = 1 << 30;
 
@@ -104,6 +107,23 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Checks that a cache of this many bytes can have this many shards.
+    ///
+    /// # Errors
+    /// When there is not a group for each shard, or a shard would have too many blocks.
+    pub fn check_size(&self, cache_bytes: u64, shards: u64) -> Result<(), ConfigError> {
+        let group_bytes = self.sizes.largest() * SECTOR_BYTES;
+        if cache_bytes / shards < group_bytes {
+            return Err(ConfigError::TooSmall { cache_bytes, shards, group_bytes });
+        }
+        let block_bytes = self.sizes.smallest() * SECTOR_BYTES;
+        let most_bytes = block_bytes.saturating_mul(shards * MOST_SHARD_BLOCKS);
+        if cache_bytes > most_bytes {
+            return Err(ConfigError::TooLarge { cache_bytes, shards, block_bytes, most_bytes });
+        }
+        Ok(())
+    }
+
     /// Returns the default number of shards: one per gibibyte of cache, as a power of two. With
     /// several parts, each part gets several shards, for equal load.
     pub fn natural_shards(&self, parts: usize) -> u64 {

@@ -68,7 +68,7 @@ mod sync {
     pub(crate) use std::sync::atomic::{AtomicBool, Ordering, fence};
 }
 
-pub use cache::{BlockCache, Condition};
+pub use cache::{BlockCache, Condition, give_back, resize};
 pub use config::{
     AdmissionConfig, CacheShare, Config, ConfigError, MOST_SHARDS, UnknownWriteMode, WriteMode,
     shedding_options,
@@ -98,5 +98,5 @@ pub use memory::{
 pub use order::{BufferId, DeviceId, Noted, OpId, Order, Paging, ScratchId, Span};
 pub use search::{SearchPlace, search};
 pub use stats::{Counters, Requests, Stats};
-pub use tier::{Answer, IoGate, Tier};
+pub use tier::{Answer, IoGate, Tier, grow_device, resize_tier};
 pub use volumes::VolumeError;

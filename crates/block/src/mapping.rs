@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use self::directory::{Block, Blocks, Directory, missing_intervals};
+use self::directory::{Block, Blocks, Directory, missing_intervals, resize};
 use crate::config::Config;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::tasks::common;
@@ -36,8 +36,7 @@ pub(crate) struct Survey {
 #[derive(Debug)]
 pub(crate) struct Mapping {
     sizes: BlockSizes,
-    /// First sector of the shard's part of the cache device.
-    first: u64,
+    space: Space,
     /// The sectors of each volume.
     volumes: Vec<u64>,
     pub(crate) directory: Directory,
@@ -55,7 +54,7 @@ impl Mapping {
         directory.blocks.valid.count(!config.gate.admission.is_always());
         Self {
             sizes: config.sizes.clone(),
-            first: cache.start,
+            space: Space::new(cache),
             volumes: Vec::new(),
             directory,
             unflushed: Unflushed::new(config.memory),
@@ -117,7 +116,20 @@ impl Mapping {
     /// Returns the offset on the cache device of a run of a block, in bytes.
     #[inline]
     pub(crate) fn cache_offset(&self, block: Block, run: &Sectors) -> u64 {
-        (self.first + self.directory.blocks.cache_sectors(block, run).start) * SECTOR_BYTES
+        self.space.at(self.directory.blocks.cache_sectors(block, run).start) * SECTOR_BYTES
+    }
+
+    /// Returns the offset and the length of a group on the cache device, in bytes.
+    pub(crate) fn group_bytes(&self, group: u32) -> (u64, u64) {
+        let Sectors { start, end } = resize::sectors_of(&self.directory, group);
+        (self.space.at(start) * SECTOR_BYTES, (end - start) * SECTOR_BYTES)
+    }
+
+    /// Changes the number of groups that may take space on the cache device. `more` is the space
+    /// behind that of all shards that the shard gets for further addresses, if it needs some.
+    pub(crate) fn resize(&mut self, groups: u32, more: Option<Sectors>) {
+        self.space.extend(more);
+        resize::resize(&mut self.directory, groups);
     }
 
     /// Returns the dirty runs of a block within a range, without lost sectors.
@@ -161,6 +173,62 @@ impl Mapping {
     #[inline]
     pub(crate) fn within_volume(&self, volume: VolumeId, run: &Sectors) -> Sectors {
         run.start..run.end.min(self.volumes[volume.0 as usize])
+    }
+}
+
+/// The sectors of the cache device that a shard owns: one run, and another for each time that the
+/// cache has grown beyond its largest size. Together they are the shard's space.
+#[derive(Debug)]
+struct Space {
+    /// The first run begins at this sector of the device, and is this long.
+    first: u64,
+    len: u64,
+    /// Further runs, each with its first sector in the shard's space and on the device.
+    more: Vec<(u64, u64)>,
+    /// Number of sectors of all runs.
+    end: u64,
+}
+
+impl Space {
+    fn new(run: &Sectors) -> Self {
+        let len = run.end - run.start;
+        Self { first: run.start, len, more: Vec::new(), end: len }
+    }
+
+    fn extend(&mut self, run: Option<Sectors>) {
+        if let Some(run) = run {
+            self.more.push((self.end, run.start));
+            self.end += run.end - run.start;
+        }
+    }
+
+    /// Returns the sector on the device of a sector of the shard's space.
+    #[inline]
+    fn at(&self, sector: u64) -> u64 {
+        if sector < self.len { self.first + sector } else { self.beyond_first(sector) }
+    }
+
+    #[inline(never)] // a cache that was never resized does not come here
+    fn beyond_first(&self, sector: u64) -> u64 {
+        debug_assert!(sector < self.end);
+        let after = self.more.partition_point(|(start, _)| *start <= sector);
+        let (start, device) = self.more[after - 1];
+        device + (sector - start)
+    }
+}
+
+#[cfg(test)]
+mod space_tests {
+    use super::*;
+
+    #[test]
+    fn each_run_has_its_place_on_the_device() {
+        let mut space = Space::new(&(100..110));
+        space.extend(None);
+        space.extend(Some(500..504));
+        space.extend(Some(300..306));
+        let places = [0, 9, 10, 13, 14, 19].map(|sector| space.at(sector));
+        assert_eq!(places, [100, 109, 500, 503, 300, 305]);
     }
 }
 

@@ -39,6 +39,7 @@ use write::Writing;
 
 mod admission;
 pub(crate) mod clean;
+pub(crate) mod leaving;
 mod parts;
 mod read;
 mod rounds;
@@ -112,7 +113,8 @@ impl Shard {
 
     /// Returns whether nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.parts.tasks.is_idle() && self.parts.rounds.is_idle()
+        let parts = &self.parts;
+        parts.tasks.is_idle() && parts.rounds.is_idle() && parts.leaving.is_idle()
     }
 
     /// Advances all tasks, rounds and fetches that can continue. A loop, not a recursion: one
@@ -162,6 +164,7 @@ impl Shard {
             Work::Clean { .. } => Cleaning::of(parts, id).start(),
             Work::WriteBack => Writing::of(parts, id).start_write_back(),
             Work::Fetch => Reading::of(parts, id).start(),
+            Work::GiveBack { .. } => unreachable!("it waits for no lock"),
             Work::Piece(piece) => match piece.kind {
                 PieceKind::Read | PieceKind::Prefetch { .. } => Reading::of(parts, id).start(),
                 PieceKind::DirtyMap => parts.mark_dirty(id),
@@ -244,6 +247,7 @@ impl Shard {
             TaskStep::Unlogging => Writing::of(parts, id).unlogged(),
             TaskStep::Settling => Writing::of(parts, id).settled(),
             TaskStep::Noting => Writing::of(parts, id).noted(),
+            TaskStep::GivingBack => leaving::given_back(parts, id),
             TaskStep::Waiting | TaskStep::Done => {
                 unreachable!("no operation is under way without a lock")
             }
@@ -282,6 +286,16 @@ impl Shard {
             task.offer = Offer::Admitted;
         }
         Reading::of(parts, id).start();
+    }
+
+    /// Empties groups above the limit, and gives back the space of at most `most` free ones.
+    /// Returns the number of these.
+    pub(crate) fn give_back(&mut self, most: usize, orders: &mut Vec<Order>) -> usize {
+        self.emit(orders, |shard| {
+            let given_back = leaving::go_on(&mut shard.parts, most);
+            shard.run_ready();
+            given_back
+        })
     }
 
     /// Passes the current latencies to the admission.
@@ -345,6 +359,7 @@ impl Shard {
     /// Starts rounds of cleaning for all dirty data that no round covers.
     pub(crate) fn clean_all(&mut self, orders: &mut Vec<Order>) {
         self.parts.dirt.rest(false);
+        self.parts.leaving.try_again();
         self.parts.rounds.note_due();
         self.parts.begin_rounds();
         self.emit(orders, Self::run_ready);

@@ -346,6 +346,10 @@ pub(crate) enum Work {
     WriteBack,
     /// Fetch data into the cache that no client has asked for.
     Fetch,
+    /// Give the space of a free group back to the cache device. Takes no lock.
+    GiveBack {
+        group: u32,
+    },
 }
 
 impl Work {
@@ -371,6 +375,8 @@ pub(crate) enum Because {
     Ahead,
     /// A round of cleaning has reached the block.
     Round,
+    /// The block's group leaves, as the cache becomes smaller.
+    Leaving,
 }
 
 /// The step of a task: the purpose of the operations under way.
@@ -400,6 +406,8 @@ pub(crate) enum TaskStep {
     Settling,
     /// Waiting until logged changes are durable.
     Noting,
+    /// Discarding a group on the cache device.
+    GivingBack,
     /// The task has ended, and its slot is free for another.
     Done,
 }
@@ -430,6 +438,8 @@ pub(crate) enum Part {
     Unlogged,
     /// Waits for a settlement: the flush of the backing device.
     Settled,
+    /// Discards a group on the cache device.
+    GivenBack,
 }
 
 /// The position of a run's data in a buffer.
@@ -570,7 +580,7 @@ impl Task {
     pub(crate) fn piece(&self) -> &Piece {
         match &self.work {
             Work::Piece(piece) => piece,
-            Work::Clean { .. } | Work::WriteBack | Work::Fetch => {
+            Work::Clean { .. } | Work::WriteBack | Work::Fetch | Work::GiveBack { .. } => {
                 unreachable!("a client asked for nothing of it")
             }
         }
@@ -605,7 +615,7 @@ impl Task {
                 matches!(piece.kind, PieceKind::Read | PieceKind::Prefetch { .. })
             }
             Work::Fetch => true,
-            Work::Clean { .. } | Work::WriteBack => false,
+            Work::Clean { .. } | Work::WriteBack | Work::GiveBack { .. } => false,
         }
     }
 
@@ -617,7 +627,7 @@ impl Task {
                 matches!(piece.kind, PieceKind::Write { .. } | PieceKind::ZeroPart { .. })
             }
             Work::WriteBack => true,
-            Work::Clean { .. } | Work::Fetch => false,
+            Work::Clean { .. } | Work::Fetch | Work::GiveBack { .. } => false,
         }
     }
 

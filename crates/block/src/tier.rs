@@ -7,14 +7,15 @@
 //! Invariant: each operation that the cache has ordered is under way on the cache device, under way
 //! below, held back by the I/O gate, or in the journal.
 
+use std::io;
 use std::time::Instant;
 
 use floe_device::{Action, Buffer, Completion, Device, Pool, Slice};
 
 use self::io_gate::Relays;
 use super::watched::CacheDevice;
-use crate::cache::{BlockCache, JournalEvent};
-use crate::config::CacheShare;
+use crate::cache::{BlockCache, JournalEvent, give_back, resize};
+use crate::config::{CacheShare, ConfigError};
 use crate::exchange::{Exchange, Message, Parcel, PartId};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::join::{Fault, Request, RequestId, RequestKind};
@@ -373,6 +374,7 @@ impl Tier {
                 self.cache.hear_journal(news, &mut self.orders);
             }
         }
+        give_back(&mut self.cache, &mut self.orders);
         if let Some(exchange) = &mut self.exchange {
             exchange.flush();
         }
@@ -540,6 +542,26 @@ impl Tier {
         }
         Ok(())
     }
+}
+
+/// Tells a tier that its cache device has grown to `bytes`, before [`resize_tier`] in any part.
+///
+/// # Errors
+/// When the device does not have that size.
+pub fn grow_device(tier: &mut Tier, bytes: u64) -> io::Result<()> {
+    tier.device.set_size(bytes)
+}
+
+/// Changes the size of a tier that is not persistent, as [`resize`] does for a cache. The space of
+/// a smaller tier is given back while the driver advances.
+///
+/// # Errors
+/// When the cache cannot have that size; it keeps its own.
+///
+/// # Panics
+/// When the tier is persistent.
+pub fn resize_tier(tier: &mut Tier, cache_bytes: u64) -> Result<(), ConfigError> {
+    resize(&mut tier.cache, cache_bytes)
 }
 
 /// Number of messages handled before the devices are polled again.

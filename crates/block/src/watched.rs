@@ -70,6 +70,14 @@ impl CacheDevice {
         self.data_start = bytes;
     }
 
+    /// Tells the device its new size in bytes.
+    ///
+    /// # Errors
+    /// When the device does not have that size.
+    pub(super) fn set_size(&mut self, bytes: u64) -> io::Result<()> {
+        self.watched.device.set_size(bytes)
+    }
+
     /// Begins an operation that the cache has ordered, at an offset in the data.
     #[inline]
     pub(super) fn begin(&mut self, op: OpId, offset: u64, action: Action) {

@@ -82,6 +82,12 @@ impl FetchSize {
         }
     }
 
+    /// Learns anew, for this many sectors of cache, from the size that is used now.
+    pub(super) fn resize(&mut self, sectors: u64) {
+        let (chosen, price) = (self.chosen, self.price);
+        *self = Self { chosen, price, ..Self::new(&self.sizes, self.mode, sectors) };
+    }
+
     /// Returns the current size of a fetch in sectors.
     pub(super) fn sectors(&self) -> u64 {
         self.ghosts[self.chosen].unit()

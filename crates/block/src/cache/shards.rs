@@ -10,9 +10,9 @@ use crate::exchange::{ForeignPiece, Message, PartId};
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
 use crate::join::Piece;
 use crate::journal::{Change, RestoredBlock};
-use crate::mapping::directory::ShardShare;
+use crate::mapping::directory::{ShardShare, resize};
 use crate::order::{OpId, Order};
-use crate::shard::{Shard, clean};
+use crate::shard::{Shard, clean, leaving};
 use crate::tasks::{Part, shard_of};
 use floe_policy::Slot;
 
@@ -34,9 +34,50 @@ pub(crate) struct Shards {
     stirred: u128,
     /// A bit for each of this part's shards that may have blocks to clean, as of its last events.
     cleaning: u128,
+    /// The space on the cache device of all shards of all parts.
+    space: Space,
+    /// Set while some shard may have groups above its limit.
+    gives_back: bool,
+    /// The shard of this part that gives back space first in the next round.
+    first_to_give: usize,
     degraded: bool,
     /// Set when some shard may have lost sectors that were not reported yet.
     has_newly_lost: bool,
+}
+
+/// Maximum number of groups of a part whose space is given back in a round of its driver.
+const GIVEN_BACK_A_ROUND: usize = 8;
+
+/// The space of all shards on the cache device: as many groups for each.
+#[derive(Debug)]
+struct Space {
+    /// Number of groups for which each shard has addresses.
+    groups: u64,
+    /// Number of shards, and of sectors of a group.
+    shards: u64,
+    group: u64,
+}
+
+impl Space {
+    /// Creates the space of a cache that was just made.
+    fn new(config: &Config, shards: u64) -> Self {
+        let mut space = Self { groups: 0, shards, group: config.sizes.largest() };
+        space.groups = space.groups_of(config.cache_bytes);
+        space
+    }
+
+    /// Returns the number of groups of each shard of a cache of this many bytes.
+    fn groups_of(&self, cache_bytes: u64) -> u64 {
+        cache_bytes / self.shards / (self.group * SECTOR_BYTES)
+    }
+
+    /// Returns the sectors behind the space that a shard gets where each is to have addresses for
+    /// `groups`; `None` if it has as many.
+    fn beyond(&self, shard: u64, groups: u64) -> Option<Sectors> {
+        let more = groups.checked_sub(self.groups).filter(|more| *more > 0)? * self.group;
+        let start = self.groups * self.shards * self.group + shard * more;
+        Some(start..start + more)
+    }
 }
 
 /// The volumes with blocks that wait for their turn to be cleaned, each with its urgency.
@@ -81,7 +122,7 @@ impl Shards {
         let sizes = config.sizes.clone();
         let learns = config.adapts_fetches && config.mode.caches_reads() && sizes.count() > 1;
         let fetch_size = learns.then(|| {
-            let sectors = config.cache_bytes / SECTOR_BYTES / all * shards.len() as u64;
+            let sectors = sectors_of(config, all, shards.len());
             Box::new(FetchSize::new(&sizes, config.mode, sectors))
         });
         let (stirred, cleaning, degraded, has_newly_lost) = (0, 0, false, false);
@@ -94,11 +135,53 @@ impl Shards {
             fetch_size,
             stirred,
             cleaning,
+            space: Space::new(config, all),
+            gives_back: false,
+            first_to_give: 0,
             degraded,
             has_newly_lost,
         };
         part.set_fetch_size();
         part
+    }
+
+    /// Changes the size of all shards to that of `config`.
+    pub(super) fn resize(&mut self, config: &Config) {
+        let groups = self.space.groups_of(config.cache_bytes);
+        let numbers = (u64::from(self.part.0)..self.all).step_by(self.parts);
+        for (number, shard) in numbers.zip(&mut self.shards) {
+            let more = self.space.beyond(number, groups);
+            leaving::change_size(&mut shard.parts, config.cache_bytes, groups as u32, more);
+        }
+        self.space.groups = self.space.groups.max(groups);
+        self.gives_back = true;
+        if let Some(size) = &mut self.fetch_size {
+            size.resize(sectors_of(config, self.all, self.shards.len()));
+        }
+    }
+
+    /// Returns whether some shard may have groups above its limit.
+    #[inline]
+    pub(super) fn is_giving_back(&self) -> bool {
+        self.gives_back
+    }
+
+    /// Goes on with giving back the space of groups above the limit, in turn.
+    pub(super) fn give_back(&mut self, orders: &mut Vec<Order>) {
+        let (mut left, count) = (GIVEN_BACK_A_ROUND, self.shards.len());
+        for at in (0..count).map(|at| (self.first_to_give + at) % count) {
+            if groups_over(&self.shards[at]) > 0 {
+                self.stirred |= 1 << at;
+                left -= self.shards[at].give_back(left, orders);
+            }
+        }
+        self.first_to_give = (self.first_to_give + 1) % count;
+        self.gives_back = self.shards.iter().any(|shard| groups_over(shard) > 0);
+    }
+
+    /// Returns the bytes of a group.
+    pub(super) fn group_bytes(&self) -> u64 {
+        self.sizes.largest() * SECTOR_BYTES
     }
 
     /// Routes a sub-request to its shard, here or in another part.
@@ -352,9 +435,30 @@ impl Shards {
     }
 }
 
+/// Returns the number of a shard's groups above its limit whose space is not given back yet.
+pub(super) fn groups_over(shard: &Shard) -> u64 {
+    resize::groups_over(&shard.parts.map.directory)
+}
+
+/// Returns the sectors of this many of all shards of a cache.
+fn sectors_of(config: &Config, all: u64, shards: usize) -> u64 {
+    config.cache_bytes / SECTOR_BYTES / all * shards as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_space_of_each_growth_lies_behind_that_of_all_shards() {
+        let (shards, group) = (2, 8);
+        let mut space = Space { groups: 3, shards, group };
+        assert_eq!(space.groups_of(100 * SECTOR_BYTES), 6);
+        assert_eq!([space.beyond(0, 3), space.beyond(1, 1)], [None, None]);
+        assert_eq!([space.beyond(0, 5), space.beyond(1, 5)], [Some(48..64), Some(64..80)]);
+        space.groups = 5;
+        assert_eq!(space.beyond(1, 6), Some(88..96));
+    }
 
     #[test]
     fn a_volume_waits_once_with_its_highest_urgency() {

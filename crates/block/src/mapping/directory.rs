@@ -20,7 +20,8 @@
 //! room, and [`EvictionOrder`] which block is the next victim. Here they are kept in step.
 //!
 //! Invariants: the sectors of two blocks never overlap; every block in the order is mapped, and in
-//! a group.
+//! a group. The number of groups that take space on the cache device is at most a limit, or falls
+//! to it ([`resize`]).
 
 use std::cell::RefCell;
 
@@ -41,6 +42,7 @@ mod blocks;
 mod groups;
 mod hands;
 mod order;
+pub(crate) mod resize;
 mod search;
 mod shares;
 mod within_shares;
@@ -176,8 +178,12 @@ impl Directory {
         in_use: impl Fn(VolumeId, &Sectors) -> bool,
     ) -> Option<Room> {
         if self.blocks.shares.are_set() && self.has_shares() {
-            let in_use =
-                |blocks: &Blocks, block| in_use(blocks.volume(block), &blocks.sectors(block));
+            let leaving = self.groups.leaving().to_vec(); // at most a few
+            let units = self.groups.units();
+            let in_use = |blocks: &Blocks, block| {
+                leaving.contains(&(blocks.place(block) / units))
+                    || in_use(blocks.volume(block), &blocks.sectors(block))
+            };
             return self.room_within_shares(volume, start, class, in_use);
         }
         if self.groups.has_room(class) {
@@ -186,7 +192,10 @@ impl Directory {
         let blocks = &self.blocks;
         let incoming =
             arrival(blocks.sizes(), Extent::new(volume, start, blocks.sizes().sectors(class)));
-        let in_use = |block: Block| in_use(blocks.volume(block), &blocks.sectors(block));
+        let in_use = |block: Block| {
+            self.groups.is_leaving(blocks.place(block))
+                || in_use(blocks.volume(block), &blocks.sectors(block))
+        };
         match self.order.coldest(Some(&incoming), in_use) {
             Some(block) if blocks.class(block) == class => Some(Room::Replace(block)),
             _ => {
@@ -213,6 +222,9 @@ impl Directory {
             arrival(blocks.sizes(), Extent::new(volume, start, blocks.sizes().sectors(class)));
         let dirty = RefCell::new(Vec::new());
         let is_blocked = |block: Block| {
+            if self.groups.is_leaving(blocks.place(block)) {
+                return true;
+            }
             let is_dirty = blocks.is_dirty(block);
             if is_dirty && dirty.borrow().len() == most_wanted {
                 return true;
@@ -396,6 +408,7 @@ impl Directory {
         let stays = |block: Block| shares.is_guaranteed(self.blocks.volume(block));
         assert!(shares.are_new() || self.order.parked().all(stays));
         assert_eq!(self.len() as u64, self.blocks.live().sum::<u64>());
+        self.groups.check();
     }
 
     /// Fills an empty directory with blocks, given from the coldest to the hottest. The eviction

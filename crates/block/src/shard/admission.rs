@@ -91,6 +91,14 @@ impl Admission {
         Self { sizes: config.sizes.clone(), active }
     }
 
+    /// Tells the admission a new size of its shard in sectors. Tables that are as large as a larger
+    /// size needed stay so.
+    pub(crate) fn resize(&mut self, config: &Config, sectors: u64) {
+        if let Some(active) = &mut self.active {
+            active.reserve(config, sectors);
+        }
+    }
+
     /// Returns whether the admission may reject blocks.
     #[inline]
     pub(crate) fn asks(&self) -> bool {
@@ -266,13 +274,8 @@ impl Admission {
 
 impl ActiveAdmission {
     fn new(config: &Config, sectors: u64) -> Self {
-        let gate = &config.gate;
-        let mut admissions = gate.admission.clone();
-        admissions.reserve(&Room {
-            entries: (sectors / config.sizes.smallest()) as usize,
-            weight: sectors * SECTOR_BYTES,
-            above: gate.above_bytes,
-        });
+        let mut admissions = config.gate.admission.clone();
+        admissions.reserve(&room(config, sectors));
         let mut orders = Orders::default();
         admissions.tick(Tick::default(), &mut orders);
         Self {
@@ -287,6 +290,10 @@ impl ActiveAdmission {
         }
     }
 
+    fn reserve(&mut self, config: &Config, sectors: u64) {
+        self.admissions.reserve(&room(config, sectors));
+    }
+
     fn close_window(&mut self, entries: u64, sizes: &BlockSizes, fetches: &mut Fetches) {
         let (times, puts_writes_off) = (self.times, self.puts_writes_off);
         let window = std::mem::take(&mut self.window);
@@ -298,6 +305,15 @@ impl ActiveAdmission {
             let place = Place::of_number(fetch.position * sizes.smallest());
             fetches.order(place.volume(), place.sector(), sizes);
         }
+    }
+}
+
+/// Returns the room of a shard with this many sectors, as admissions are told it.
+fn room(config: &Config, sectors: u64) -> Room {
+    Room {
+        entries: (sectors / config.sizes.smallest()) as usize,
+        weight: sectors * SECTOR_BYTES,
+        above: config.gate.above_bytes,
     }
 }
 

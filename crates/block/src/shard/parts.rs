@@ -18,6 +18,7 @@ use crate::journal::bypass::LogState;
 use crate::journal::logging::Logging;
 use crate::locks::TaskId;
 use crate::mapping::directory::Block;
+use crate::mapping::directory::resize::Leaving;
 use crate::mapping::{Dirt, Mapping, Survey};
 use crate::order::{DeviceId, Order, Span};
 use crate::stats::Counters;
@@ -31,6 +32,7 @@ pub(crate) struct Parts {
     pub(crate) tasks: Tasks,
     pub(crate) logging: Logging,
     pub(crate) rounds: Rounds,
+    pub(crate) leaving: Leaving,
     pub(crate) fetches: Fetches,
     pub(crate) admission: Admission,
     pub(crate) health: Health,
@@ -54,6 +56,7 @@ impl Parts {
             tasks: Tasks::new(number, config.sizes.clone()),
             logging: Logging::new(&config, number, sectors),
             rounds: Rounds::default(),
+            leaving: Leaving::default(),
             fetches: Fetches::default(),
             admission: Admission::new(&config, sectors),
             health: Health::default(),
@@ -146,6 +149,7 @@ impl Parts {
                     self.fetches.ended();
                 }
             }
+            Work::GiveBack { .. } => unreachable!("it ends without a lock"),
         }
         self.tasks.free(id);
     }
@@ -168,7 +172,11 @@ impl Parts {
             // or the next task that needs room would try it again and fail
             self.map.directory.spare(block);
         }
-        let Because::Room(waiting) = because else { return self.dirt.cleaned_ahead() };
+        let waiting = match because {
+            Because::Room(waiting) => waiting,
+            Because::Leaving => return self.leaving.cleaned(fault.is_some()),
+            Because::Ahead | Because::Round => return self.dirt.cleaned_ahead(),
+        };
         let store = &mut self.tasks[waiting].store;
         store.cleaning -= 1;
         store.no_room |= fault.is_some();

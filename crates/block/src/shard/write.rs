@@ -23,7 +23,7 @@ use crate::join::{Fault, PieceKind};
 use crate::journal::Standing;
 use crate::journal::bypass::LogState;
 use crate::locks::{Need, TaskId};
-use crate::mapping::directory::Block;
+use crate::mapping::directory::{Block, resize};
 use crate::order::{DeviceId, Order, Span};
 use crate::tasks::{Part, TaskStep, Work, units};
 
@@ -190,6 +190,10 @@ impl<'a> Writing<'a> {
     /// Returns whether the data may stay dirty in the cache.
     fn may_be_dirty(&mut self) -> bool {
         let parts = &mut *self.parts;
+        if resize::has_leaving(&parts.map.directory) && self.is_leaving() {
+            return false;
+        }
+        let parts = &mut *self.parts;
         let range = &parts.tasks[self.id].range;
         let len = range.end - range.start;
         if parts.dirt.allows(parts.map.directory.blocks.dirty_sectors() + len) {
@@ -203,6 +207,16 @@ impl<'a> Writing<'a> {
             survey.blocks.iter().flat_map(dirty_runs).map(|run| run.end - run.start).sum();
         parts.map.reuse(survey);
         dirty == len
+    }
+
+    /// Returns whether some block of the range is in a group that is being emptied.
+    fn is_leaving(&mut self) -> bool {
+        let survey = self.parts.survey(self.id);
+        let directory = &self.parts.map.directory;
+        let is_leaving =
+            survey.blocks.iter().any(|(block, _)| resize::is_leaving(directory, *block));
+        self.parts.map.reuse(survey);
+        is_leaving
     }
 
     /// Restarts a write that the cache could not take: it writes to the backing device first, from

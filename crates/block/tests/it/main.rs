@@ -13,6 +13,7 @@ mod newcomer;
 mod pace;
 mod reads;
 mod replacement;
+mod resize;
 mod shares;
 mod shedding;
 mod sleepers;

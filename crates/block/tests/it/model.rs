@@ -3,7 +3,7 @@
 //! several that hear each other late; with a tier in memory that has copies, or holds writes, and
 //! loses copies at random; with a share of hits that is shed, which changes; with an admission that
 //! keeps out what it likes, and a policy that evicts, and fetches ahead, what it likes; with shares
-//! of the volumes that change at random.
+//! of the volumes that change at random, and a cache that becomes larger and smaller at random.
 //!
 //! Every write fills its bytes with a stamp of its own. For each 512 bytes the model keeps the
 //! stamps that may be there: those of the last writes answered, of writes under way, and of writes
@@ -68,6 +68,10 @@ enum Step {
         volume: usize,
         share: CacheShare,
     },
+    /// The cache gets so many groups a shard, unless it is one that outlives the program.
+    Resize {
+        groups: u64,
+    },
     /// From now on this share of hits is read from the backing devices.
     Shed(f64),
     /// A volume is removed as soon as it is idle, and another of so many units gets its id.
@@ -99,6 +103,14 @@ struct Setup {
     cache_faults: u8,
     backing_faults: u8,
     zeroes_fast: bool,
+}
+
+impl Setup {
+    /// The bytes of a cache with so many groups a shard.
+    fn bytes_of(&self, groups: u64) -> u64 {
+        let sizes: BlockSizes = self.sizes.parse().unwrap();
+        sizes.bytes(sizes.classes().last().unwrap()) * groups * self.shards
+    }
 }
 
 /// With windows so short that they do something in a case.
@@ -240,6 +252,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             4 => any::<bool>().prop_map(|forget| Step::Restore { forget }),
             4 => prop::sample::select(vec![0.0, 0.3, 1.0]).prop_map(Step::Shed),
             6 => share,
+            6 => (1..16u64).prop_map(|groups| Step::Resize { groups }),
             2 => replace,
             4 => grow,
         ],
@@ -308,8 +321,7 @@ fn units_of(request: &Request) -> Range<usize> {
 impl World {
     fn new(setup: Setup) -> Self {
         let sizes: BlockSizes = setup.sizes.parse().unwrap();
-        let cache_bytes =
-            sizes.bytes(sizes.classes().last().unwrap()) * setup.groups * setup.shards;
+        let cache_bytes = setup.bytes_of(setup.groups);
         let config = Config {
             sizes,
             cache_bytes,
@@ -617,10 +629,28 @@ impl World {
         self.bench.check_idle();
     }
 
+    /// Lets a cache that has become smaller give its space back. Lost sectors stand in the way
+    /// until they are written.
+    fn give_all_back(&mut self) {
+        self.bench.each_part(BlockCache::restore);
+        self.bench.clean();
+        loop {
+            self.bench.give_back();
+            if self.bench.under_way.is_empty() {
+                break;
+            }
+            self.complete_all();
+        }
+        let lost = std::cell::Cell::new(0);
+        self.bench.each_part(|part| lost.set(lost.get() + part.stats().lost_bytes));
+        assert!(lost.get() > 0 || self.bench.bytes_over() == 0, "{} over", self.bench.bytes_over());
+    }
+
     /// Lets everything end well, and reads all volumes.
     fn end(mut self) {
         self.cache_dead = false;
         self.complete_all();
+        self.give_all_back();
         for (volume, bytes) in self.sizes.into_iter().enumerate() {
             for at in (0..bytes).step_by(64 << 10) {
                 self.submit(volume, 0, at, 64 << 10);
@@ -668,6 +698,11 @@ proptest! {
                     let id = VolumeId(volume as u16);
                     world.bench.each_part(|part| part.set_share(id, share));
                 }
+                Step::Resize { groups } => {
+                    if !world.setup.kept {
+                        world.bench.resize(world.setup.bytes_of(groups)).unwrap();
+                    }
+                }
                 Step::Shed(share) => world.bench.each_part(|part| part.shed(share)),
                 Step::Degrade => world.bench.each_part(BlockCache::degrade),
                 Step::Restore { forget } => {
@@ -687,6 +722,8 @@ proptest! {
                 }
             }
             world.change_volumes();
+            world.bench.give_back();
+            world.take_answers();
         }
         world.end();
     }

@@ -412,6 +412,13 @@ impl Blocks {
     }
 }
 
+/// Adds bits for more cache space, until there are some for `sectors`.
+pub(super) fn grow(blocks: &mut Blocks, sectors: u64) {
+    blocks.valid.grow(sectors);
+    blocks.dirty_bits.grow(sectors);
+    blocks.ahead.grow(sectors);
+}
+
 /// Returns the number of slots, with and without blocks.
 pub(crate) fn slots(blocks: &Blocks) -> u32 {
     blocks.extents.len() as u32
@@ -448,6 +455,13 @@ impl Ahead {
     fn new(sizes: &BlockSizes, sectors: u64, fetches_ahead: bool) -> Self {
         let unit = sizes.smallest();
         Self { bits: fetches_ahead.then(|| Bits::new(sectors / unit)), unit }
+    }
+
+    /// Adds bits until there are some for `sectors` of cache space.
+    fn grow(&mut self, sectors: u64) {
+        if let Some(bits) = &mut self.bits {
+            bits.grow(sectors / self.unit);
+        }
     }
 
     /// Returns whether anything is ever fetched ahead.
@@ -510,6 +524,12 @@ impl Valid {
         let bits = Bits::new(sectors);
         let (inserted, removed, evicted) = (0, 0, 0);
         Self { bits, unit, sectors, counts: false, at_first: 0, inserted, removed, evicted }
+    }
+
+    /// Adds bits until there are `sectors`.
+    fn grow(&mut self, sectors: u64) {
+        self.bits.grow(sectors);
+        self.sectors = self.sectors.max(sectors);
     }
 
     /// Sets whether changes are counted, and resets the counts.

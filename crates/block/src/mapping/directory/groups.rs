@@ -32,8 +32,18 @@ pub(super) struct Groups {
     slots: Runs,
     /// First slot of each group's blocks.
     first_slots: Vec<u32>,
+    /// Number of groups that have an address, in use or not.
+    addressed: u32,
+    /// Maximum number of groups that take space on the cache device: at most `addressed`.
     limit: u32,
+    /// Free groups whose space on the cache device may hold old data.
     free: Vec<u32>,
+    /// Free groups whose space was given back.
+    returned: Vec<u32>,
+    /// Groups above the limit that are being emptied: no block is made in them.
+    leaving: Vec<u32>,
+    /// Number of free groups whose space is being given back.
+    discarding: u32,
     /// Partly filled group of each class, if there is one.
     open: Vec<Option<Open>>,
     /// LRU of the groups in use; empty where all blocks are of one size, as there no choice between
@@ -49,8 +59,12 @@ impl Groups {
         Self {
             slots: Runs::default(),
             first_slots: Vec::new(),
+            addressed: limit,
             limit,
             free: Vec::new(),
+            returned: Vec::new(),
+            leaving: Vec::new(),
+            discarding: 0,
             open: vec![None; sizes.count()],
             order: Lru::default(),
             is_ordered: sizes.count() > 1,
@@ -58,9 +72,93 @@ impl Groups {
         }
     }
 
-    /// Returns the smallest blocks that fit into all groups together.
+    /// Returns the smallest blocks that fit into all groups within the limit together.
     pub(super) fn capacity(&self) -> u64 {
         u64::from(self.limit) * u64::from(self.units)
+    }
+
+    /// Changes the limit, and adds addresses where there are too few. Groups above the limit are
+    /// emptied by and by: see [`excess`](Self::excess).
+    pub(super) fn resize(&mut self, limit: u32) {
+        self.addressed = self.addressed.max(limit);
+        self.limit = limit;
+        self.leave_as_many_as_needed();
+    }
+
+    /// Ends the emptying of groups that need not leave any more.
+    fn leave_as_many_as_needed(&mut self) {
+        self.leaving.truncate(self.excess() as usize);
+    }
+
+    /// Returns the number of groups that have an address.
+    pub(super) fn addresses(&self) -> u64 {
+        self.addressed.into()
+    }
+
+    /// Returns the number of free groups whose space was not given back.
+    pub(super) fn free_count(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Returns the number of smallest blocks in a group.
+    pub(super) fn units(&self) -> u32 {
+        self.units
+    }
+
+    /// Returns the number of groups that take space on the cache device.
+    fn held(&self) -> u32 {
+        self.count() - self.returned.len() as u32
+    }
+
+    /// Returns the number of groups above the limit whose space is not given back yet.
+    pub(super) fn over(&self) -> u32 {
+        self.held().saturating_sub(self.limit)
+    }
+
+    /// Returns the number of groups above the limit whose space is not being given back yet.
+    pub(super) fn excess(&self) -> u32 {
+        (self.held() - self.discarding).saturating_sub(self.limit)
+    }
+
+    /// Returns the groups that are being emptied.
+    pub(super) fn leaving(&self) -> &[u32] {
+        &self.leaving
+    }
+
+    /// Returns whether a place is in a group that is being emptied.
+    pub(super) fn is_leaving(&self, place: u32) -> bool {
+        !self.leaving.is_empty() && self.leaving.contains(&self.at(place))
+    }
+
+    /// Has a group emptied, which is full.
+    pub(super) fn leave(&mut self, group: u32) {
+        debug_assert!(!self.leaving.contains(&group));
+        self.leaving.push(group);
+    }
+
+    /// Ends the emptying of a group.
+    pub(super) fn stay(&mut self, group: u32) {
+        self.leaving.retain(|&other| other != group);
+    }
+
+    /// Takes a free group whose space is to be given back, if groups above the limit have space.
+    pub(super) fn take_excess(&mut self) -> Option<u32> {
+        let group = if self.excess() > 0 { self.free.pop() } else { None };
+        self.discarding += u32::from(group.is_some());
+        self.leave_as_many_as_needed();
+        group
+    }
+
+    /// Frees a group of [`take_excess`](Self::take_excess), whose space was given back.
+    pub(super) fn returned(&mut self, group: u32) {
+        self.discarding -= 1;
+        self.returned.push(group);
+    }
+
+    /// Returns the class whose open group this is, if it is one.
+    pub(super) fn class_open_in(&self, group: u32) -> Option<Class> {
+        let is_it = |open: &Option<Open>| open.is_some_and(|open| open.group == group);
+        self.open.iter().position(is_it).map(|class| Class(class as u8))
     }
 
     /// Returns the number of groups that were ever used.
@@ -75,7 +173,7 @@ impl Groups {
 
     /// Returns whether there is room for a block of a class without an eviction.
     pub(super) fn has_room(&self, class: Class) -> bool {
-        self.open[class.0 as usize].is_some() || !self.free.is_empty() || self.count() < self.limit
+        self.open[class.0 as usize].is_some() || !self.free.is_empty() || self.held() < self.limit
     }
 
     pub(super) fn blocks_of(
@@ -139,9 +237,9 @@ impl Groups {
 
     /// Takes a free group that is to hold `blocks` blocks.
     fn take_free(&mut self, blocks: u32) -> u32 {
-        let group = self.free.pop().unwrap_or_else(|| {
+        let group = self.free.pop().or_else(|| self.returned.pop()).unwrap_or_else(|| {
             let group = self.count();
-            assert!(group < self.limit, "room was promised where there is none");
+            assert!(group < self.addressed, "room was promised where there is none");
             reserve_by_share(&mut self.first_slots, group as usize + 1);
             self.first_slots.push(NONE);
             group
@@ -166,6 +264,7 @@ impl Groups {
         for open in &mut self.open {
             open.take_if(|open| open.group == group);
         }
+        self.stay(group);
         if self.is_ordered {
             self.order.remove(Slot(group));
         }
@@ -201,9 +300,21 @@ impl Groups {
         Room { block: Slot(self.first_slots[group as usize] + number as u32), place }
     }
 
+    /// Checks that each group without blocks is in one list, and that there are no more groups than
+    /// addresses. Slow.
+    pub(super) fn check(&self) {
+        let idle = self.first_slots.iter().filter(|&&first| first == NONE).count();
+        assert_eq!(idle, self.free.len() + self.returned.len() + self.discarding as usize);
+        let is_idle = |group: &u32| self.first_slots[*group as usize] == NONE;
+        assert!(self.free.iter().chain(&self.returned).all(is_idle));
+        assert!(!self.leaving.iter().any(is_idle));
+        assert!(self.limit <= self.addressed && self.count() <= self.addressed);
+        assert!(self.leaving.len() as u32 <= self.excess());
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         self.first_slots.capacity() * size_of::<u32>()
-            + self.free.capacity() * size_of::<u32>()
+            + (self.free.capacity() + self.returned.capacity()) * size_of::<u32>()
             + self.order.memory_bytes()
     }
 }

@@ -39,6 +39,13 @@ impl EvictionOrder {
         self.order.reserve(slots);
     }
 
+    /// Changes the number of smallest blocks for which the policy sizes its parts and ghosts.
+    pub(super) fn set_capacity(&mut self, weight: u64) {
+        if let PolicyOrder::Chosen(chosen) = &mut self.order {
+            chosen.policy_mut().set_capacity(weight);
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.order.len() + self.parked.len()
     }

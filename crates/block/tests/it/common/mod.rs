@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
 use floe_block::{
-    AdmissionConfig, BlockCache, BlockSizes, BufferId, Config, DeviceId, Evict, Fault, Memory,
-    Message, OpId, Order, Paging, PartId, Request, RequestId, RequestKind, Span, VolumeId,
+    AdmissionConfig, BlockCache, BlockSizes, BufferId, Config, ConfigError, DeviceId, Evict, Fault,
+    Memory, Message, OpId, Order, Paging, PartId, Request, RequestId, RequestKind, Span, VolumeId,
     WriteMode,
 };
 
@@ -278,6 +278,28 @@ impl Bench {
         }
     }
 
+    /// Changes the size of the cache in all parts; the device has as much space before.
+    pub fn resize(&mut self, bytes: u64) -> Result<(), ConfigError> {
+        let medium = self.devices.get_mut(&DeviceId::Cache).expect("the device is there");
+        let len = medium.bytes.len().max(bytes as usize);
+        medium.bytes.resize(len, POISON);
+        medium.stable.resize(len, POISON);
+        self.ask_parts(|part| floe_block::resize(part, bytes))
+    }
+
+    /// Lets all parts go on with giving back space, as their drivers do whenever something has
+    /// ended.
+    pub fn give_back(&mut self) {
+        for part in 0..=self.others.len() {
+            self.in_part(part, floe_block::give_back);
+        }
+    }
+
+    /// The bytes that all parts have still to give back.
+    pub fn bytes_over(&self) -> u64 {
+        self.others.iter().chain([&self.cache]).map(|part| part.condition().bytes_over()).sum()
+    }
+
     /// Tells every part.
     pub fn each_part(&mut self, tell: impl Fn(&mut BlockCache)) {
         self.others.iter_mut().chain([&mut self.cache]).for_each(tell);
@@ -462,6 +484,7 @@ impl Bench {
                 medium.bytes[there.clone()].fill(0);
                 medium.unstable.push((there, self.now));
             }
+            Order::Discard { .. } if device == DeviceId::Cache => medium.bytes[there].fill(POISON),
             Order::Discard { .. } if self.now.is_multiple_of(2) => {
                 medium.bytes[there.clone()].fill(0);
                 medium.unstable.push((there, self.now));

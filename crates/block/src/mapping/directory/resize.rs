@@ -1,0 +1,209 @@
+//! The change of a directory's size: which groups leave when the space becomes smaller.
+//!
+//! A group that leaves is chosen by its heat, not by its address. It makes no new blocks and gets
+//! no new dirty data; its blocks are dropped one by one as soon as they are clean and not in use,
+//! and answer hits until then. A dropped block leaves a filler block, since groups have no holes.
+//! With one block size a group is a block, and the policy names the next.
+//!
+//! While some volume has a share, groups are preferred whose volumes keep their guaranteed parts.
+
+use super::order::VICTIMS_TRIED;
+use super::{Block, Blocks, Directory, GROUPS_TRIED, NOBODY, blocks};
+use crate::geometry::{Sectors, VolumeId};
+
+/// Changes the number of groups that may take space on the cache device, and adds addresses
+/// where there are too few. Shares have to be set again.
+pub(crate) fn resize(directory: &mut Directory, groups: u32) {
+    directory.groups.resize(groups);
+    let sectors = directory.groups.addresses() * directory.blocks.sizes().largest();
+    blocks::grow(&mut directory.blocks, sectors);
+    directory.order.set_capacity(directory.groups.capacity());
+}
+
+/// Returns the number of groups above the limit whose space is not given back yet.
+pub(crate) fn groups_over(directory: &Directory) -> u64 {
+    directory.groups.over().into()
+}
+
+/// Takes a free group whose space is to be given back; `None` if there is none, or no group is
+/// above the limit.
+pub(crate) fn take_excess(directory: &mut Directory) -> Option<u32> {
+    directory.groups.take_excess()
+}
+
+/// Frees a group of [`take_excess`], whose space was given back.
+pub(crate) fn returned(directory: &mut Directory, group: u32) {
+    directory.groups.returned(group);
+}
+
+/// Returns the sectors of a group in the shard's space.
+pub(crate) fn sectors_of(directory: &Directory, group: u32) -> Sectors {
+    let size = directory.blocks.sizes().largest();
+    let start = u64::from(group) * size;
+    start..start + size
+}
+
+/// Returns the groups that are being emptied.
+pub(crate) fn leaving(directory: &Directory) -> &[u32] {
+    directory.groups.leaving()
+}
+
+/// Returns whether some group is being emptied.
+#[inline]
+pub(crate) fn has_leaving(directory: &Directory) -> bool {
+    !directory.groups.leaving().is_empty()
+}
+
+/// Returns whether a block is in a group that is being emptied.
+#[inline]
+pub(crate) fn is_leaving(directory: &Directory, block: Block) -> bool {
+    directory.groups.is_leaving(directory.blocks.place(block))
+}
+
+/// Ends the emptying of a group; what is left in it stays.
+pub(crate) fn stay(directory: &mut Directory, group: u32) {
+    directory.groups.stay(group);
+}
+
+/// Has another group emptied, if more have to leave than free groups and groups that leave
+/// already. It has no block for which `is_stuck` holds, and with one block size none for which
+/// `in_use` holds. Returns whether there is one.
+pub(crate) fn choose_leaving(
+    directory: &mut Directory,
+    in_use: impl Fn(VolumeId, &Sectors) -> bool,
+    is_stuck: impl Fn(VolumeId, &Sectors) -> bool,
+) -> bool {
+    if directory.groups.excess() <= directory.groups.free_count() + leaving(directory).len() as u32
+    {
+        return false;
+    }
+    if directory.blocks.shares.are_set() {
+        directory.has_shares(); // applies changed ones
+    }
+    let is_stuck = |blocks: &Blocks, block| is_stuck(blocks.volume(block), &blocks.sectors(block));
+    let chosen = match directory.blocks.sizes().count() {
+        1 => coldest_single(directory, |blocks, block| {
+            !is_stuck(blocks, block) && !in_use(blocks.volume(block), &blocks.sectors(block))
+        }),
+        _ => coldest_group(directory, is_stuck),
+    };
+    if let Some(group) = chosen {
+        fill(directory, group);
+        directory.groups.leave(group);
+    }
+    chosen.is_some()
+}
+
+/// Returns the coldest group that does not leave yet and has no stuck block.
+fn coldest_group(directory: &Directory, is_stuck: impl Fn(&Blocks, Block) -> bool) -> Option<u32> {
+    let fits = |group: &u32| {
+        let is_new = !leaving(directory).contains(group);
+        is_new && !directory.blocks_of(*group).any(|block| is_stuck(&directory.blocks, block))
+    };
+    let all = || directory.groups.coldest_first().filter(fits);
+    let keeps = |group: &u32| keeps_guaranteed(directory, *group);
+    let preferred = match directory.blocks.shares.are_set() {
+        true => all().take(GROUPS_TRIED).find(keeps),
+        false => None,
+    };
+    preferred.or_else(|| all().next())
+}
+
+/// Returns whether all volumes keep their guaranteed parts without a group.
+fn keeps_guaranteed(directory: &Directory, group: u32) -> bool {
+    let mut losses: Vec<(VolumeId, u64)> = Vec::new();
+    for block in directory.blocks_of(group) {
+        let (volume, lost) = (directory.blocks.volume(block), directory.blocks.size(block));
+        match losses.iter_mut().find(|(of, _)| *of == volume) {
+            Some((_, sum)) => *sum += lost,
+            None => losses.push((volume, lost)),
+        }
+    }
+    let shares = &directory.blocks.shares;
+    losses.into_iter().all(|(volume, lost)| shares.may_lose(volume, lost, (NOBODY, 0)))
+}
+
+/// Returns the group of the coldest block that fits and does not leave yet, where a group is a
+/// block.
+fn coldest_single(directory: &mut Directory, fits: impl Fn(&Blocks, Block) -> bool) -> Option<u32> {
+    let Directory { blocks, groups, order } = directory;
+    let fits = |block| !groups.is_leaving(blocks.place(block)) && fits(blocks, block);
+    let shares = &blocks.shares;
+    let may_lose = |block| shares.may_lose(blocks.volume(block), blocks.size(block), (NOBODY, 0));
+    let of_volume = |volume| {
+        let blocks = shares.coldest_first(volume).take(VICTIMS_TRIED);
+        { blocks }.find(|&block| fits(block) && may_lose(block))
+    };
+    let mut found = None;
+    if shares.are_set() {
+        found = of_volume(NOBODY)
+            .or_else(|| order.coldest(None, |block| !fits(block) || !may_lose(block)))
+            .or_else(|| shares.beyond_guaranteed().into_iter().find_map(of_volume));
+    }
+    let found = found
+        .or_else(|| order.coldest(None, |block| !fits(block)))
+        .or_else(|| order.parked().find(|&block| fits(block)));
+    found.map(|block| groups.at(blocks.place(block)))
+}
+
+/// Fills the rest of an open group with filler blocks.
+fn fill(directory: &mut Directory, group: u32) {
+    while let Some(class) = directory.groups.class_open_in(group) {
+        let room = directory.groups.take(class, directory.blocks.sizes());
+        directory.reserve_slots();
+        directory.blocks.put(room.block, room.place);
+        directory.blocks.map(room.block, directory.hole(room.place, class));
+        directory.order.insert(room.block, &directory.blocks.access(room.block));
+    }
+}
+
+/// Drops a clean block of a group that is being emptied, and leaves a filler block.
+///
+/// # Panics
+/// When the block is dirty.
+pub(crate) fn drop_leaving(directory: &mut Directory, block: Block) {
+    debug_assert!(is_leaving(directory, block));
+    directory.disown(block);
+}
+
+/// The progress of giving back a shard's space.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    /// Blocks being cleaned because their group leaves.
+    pub(crate) cleaning: usize,
+    /// Groups whose space is being given back.
+    pub(crate) giving_back: usize,
+    /// Set after a block could not be cleaned, until it is tried again.
+    pub(crate) is_paused: bool,
+    /// Number of blocks that could not be cleaned since the last change of the size.
+    failures: u64,
+}
+
+impl Leaving {
+    /// Begins with a new size.
+    pub(crate) fn begin(&mut self) {
+        (self.is_paused, self.failures) = (false, 0);
+    }
+
+    /// Goes on after a failure.
+    pub(crate) fn try_again(&mut self) {
+        self.is_paused = false;
+    }
+
+    /// Returns whether no space is being given back. Blocks being cleaned hold a lock.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.giving_back == 0
+    }
+
+    /// Returns the number of blocks that could not be cleaned since the last change of the size.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// Counts the end of a block's cleaning.
+    pub(crate) fn cleaned(&mut self, failed: bool) {
+        self.cleaning -= 1;
+        self.is_paused |= failed;
+        self.failures += u64::from(failed);
+    }
+}

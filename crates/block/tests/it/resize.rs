@@ -1,0 +1,298 @@
+//! A cache that becomes smaller and larger while it serves. The model of `model.rs` does that at
+//! random.
+
+use crate::common::*;
+use floe_block::{
+    BlockCache, CacheShare, ConfigError, DeviceId, Evict, Order, VolumeId, WriteMode,
+};
+
+const VOLUME: u64 = 4096;
+
+fn bench(sizes: &str, groups: u64, mode: WriteMode) -> Bench {
+    Bench::new(config(sizes, groups * group(sizes), mode), &[VOLUME * SECTOR]).numbered()
+}
+
+/// The bytes of a group.
+fn group(sizes: &str) -> u64 {
+    let largest = sizes.rsplit(',').next().unwrap().trim_end_matches("KiB");
+    largest.parse::<u64>().unwrap() << 10
+}
+
+/// Lets the cache give back what it can, with all operations ended.
+fn give_back(bench: &mut Bench) {
+    loop {
+        bench.give_back();
+        if bench.under_way.is_empty() {
+            return;
+        }
+        bench.run();
+    }
+}
+
+fn hit(bench: &mut Bench, sector: u64) -> bool {
+    let before = bench.cache.stats().requests.read_hits;
+    assert_eq!(bench.get(sector), Ok(Bench::born(sector)));
+    bench.cache.stats().requests.read_hits > before
+}
+
+/// The ranges of the cache device that were discarded since the last call.
+fn discarded(bench: &mut Bench) -> Vec<(u64, u64)> {
+    let on_cache = bench.ordered(DeviceId::Cache).into_iter();
+    let ranges = on_cache.filter_map(|order| match order {
+        Order::Discard { offset, len, .. } => Some((offset, len)),
+        _ => None,
+    });
+    ranges.collect()
+}
+
+#[test]
+fn a_smaller_cache_keeps_its_hottest_blocks_wherever_they_lie() {
+    for sizes in ["4KiB", "4KiB,16KiB"] {
+        let mut bench = bench(sizes, 16, WriteMode::Through);
+        let step = group(sizes) / SECTOR;
+        let firsts: Vec<u64> = (0..16).map(|number| number * step).collect();
+        for &first in &firsts {
+            bench.ask(read(first * SECTOR, step * SECTOR), 0).unwrap();
+        }
+        let hot = [firsts[1], firsts[6], firsts[15], firsts[10]];
+        assert!(hot.iter().all(|&sector| hit(&mut bench, sector)));
+        bench.ordered(DeviceId::Cache);
+        bench.resize(4 * group(sizes)).unwrap();
+        assert_eq!(bench.bytes_over(), 12 * group(sizes));
+        give_back(&mut bench);
+        assert_eq!(bench.bytes_over(), 0, "{sizes}");
+        let mut ranges = discarded(&mut bench);
+        ranges.sort_unstable();
+        ranges.dedup();
+        assert_eq!(ranges.len(), 12, "{sizes}: each place once");
+        assert!(ranges.iter().all(|(_, len)| *len == group(sizes)));
+        assert!(hot.iter().all(|&sector| hit(&mut bench, sector)), "{sizes}");
+        assert!(!hit(&mut bench, firsts[0]));
+        assert_eq!(
+            bench.cache.stats().valid_bytes,
+            4 * group(sizes) - if step > 1 { 12 << 10 } else { 0 }
+        );
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn dirty_blocks_are_cleaned_before_their_place_is_given_back() {
+    for sizes in ["4KiB", "4KiB,16KiB"] {
+        let mut bench = bench(sizes, 16, WriteMode::Back);
+        bench.put(0..16 * group(sizes) / SECTOR, 250);
+        bench.resize(2 * group(sizes)).unwrap();
+        bench.run_failing(|_| false);
+        give_back(&mut bench);
+        assert_eq!(bench.bytes_over(), 0);
+        assert_eq!(bench.cache.stats().dirty_bytes, 2 * group(sizes), "no more than needed left");
+        for sector in 0..16 * group(sizes) / SECTOR {
+            assert_eq!(bench.get(sector), Ok(250));
+        }
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn blocks_in_use_are_waited_for() {
+    let mut bench = bench("4KiB,16KiB", 4, WriteMode::Through);
+    for number in 0..4 {
+        bench.ask(read(number * 4 * SECTOR, 4 * SECTOR), 0).unwrap();
+    }
+    let slow = bench.submit(read(0, SECTOR), 0);
+    bench.resize(group("4KiB,16KiB")).unwrap();
+    bench.give_back();
+    while let Some(at) = bench.under_way.iter().position(|op| !is_read(&op.order)) {
+        bench.complete(at, None);
+        bench.give_back();
+    }
+    assert_eq!(bench.bytes_over(), 0, "others have left");
+    bench.run();
+    assert_eq!(bench.answer(slow).bytes[0], Bench::born(0));
+    bench.check_idle();
+    // the last group left, of which a block is in use
+    let slow = bench.submit(read(0, SECTOR), 0);
+    let is_hit = bench.under_way.iter().all(|op| on_cache(&op.order));
+    assert!(is_hit, "the group in use has stayed");
+    bench.run();
+    bench.answer(slow);
+}
+
+#[test]
+fn writes_without_end_do_not_keep_a_group() {
+    for sizes in ["4KiB", "4KiB,8KiB,32KiB"] {
+        let mut bench = bench(sizes, 8, WriteMode::Back);
+        let sectors = 8 * group(sizes) / SECTOR;
+        bench.put(0..sectors, 100);
+        bench.resize(2 * group(sizes)).unwrap();
+        let mut stamp = 100;
+        for _ in 0..400 {
+            // every block is made dirty again before the cache may go on
+            stamp = if stamp == 200 { 100 } else { stamp + 1 };
+            (0..sectors).for_each(|sector| bench.put(sector..sector + 1, stamp));
+            bench.give_back();
+            if bench.bytes_over() == 0 {
+                break;
+            }
+        }
+        assert_eq!(bench.bytes_over(), 0, "{sizes}");
+        bench.run();
+        assert!((0..sectors).all(|sector| bench.get(sector) == Ok(stamp)));
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn what_was_given_back_is_used_again_before_new_space() {
+    let mut bench = bench("4KiB", 8, WriteMode::Through);
+    bench.resize(8 * SECTOR).unwrap();
+    let fill = |bench: &mut Bench, blocks: u64| {
+        (0..blocks).for_each(|sector| assert!(bench.get(sector).is_ok()));
+        let ordered = bench.ordered(DeviceId::Cache).into_iter();
+        let mut offsets: Vec<u64> =
+            ordered.filter(is_write).map(|order| target(&order).1 / SECTOR).collect();
+        offsets.sort_unstable();
+        offsets
+    };
+    assert_eq!(fill(&mut bench, 8), (0..8).collect::<Vec<_>>());
+    bench.resize(3 * SECTOR).unwrap();
+    give_back(&mut bench);
+    let given_back = discarded(&mut bench);
+    assert_eq!(given_back.len(), 5);
+    bench.resize(6 * SECTOR).unwrap();
+    assert_eq!(bench.bytes_over(), 0);
+    (100..103).for_each(|sector| assert!(bench.get(sector).is_ok()));
+    let ordered = bench.ordered(DeviceId::Cache);
+    let writes = ordered.iter().filter(|order| is_write(order));
+    let places: Vec<u64> = writes.map(|order| target(order).1).collect();
+    assert!(places.iter().all(|place| given_back.iter().any(|(offset, _)| offset == place)));
+    assert_eq!(places.len(), 3);
+    bench.resize(20 * SECTOR).unwrap();
+    let offsets = fill(&mut bench, 100);
+    assert_eq!(offsets.iter().max(), Some(&19), "the last of the new places");
+    let hits = (80..100).filter(|&sector| hit(&mut bench, sector)).count();
+    assert_eq!(hits, 20, "all of it is used");
+    bench.check_idle();
+}
+
+#[test]
+fn each_shard_of_each_part_has_space_of_its_own_after_growing() {
+    let mut config = config("4KiB,16KiB", 8 * (16 << 10), WriteMode::Back);
+    config.shards = Some(4);
+    let mut bench = Bench::in_parts(config, &[VOLUME * SECTOR], 3).numbered();
+    let go = |bench: &mut Bench| {
+        while !bench.under_way.is_empty() || !bench.said.is_empty() {
+            if !bench.under_way.is_empty() {
+                bench.complete(0, None);
+            }
+            if !bench.said.is_empty() {
+                bench.deliver(0);
+            }
+            bench.give_back();
+        }
+    };
+    let write_all = |bench: &mut Bench, stamp: u8| {
+        let id = bench.submit(write(0, 512 * SECTOR), stamp);
+        go(bench);
+        assert!(bench.answer(id).result.is_ok());
+    };
+    for (stamp, groups) in [(101, 8), (102, 16), (103, 4), (104, 40), (105, 9), (106, 64)] {
+        bench.resize(groups * (16 << 10)).unwrap();
+        bench.give_back();
+        go(&mut bench);
+        assert_eq!(bench.bytes_over(), 0);
+        write_all(&mut bench, stamp);
+        let id = bench.submit(read(0, 512 * SECTOR), 0);
+        go(&mut bench);
+        assert!(bench.answer(id).bytes.iter().all(|byte| *byte == stamp), "{groups} groups");
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn every_policy_falls_to_the_limit_and_goes_on() {
+    for evict in Evict::all() {
+        for sizes in ["4KiB", "4KiB,16KiB"] {
+            let mut config = config(sizes, 32 * group(sizes), WriteMode::Back);
+            config.evict = evict.clone();
+            let mut bench = Bench::new(config, &[VOLUME * SECTOR]).numbered();
+            bench.keep_log = false;
+            for (groups, from) in [(32, 0), (5, 300), (48, 77), (1, 500), (20, 0)] {
+                bench.resize(groups * group(sizes)).unwrap();
+                give_back(&mut bench);
+                assert_eq!(bench.bytes_over(), 0, "{evict} {sizes} {groups}");
+                for at in 0..400 {
+                    let sector = from + at * 13 % 200;
+                    assert_eq!(bench.get(sector), Ok(Bench::born(sector)), "{evict}");
+                }
+                let held = bench.cache.stats().valid_bytes;
+                assert!(held > 0 && held <= groups * group(sizes), "{evict}: {held}");
+                bench.check_idle();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_that_cannot_be_cleaned_is_told_and_tried_again() {
+    let mut bench = bench("4KiB", 8, WriteMode::Back);
+    bench.put(0..8, 99);
+    bench.resize(4 * SECTOR).unwrap();
+    bench.give_back();
+    bench.run_failing(on_backing);
+    bench.give_back();
+    assert!(bench.cache.condition().blocks_in_the_way() > 0);
+    assert_eq!(bench.bytes_over(), 4 * SECTOR);
+    bench.run();
+    assert_eq!(bench.bytes_over(), 4 * SECTOR, "it is not tried without end");
+    // as large as before, and nothing has happened
+    bench.resize(8 * SECTOR).unwrap();
+    assert_eq!((bench.bytes_over(), bench.cache.condition().blocks_in_the_way()), (0, 0));
+    bench.resize(4 * SECTOR).unwrap();
+    bench.give_back();
+    bench.run_failing(on_backing);
+    bench.clean();
+    bench.run();
+    give_back(&mut bench);
+    assert_eq!(bench.bytes_over(), 0);
+    assert!((0..8).all(|sector| bench.get(sector) == Ok(99)));
+    bench.check_idle();
+}
+
+#[test]
+fn guaranteed_parts_stay() {
+    for sizes in ["4KiB", "4KiB,16KiB"] {
+        let bytes = 64 << 10;
+        let mut bench = Bench::new(config(sizes, 8 * bytes, WriteMode::Through), &[1 << 20; 2]);
+        bench.keep_log = false;
+        let share = CacheShare { guaranteed_bytes: 2 * bytes, most_bytes: None };
+        bench.each_part(|part| part.set_share(VolumeId(0), share));
+        for volume in [0, 1] {
+            for at in 0..8 * bytes / SECTOR / 2 {
+                let request =
+                    floe_block::Request { volume: VolumeId(volume), ..read(at * SECTOR, SECTOR) };
+                bench.ask(request, 0).unwrap();
+            }
+        }
+        bench.resize(3 * bytes).unwrap();
+        bench.each_part(|part| part.set_share(VolumeId(0), share));
+        give_back(&mut bench);
+        assert_eq!(bench.bytes_over(), 0);
+        assert_eq!(bench.cache.stats().volume_bytes[0], 2 * bytes, "{sizes}");
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn a_size_that_cannot_be_is_refused_and_changes_nothing() {
+    let mut config = config("4KiB,16KiB", 8 * (16 << 10), WriteMode::Back);
+    config.shards = Some(4);
+    let mut cache = BlockCache::new(config).unwrap();
+    let refused = floe_block::resize(&mut cache, 3 * (16 << 10)).unwrap_err();
+    assert!(matches!(refused, ConfigError::TooSmall { .. }), "{refused}");
+    assert!(refused.to_string().ends_with("it needs 64KiB"), "{refused}");
+    assert!(matches!(floe_block::resize(&mut cache, u64::MAX), Err(ConfigError::TooLarge { .. })));
+    assert_eq!(cache.config().cache_bytes, 8 * (16 << 10));
+    floe_block::resize(&mut cache, 4 * (16 << 10)).unwrap();
+    assert_eq!(cache.config().cache_bytes, 4 * (16 << 10));
+}
