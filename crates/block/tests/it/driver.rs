@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use floe_block::{
     AdmissionConfig, Answer, BlockCache, Config, Driver, Evict, Fault, LEAST_MEMORY_BYTES, Memory,
     MemoryOptions, MemoryTier, MemoryWrite, Request, RequestId, RequestKind, Tier, VolumeId,
-    WriteMode,
+    WriteMode, grow_device, resize_tier,
 };
 use floe_device::medium::Medium;
 use floe_device::{
@@ -18,6 +18,8 @@ use rand::{Rng, SeedableRng};
 
 const VOLUME: u64 = 1 << 20;
 const CACHE: u64 = 256 << 10;
+/// The bytes of a group: those of the largest block.
+const GROUP: u64 = 32 << 10;
 const UNIT: u64 = 512;
 const MODES: [WriteMode; 4] =
     [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
@@ -246,6 +248,40 @@ fn random_requests_over_memory_read_what_was_written() {
             (0, 0, 0)
         );
         assert_eq!(rig.driver.top().stats().memory_hits > 0, setup.2.is_some());
+    }
+}
+
+/// Groups of the cache device that hold anything but zeros.
+fn groups_held(cache: &MemoryDevice, bytes: u64) -> u64 {
+    let mut found = vec![0; bytes as usize];
+    cache.read_at(0, &mut found);
+    found.chunks(GROUP as usize).filter(|group| group.iter().any(|byte| *byte != 0)).count() as u64
+}
+
+#[test]
+fn memory_follows_a_tier_that_becomes_larger_and_smaller() {
+    for setup in setups() {
+        let (mut cache, backing) = (MemoryDevice::new(CACHE), MemoryDevice::new(VOLUME));
+        let device = Box::new(cache.clone());
+        let mut rig = Rig::new(setup, device, Box::new(backing), Pool::new(1 << 20));
+        let (mut largest, mut most_held) = (CACHE, 0);
+        for bytes in [CACHE, 4 * CACHE, CACHE / 2, 2 * CACHE, 6 * CACHE, CACHE / 4] {
+            largest = largest.max(bytes);
+            cache.grow(largest).unwrap();
+            cache.set_size(largest).unwrap();
+            rig.random_requests(100);
+            grow_device(rig.driver.top_mut(), largest).unwrap();
+            resize_tier(rig.driver.top_mut(), bytes).unwrap();
+            rig.random_requests(200);
+            assert_eq!(rig.driver.top().cache().condition().bytes_over(), 0);
+            let held = groups_held(&cache, largest);
+            assert!(held <= bytes / GROUP, "{held} groups of {bytes} bytes");
+            most_held = most_held.max(held);
+            rig.read_all();
+        }
+        assert!(most_held > CACHE / GROUP || setup.1 == WriteMode::Pass, "{most_held}");
+        assert!(grow_device(rig.driver.top_mut(), 8 * CACHE).is_err(), "there is no such memory");
+        assert_eq!(rig.failed, 0);
     }
 }
 

@@ -122,6 +122,19 @@ pub enum OpenError {
         /// The requested size in bytes.
         wanted: u64,
     },
+    /// The file system of a file that is to become longer has too little space for it.
+    #[error(
+        "{path} cannot have {wanted} bytes: its file system has room for {room}",
+        path = path.display()
+    )]
+    TooLittleSpace {
+        /// The path of the file.
+        path: PathBuf,
+        /// The requested size in bytes.
+        wanted: u64,
+        /// The bytes that the file has on the file system, and those that are free.
+        room: u64,
+    },
     /// A device of this kind has a size that a running program cannot change.
     #[error("{name} is neither memory, a file nor a disk, and keeps its size while it is used")]
     FixedSize {

@@ -1,12 +1,15 @@
 //! Files and block devices as text: `file:PATH,size=SIZE,write-cache=volatile`.
 
 use std::fmt;
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use rustix::fs::fstatvfs;
 
 use super::FileDevice;
 use super::open::{FileOptions, FileSource, OpenError, Opened, direct_works};
@@ -125,6 +128,12 @@ struct PreparedFile {
     disk: Option<VolatileDisk>,
 }
 
+/// Returns the bytes that a file has on its file system, and those that are free for it.
+fn room_for(file: &File) -> io::Result<u64> {
+    let (there, space) = (file.metadata()?.blocks() * 512, fstatvfs(file)?);
+    Ok(there.saturating_add(space.f_bavail.saturating_mul(space.f_frsize)))
+}
+
 impl PreparedDevice for PreparedFile {
     fn size_bytes(&self) -> u64 {
         self.file.size_bytes()
@@ -169,6 +178,11 @@ impl PreparedDevice for PreparedFile {
         if actual < wanted {
             if *block_device {
                 return Err(OpenError::TooShort { path: path.clone(), actual, wanted });
+            }
+            // A cache fills up, and a full file system would look like a failing device.
+            let room = room_for(file).map_err(failed("find the space left for"))?;
+            if wanted > room {
+                return Err(OpenError::TooLittleSpace { path: path.clone(), wanted, room });
             }
             file.set_len(wanted).map_err(failed("set the size of"))?;
         }
