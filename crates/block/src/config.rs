@@ -111,6 +111,9 @@ impl Config {
     ///
     /// # Errors
     /// When there is not a group for each shard, or a shard would have too many blocks.
+    ///
+    /// # Panics
+    /// When `shards` is 0.
     pub fn check_size(&self, cache_bytes: u64, shards: u64) -> Result<(), ConfigError> {
         let group_bytes = self.sizes.largest() * SECTOR_BYTES;
         if cache_bytes / shards < group_bytes {

@@ -441,9 +441,11 @@ impl Shard {
         })
     }
 
-    /// Ends cleaning that nothing waits for, after the blocks under way.
+    /// Ends cleaning that nothing waits for, after the blocks under way. Groups that leave stay
+    /// until the next [`clean_all`](Self::clean_all).
     pub(crate) fn rest(&mut self, orders: &mut Vec<Order>) {
         self.parts.dirt.rest(true);
+        self.parts.leaving.is_paused = true;
         self.parts.rounds.cut_short();
         self.emit(orders, Self::run_ready);
     }

@@ -173,7 +173,7 @@ pub(crate) struct Leaving {
     pub(crate) cleaning: usize,
     /// Groups whose space is being given back.
     pub(crate) giving_back: usize,
-    /// Set after a block could not be cleaned, until it is tried again.
+    /// Set after a block could not be cleaned, and during a rest, until it is tried again.
     pub(crate) is_paused: bool,
     /// Number of blocks that could not be cleaned since the last change of the size.
     failures: u64,
