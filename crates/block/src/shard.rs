@@ -288,8 +288,8 @@ impl Shard {
         Reading::of(parts, id).start();
     }
 
-    /// Empties groups above the limit, and gives back the space of at most `most` free ones.
-    /// Returns the number of these.
+    /// Empties groups above the limit, and begins to give back the space of at most `most` free
+    /// ones, as long as no more are on their way. Returns the number of these.
     pub(crate) fn give_back(&mut self, most: usize, orders: &mut Vec<Order>) -> usize {
         self.emit(orders, |shard| {
             let given_back = leaving::go_on(&mut shard.parts, most);

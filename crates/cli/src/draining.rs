@@ -1,4 +1,4 @@
-//! Progress of commands that make a server write dirty data down.
+//! Progress of commands that make a server write dirty data down, or give back space.
 
 use std::io::{IsTerminal, stderr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -6,6 +6,7 @@ use std::thread::scope;
 use std::time::Duration;
 
 use floe_server::admin::client::{AdminError, Endpoint, tiers};
+use floe_server::status::TierStatus;
 use indicatif::ProgressBar;
 
 use crate::output;
@@ -20,19 +21,28 @@ pub(crate) fn show<T>(
     drained: impl Fn(usize) -> bool + Send,
     command: impl FnOnce() -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
+    let left = move |tiers: &[TierStatus]| {
+        let drained = tiers.iter().enumerate().filter(|(number, _)| drained(*number));
+        drained.map(|(_, tier)| tier.dirty_bytes).sum()
+    };
+    follow(server, "writing dirty data", left, command)
+}
+
+/// Runs `command`. Meanwhile shows on a terminal how many bytes are left, which `left` tells by
+/// the tiers' status, and how long these will take.
+pub(crate) fn follow<T>(
+    server: &Endpoint,
+    what: &str,
+    left: impl Fn(&[TierStatus]) -> u64 + Send,
+    command: impl FnOnce() -> Result<T, AdminError>,
+) -> Result<T, AdminError> {
     if !stderr().is_terminal() {
         return command();
     }
-    let left = move || {
-        let all = tiers(server).ok()?;
-        let drained = all.iter().enumerate().filter(|(number, _)| drained(*number));
-        Some(drained.map(|(_, tier)| tier.dirty_bytes).sum())
-    };
+    let left = move || tiers(server).ok().map(|tiers| left(&tiers));
     scope(|scope| {
         let (end, ended) = channel();
-        scope.spawn(move || {
-            follow(&ended, LOOK, left, |most| output::progress(most, "writing dirty data"))
-        });
+        scope.spawn(move || show_left(&ended, LOOK, left, |most| output::progress(most, what)));
         let done = command();
         drop(end);
         done
@@ -40,7 +50,7 @@ pub(crate) fn show<T>(
 }
 
 /// Shows on a bar how much is left, until `ended` loses its sender.
-fn follow(
+fn show_left(
     ended: &Receiver<()>,
     interval: Duration,
     left: impl Fn() -> Option<u64>,
@@ -81,7 +91,7 @@ mod tests {
             }
             *next?
         };
-        follow(&ended, Duration::ZERO, look, |most| {
+        show_left(&ended, Duration::ZERO, look, |most| {
             let made = ProgressBar::hidden();
             made.set_length(most);
             bar.borrow_mut().insert(made).clone()

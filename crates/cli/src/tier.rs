@@ -1,7 +1,8 @@
-//! `floe tier`: lists, attaches and detaches tiers of a running server's cache.
+//! `floe tier`: lists, attaches, detaches and resizes tiers of a running server's cache.
 
 use clap::{Args, Subcommand};
 use floe_server::admin::{NewTier, client};
+use floe_server::config::Bytes;
 use floe_server::status::TierStatus;
 use serde_json::json;
 
@@ -17,6 +18,8 @@ pub(crate) enum TierCommand {
     Add(Add),
     /// Detach a tier after writing its dirty data below it, while clients are served
     Remove(Remove),
+    /// Change the size of a volatile tier, while clients are served
+    Resize(ResizeArguments),
 }
 
 const LIST_EXAMPLES: &str = "\
@@ -74,6 +77,24 @@ pub(crate) struct Remove {
     answer: Answer,
 }
 
+const RESIZE_EXAMPLES: &str = "\
+Examples:
+  floe tier resize 0 64GiB
+  floe tier resize 1 200GiB --json";
+
+#[derive(Debug, Args)]
+#[command(after_help = RESIZE_EXAMPLES)]
+pub(crate) struct ResizeArguments {
+    /// Its number from the top, from 0
+    #[arg(value_name = "N")]
+    number: usize,
+    /// The new size, a multiple of 4KiB
+    #[arg(value_name = "SIZE")]
+    size: Bytes,
+    #[command(flatten)]
+    answer: Answer,
+}
+
 pub(crate) fn run(command: &TierCommand) -> Result<(), CliError> {
     match command {
         TierCommand::List(List { server, json }) => {
@@ -100,6 +121,20 @@ pub(crate) fn run(command: &TierCommand) -> Result<(), CliError> {
             let is_removed = |tier| tier == *number;
             draining::show(&server, is_removed, || client::remove_tier(&server, *number))?;
             answer.print(&json!({ "removed": number }), &format!("removed tier {number}"))
+        }
+        TierCommand::Resize(ResizeArguments { number, size: Bytes(bytes), answer }) => {
+            let server = answer.endpoint()?;
+            let over = |tiers: &[TierStatus]| {
+                tiers.get(*number).map_or(0, |tier| tier.valid_bytes.saturating_sub(*bytes))
+            };
+            let resize = || client::resize_tier(&server, *number, *bytes);
+            let (before, after) = draining::follow(&server, "giving back space", over, resize)?;
+            let [was, is] = [before.size_bytes, after.size_bytes].map(output::bytes);
+            let said = match before.size_bytes == after.size_bytes {
+                true => format!("tier {number} has {is} already"),
+                false => format!("resized tier {number} from {was} to {is}"),
+            };
+            answer.print(&after, &said)
         }
     }
 }

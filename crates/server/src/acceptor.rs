@@ -71,7 +71,7 @@ impl Change {
             Self::Volume => {
                 "another volume is being added, removed or resized; try again when that is done"
             }
-            Self::Tier => "a tier is being added or removed; try again when that is done",
+            Self::Tier => "a tier is being added, removed or resized; try again when that is done",
         }
     }
 }
@@ -369,6 +369,9 @@ impl Acceptor {
             AdminCommand::RemoveTier { number } => {
                 self.begin_job(index, Operation::DetachTier { number })
             }
+            AdminCommand::ResizeTier { number, size_bytes } => {
+                self.begin_job(index, Operation::ResizeTier { number, size_bytes })
+            }
         };
         if let Err(reply) = begun {
             self.admin.tell(index, &reply);
@@ -619,7 +622,9 @@ impl Acceptor {
         }
         let change = match &operation {
             Operation::Restore | Operation::Upgrade => None,
-            Operation::AttachTier { .. } | Operation::DetachTier { .. } => Some(Change::Tier),
+            Operation::AttachTier { .. }
+            | Operation::DetachTier { .. }
+            | Operation::ResizeTier { .. } => Some(Change::Tier),
             _ => Some(Change::Volume),
         };
         if let (Some(_), Some((_, under_way))) = (change, self.change) {

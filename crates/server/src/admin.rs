@@ -24,6 +24,7 @@
 //! | `GET /tiers` | a list of [`TierStatus`](crate::status::TierStatus) as JSON, from the top |
 //! | `POST /tiers` | attaches the tier that a [`NewTier`] as JSON describes |
 //! | `DELETE /tiers/NUMBER` | detaches a tier after its dirty data is in the tier below |
+//! | `POST /tiers/NUMBER/resize` | gives a volatile tier the size in a [`NewSize`] as JSON |
 //!
 //! A failed request is answered with a line that gives the reason. The status is 400 for an invalid
 //! request and 403 for a missing right. It is 404 or 409 for a conflict with the present volumes
@@ -41,7 +42,7 @@ mod conversation;
 
 pub use access::{AllowedPaths, PathRefused, Token, TokenError};
 pub use address::{AddressError, AdminAddress, AdminChoice, NoDefaultAddress};
-pub use command::{AnaState, NewTier, NewVolume, PageKey, Resize, SetAccess, VolumePart};
+pub use command::{AnaState, NewSize, NewTier, NewVolume, PageKey, Resize, SetAccess, VolumePart};
 
 pub use crate::total_limit::TotalLimitChange;
 pub use crate::volume_limit::LimitChange;

@@ -93,6 +93,9 @@ fn carry_out(control: &mut Control, operation: Operation) -> Result<Reply, Reply
         Operation::SetAccess { name, state } => self::volumes::set_access(control, &name, state),
         Operation::AttachTier { wanted, paths } => tiers::attach_tier(control, wanted, paths),
         Operation::DetachTier { number } => self::tiers::detach_tier(control, number),
+        Operation::ResizeTier { number, size_bytes } => {
+            self::tiers::resize_tier(control, number, size_bytes)
+        }
     }
 }
 

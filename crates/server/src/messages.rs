@@ -111,7 +111,11 @@ pub(crate) enum WorkerCommand {
     Restore,
     /// Open the device of a tier that will be attached.
     OpenTier(Box<CachePart>),
-    /// Take a step of attaching or detaching a tier.
+    /// Use the bytes by which the device of a tier has grown to `bytes`.
+    GrowDevice { tier: TierKey, bytes: u64 },
+    /// Change the size of a tier, and its limit of dirty bytes, if it has one.
+    ResizeTier { tier: TierKey, cache_bytes: u64, most_dirty_bytes: Option<u64> },
+    /// Take a step of attaching, detaching or resizing a tier.
     Tier(StackCommand),
     /// Begin no background work any more, and wait until no operation is under way.
     Rest,
@@ -121,8 +125,8 @@ pub(crate) enum WorkerCommand {
     End,
 }
 
-/// A step of attaching or detaching a tier. The tier is identified by `above`, the key of the tier
-/// above it.
+/// A step of attaching, detaching or resizing a tier. A tier that comes or goes is identified by
+/// `above`, the key of the tier above it.
 #[derive(Debug, Clone)]
 pub(crate) enum StackCommand {
     /// Shut the I/O gate below the tier `above`, and wait until no operation is under way there.
@@ -144,9 +148,11 @@ pub(crate) enum StackCommand {
     TakeOut { above: TierKey },
     /// Keep the tier below `above`, restore its limit of dirty bytes, and open the gate.
     Keep { above: TierKey, bytes: u64 },
+    /// Wait until a tier has given back its space above its size.
+    GiveBack { tier: TierKey },
 }
 
-/// The condition for the end of a step of attaching or detaching a tier.
+/// The condition for the end of a step of attaching, detaching or resizing a tier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StackAwaited {
     /// No operation is under way below the tier `above`.
@@ -155,6 +161,8 @@ pub(crate) enum StackAwaited {
     Emptied { above: TierKey },
     /// No operation is under way in the tier below `above`.
     Rest { above: TierKey },
+    /// The tier has given back its space above its size, or cannot.
+    GivenBack { tier: TierKey },
 }
 
 /// A worker's reply to a question or a command.
@@ -235,6 +243,7 @@ pub(crate) enum Operation {
     SetAccess { name: String, state: AnaState },
     AttachTier { wanted: NewTier, paths: AllowedPaths },
     DetachTier { number: usize },
+    ResizeTier { number: usize, size_bytes: u64 },
 }
 
 /// A message to the acceptor.

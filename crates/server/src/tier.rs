@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use floe_block::{BlockCache, Companion, Exchange, PartJournal};
+use floe_block::{BlockCache, Companion, Driver, Exchange, Fault, PartJournal};
 use floe_device::{OpenError, Pool, Ring};
 
 use crate::persistent::{Parts, StartError, SuperblockWriter};
-use crate::status::{CacheFacts, TierKey};
+use crate::status::{BackingBytes, CacheFacts, TierKey};
 use crate::volume::DeviceSource;
 
 /// A tier of a server's cache: open and ready to serve, then the control thread's state of it.
@@ -25,6 +25,10 @@ pub struct Tier {
     pub(crate) cache: Parts,
     /// The cache device of the tier.
     pub(crate) source: Arc<dyn DeviceSource>,
+    /// Number of shards of the tier's cache.
+    pub(crate) shards: u64,
+    /// Limit of dirty data, as a share of the size; `None` without a limit.
+    pub(crate) dirty_share: Option<f64>,
     /// The tier may hold dirty data.
     may_be_dirty: bool,
     pub(crate) failing: Failing,
@@ -111,7 +115,10 @@ impl Tier {
             size_bytes: cache_bytes,
             mirror: source.mirror(),
         };
+        let share = |most: u64| most as f64 / cache_bytes.max(1) as f64;
         Self {
+            shards: cache.parts[0].0.shards() as u64,
+            dirty_share: cache.most_dirty_bytes.map(share),
             may_be_dirty: config.mode.keeps_writes()
                 || cache.parts.iter().any(|(cache, _)| cache.condition().has_dirty_data()),
             facts,
@@ -168,6 +175,37 @@ impl Tier {
                 crate::persistent::try_volatile(&Arc::clone(&self.source), self.cache.data_start)
             }
         }
+    }
+}
+
+/// A worker's progress in attaching or detaching a tier.
+#[derive(Default)]
+pub(crate) struct StackChange {
+    /// The tier to attach, with its device open.
+    pub(crate) attaching: Option<(TierKey, floe_block::Tier)>,
+    /// The I/O gate is shut, and requests may be held back.
+    pub(crate) is_shut: bool,
+    /// Results of drains of the tier to detach, by the number of the command's ticket.
+    pub(crate) emptied: Vec<(u32, Result<(), Fault>)>,
+    /// Bytes of the backing devices that the lowest tier has not counted, because it was not the
+    /// lowest, less those that it moved from and to a tier below.
+    backing_before: BackingBytes,
+}
+
+impl StackChange {
+    /// Returns the bytes moved from and to the backing devices since the server began.
+    pub(crate) fn backing_bytes(&self, driver: &Driver) -> BackingBytes {
+        let lowest = driver.tiers().last().expect("there is a tier");
+        self.backing_before.plus(BackingBytes::below(&lowest.stats()))
+    }
+
+    /// Attaches or detaches a tier by `change`. The count of the backing devices' bytes goes on
+    /// from where it was, whichever tier is the lowest then.
+    pub(crate) fn restack(&mut self, driver: &mut Driver, change: impl FnOnce(&mut Driver)) {
+        let before = self.backing_bytes(driver);
+        change(driver);
+        self.backing_before = BackingBytes::default();
+        self.backing_before = before.minus(self.backing_bytes(driver));
     }
 }
 

@@ -48,6 +48,14 @@ pub trait DeviceSource: fmt::Debug + Send + Sync {
     /// When the size cannot be read, or never changes.
     fn refresh(&self) -> std::io::Result<u64>;
 
+    /// Makes the device at least `bytes` long. Open handles adopt the new size afterwards.
+    ///
+    /// # Errors
+    /// When the device cannot have that size; it stays as it is.
+    fn grow(&self, _bytes: u64) -> Result<(), OpenError> {
+        Err(OpenError::FixedSize { name: self.name() })
+    }
+
     /// Registers a function that is called when the device's size may have changed. Any thread may
     /// call it, and it must not block. Devices that cannot notice such changes never call it.
     fn on_change(&self, _notify: Box<dyn Fn() + Send + Sync>) {}
@@ -85,6 +93,10 @@ impl DeviceSource for Source {
 
     fn image(&self) -> Option<&RbdSource> {
         Source::image(self)
+    }
+
+    fn grow(&self, bytes: u64) -> Result<(), OpenError> {
+        Source::grow(self, bytes)
     }
 
     fn has_kernel_name(&self) -> bool {

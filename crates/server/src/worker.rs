@@ -21,7 +21,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use floe_block::{
-    BlockCache, CacheShare, Driver, Exchange, Fault, Sectors, Tier, VolumeError, VolumeId,
+    BlockCache, CacheShare, Driver, Exchange, Sectors, Tier, VolumeError, VolumeId, grow_device,
+    resize_tier,
 };
 use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
 use floe_nbd::export::Exports;
@@ -36,8 +37,8 @@ use crate::protocol::Request as ClientRequest;
 use crate::sampler::Sampler;
 use crate::session::{Budget, Common, Session, Throttle};
 use crate::setup::{ServeError, ServerSetup};
-use crate::status::{BackingBytes, Snapshot, ThreadCounters, TierKey};
-use crate::tier::CachePart;
+use crate::status::{Snapshot, ThreadCounters, TierKey};
+use crate::tier::{CachePart, StackChange};
 use crate::total_limit::TotalRate;
 use crate::worker::clients::{Locals, LookedFor, Origin, Origins};
 use crate::worker::handle::WorkerOutbox;
@@ -401,6 +402,16 @@ impl Worker {
             }
             WorkerCommand::Restore => self.watches.restored(&mut self.driver),
             WorkerCommand::OpenTier(tier) => self.open_tier(*tier)?,
+            WorkerCommand::GrowDevice { tier, bytes } => {
+                let grown = grow_device(self.tier(tier), bytes);
+                grown.map_err(|error| Problem::Other(error.to_string()))?;
+            }
+            WorkerCommand::ResizeTier { tier, cache_bytes, most_dirty_bytes } => {
+                let tier = self.tier(tier);
+                let resized = resize_tier(tier, cache_bytes);
+                resized.map_err(|error| Problem::Other(error.to_string()))?;
+                most_dirty_bytes.into_iter().for_each(|bytes| tier.limit_dirty(bytes));
+            }
             _ => unreachable!("the end of other commands is awaited"),
         }
         Ok(Done::Nothing)
@@ -484,8 +495,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes a step of attaching or detaching a tier. If the step takes time, returns the condition
-    /// for its end.
+    /// Takes a step of attaching, detaching or resizing a tier. If the step takes time, returns the
+    /// condition for its end.
     ///
     /// While the I/O gate is shut, the worker begins no work but clients' requests, so that no
     /// operation starts below the gate.
@@ -533,6 +544,7 @@ impl Worker {
                 self.tier_below(above).limit_dirty(bytes);
                 self.open_gate(above);
             }
+            StackCommand::GiveBack { tier } => return Err(StackAwaited::GivenBack { tier }),
         }
         Ok(())
     }
@@ -562,6 +574,16 @@ impl Worker {
                     (true, false) => Some(Ok(Done::Nothing)),
                     (true, true) => Some(Err(Problem::Other("some of it is dirty again".into()))),
                 }
+            }
+            StackAwaited::GivenBack { tier } => {
+                let condition = self.tier(tier).cache().condition();
+                if condition.bytes_over() == 0 {
+                    return Some(Ok(Done::Nothing));
+                }
+                // lost data stays dirty until it is written
+                let is_stuck = condition.blocks_in_the_way() > 0 || condition.is_refusing();
+                let problem = "dirty data could not be written to the devices below";
+                is_stuck.then(|| Err(Problem::Other(problem.into())))
             }
         }
     }
@@ -663,37 +685,6 @@ impl Awaited {
             Self::Unused { volume, until } => Self::Unused { volume, until: left(until) },
             _ => self,
         }
-    }
-}
-
-/// A worker's progress in attaching or detaching a tier.
-#[derive(Default)]
-pub(crate) struct StackChange {
-    /// The tier to attach, with its device open.
-    pub(crate) attaching: Option<(TierKey, Tier)>,
-    /// The I/O gate is shut, and requests may be held back.
-    pub(crate) is_shut: bool,
-    /// Results of drains of the tier to detach, by the number of the command's ticket.
-    pub(crate) emptied: Vec<(u32, Result<(), Fault>)>,
-    /// Bytes of the backing devices that the lowest tier has not counted, because it was not the
-    /// lowest, less those that it moved from and to a tier below.
-    backing_before: BackingBytes,
-}
-
-impl StackChange {
-    /// Returns the bytes moved from and to the backing devices since the server began.
-    fn backing_bytes(&self, driver: &Driver) -> BackingBytes {
-        let lowest = driver.tiers().last().expect("there is a tier");
-        self.backing_before.plus(BackingBytes::below(&lowest.stats()))
-    }
-
-    /// Attaches or detaches a tier by `change`. The count of the backing devices' bytes goes on
-    /// from where it was, whichever tier is the lowest then.
-    fn restack(&mut self, driver: &mut Driver, change: impl FnOnce(&mut Driver)) {
-        let before = self.backing_bytes(driver);
-        change(driver);
-        self.backing_before = BackingBytes::default();
-        self.backing_before = before.minus(self.backing_bytes(driver));
     }
 }
 

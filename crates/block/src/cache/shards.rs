@@ -45,8 +45,11 @@ pub(crate) struct Shards {
     has_newly_lost: bool,
 }
 
-/// Maximum number of groups of a part whose space is given back in a round of its driver.
-const GIVEN_BACK_A_ROUND: usize = 8;
+/// The bytes of a part whose space is given back in a round of its driver, and the least and the
+/// largest number of groups.
+const GIVEN_BACK_BYTES: u64 = 2 << 20;
+const LEAST_GIVEN_BACK: u64 = 8;
+const MOST_GIVEN_BACK: u64 = 256;
 
 /// The space of all shards on the cache device: as many groups for each.
 #[derive(Debug)]
@@ -168,7 +171,9 @@ impl Shards {
 
     /// Goes on with giving back the space of groups above the limit, in turn.
     pub(super) fn give_back(&mut self, orders: &mut Vec<Order>) {
-        let (mut left, count) = (GIVEN_BACK_A_ROUND, self.shards.len());
+        let most = GIVEN_BACK_BYTES / self.group_bytes();
+        let mut left = most.clamp(LEAST_GIVEN_BACK, MOST_GIVEN_BACK) as usize;
+        let count = self.shards.len();
         for at in (0..count).map(|at| (self.first_to_give + at) % count) {
             if groups_over(&self.shards[at]) > 0 {
                 self.stirred |= 1 << at;

@@ -1,7 +1,6 @@
 //! Giving back space when the cache becomes smaller.
 //!
-//! The directory names the groups that leave, the coldest first
-//! ([`resize::choose_leaving`]). Their
+//! The directory names the groups that leave, the coldest first ([`resize::choose_leaving`]). Their
 //! dirty blocks are cleaned here. A write to such a group goes through to the backing device, so
 //! that the group becomes clean. Clean blocks that no task uses are dropped, and the place of an
 //! empty group is discarded on the cache device. Only then the group is free for other blocks.
@@ -18,10 +17,7 @@ use crate::order::{DeviceId, Order};
 use crate::tasks::{Because, Part, TaskStep, Work};
 
 /// Maximum number of a shard's groups that are emptied at once.
-const LEAVING_AT_ONCE: usize = 8;
-
-/// Maximum number of a shard's groups whose space is given back at once.
-const GIVEN_BACK_AT_ONCE: usize = 8;
+const LEAVING_AT_ONCE: usize = 16;
 
 /// Maximum number of a shard's blocks that are cleaned at once because their group leaves.
 const CLEANED_AT_ONCE: usize = 32;
@@ -36,19 +32,18 @@ pub(crate) fn change_size(parts: &mut Parts, cache_bytes: u64, groups: u32, more
     parts.leaving.begin();
 }
 
-/// Empties groups above the limit, and gives back the space of at most `most` free ones. Returns
-/// the number of these.
+/// Empties groups above the limit, and begins to give back the space of at most `most` free ones,
+/// as long as no more are on their way. Returns the number of these.
 pub(super) fn go_on(parts: &mut Parts, most: usize) -> usize {
     let mut given_back = 0;
     loop {
-        while given_back < most
-            && parts.leaving.giving_back < GIVEN_BACK_AT_ONCE
+        while parts.leaving.giving_back < most
             && let Some(group) = resize::take_excess(&mut parts.map.directory)
         {
             give_back(parts, group);
             given_back += 1;
         }
-        if given_back == most || parts.leaving.giving_back == GIVEN_BACK_AT_ONCE {
+        if parts.leaving.giving_back >= most {
             return given_back;
         }
         if parts.leaving.is_paused {

@@ -116,6 +116,58 @@ fn what_cannot_be_added_or_removed_is_refused_in_a_line() {
     server.end();
 }
 
+#[test]
+fn a_tier_is_resized_while_clients_use_it() {
+    let content = pattern(1, 8 * MIB);
+    let volume = Volume::new(&content, "back").on("2");
+    let server = volume.serve();
+    let file = volume.path("tier.img");
+    let in_file = format!("file:{},size=8MiB,write=back,volatile,shards=4", text(&file));
+    tier_ok(&server, &["add", "memory:8MiB,write=back,shards=4"]);
+    tier_ok(&server, &["add", &in_file]);
+    let mut client = connect(&server);
+    let mut newer = content;
+    for (round, size) in [(2, "16MiB"), (3, "2MiB"), (4, "12MiB")] {
+        for number in ["1", "2"] {
+            let said = tier_ok(&server, &["resize", number, size]);
+            assert!(said.starts_with(&format!("resized tier {number} from ")), "{said}");
+            assert!(said.ends_with(&format!(" to {size}\n")), "{said}");
+        }
+        let piece = pattern(round, 3 * MIB);
+        newer[MIB..4 * MIB].copy_from_slice(&piece);
+        client.write(MIB as u64, &piece, false).expect("a write");
+        assert_same("the volume", &read(&mut client, newer.len()), &newer);
+    }
+    let said = tier_ok(&server, &["resize", "1", "12MiB"]);
+    assert_eq!(said, "tier 1 has 12MiB already\n");
+    let said = tier_ok(&server, &["resize", "1", "4MiB", "--json"]);
+    assert!(said.contains("\"name\":\"memory:4MiB,write=back,"), "{said}");
+    assert_eq!(std::fs::metadata(&file).expect("the file").len(), 16 << 20, "it stays as long");
+    let table = tier_ok(&server, &["list"]);
+    assert!(table.contains("memory:4MiB") && table.contains("size=12MiB"), "{table}");
+    server.end();
+}
+
+#[test]
+fn a_size_that_a_tier_cannot_have_is_refused_in_a_line() {
+    let volume = Volume::new(&pattern(1, MIB), "back").on("2");
+    let server = volume.serve();
+    tier_ok(&server, &["add", "memory:4MiB,block-sizes=64KiB,shards=4"]);
+    refused(&server, &["resize", "0", "8MiB"], &["tier 0 is persistent", "--initialise"]);
+    refused(&server, &["resize", "2", "8MiB"], &["no tier 2", "number 1"]);
+    refused(&server, &["resize", "1", "5000"], &["multiple of 4096"]);
+    refused(&server, &["resize", "1", "64KiB"], &["tier 1 cannot have 64KiB", "at least 256KiB"]);
+    refused(&server, &["resize", "1", "900TiB"], &["tier 1", "too large"]);
+    refused(&server, &["resize", "1", "8TiB"], &["tier 1 keeps 4MiB", "in memory"]);
+    for size in ["much", "-1", "8 apples"] {
+        let output = tier(&server, &["resize", "1", size]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains("SIZE"), "{said}");
+    }
+    assert_eq!(server.status().tiers[1].size_bytes, 4 << 20);
+    server.end();
+}
+
 /// What a tier on a device had of the volume is old once the volume was written to without it.
 #[test]
 fn a_tier_that_was_away_brings_nothing_old_back() {
@@ -156,8 +208,8 @@ fn a_tier_that_was_away_brings_nothing_old_back() {
     server.end();
 }
 
-/// A server on devices that lose what was not flushed, with tiers coming and going all the time,
-/// killed again and again.
+/// A server on devices that lose what was not flushed, with tiers coming, going and changing size
+/// all the time, killed again and again.
 #[test]
 fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
     const CLIENTS: usize = 2;
@@ -184,6 +236,7 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
     ];
     let model = Mutex::new(Model::new(SECTORS));
     let (mut came, mut went, mut missed, mut turned, mut kept) = (0, 0, 0, 0, Vec::<String>::new());
+    let mut resized = 0;
     // A tier that was on its way when the server was killed, and its place.
     let mut doubtful: Option<(usize, String)> = None;
     let attempt = |tiers: &[String]| {
@@ -196,7 +249,7 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
     };
     // On a slow machine it takes more lives until tiers have come and gone.
     for kill in 0..20 * kills {
-        if kill >= kills && came > 0 && went > 0 {
+        if kill >= kills && came > 0 && went > 0 && resized > 0 {
             break;
         }
         if kept.len() > 1 {
@@ -282,6 +335,15 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
                         went += 1;
                     }
                     on_its_way = None;
+                    let in_memory = there.iter().position(|spec| spec.starts_with("memory"));
+                    if let Some(at) = in_memory {
+                        let size = format!("{}MiB", random.random_range(1..8));
+                        let line = ["resize", &(at + 1).to_string(), &size];
+                        if !tier(&server, &line).status.success() {
+                            break;
+                        }
+                        resized += 1;
+                    }
                 }
                 (there, on_its_way)
             });
@@ -306,14 +368,16 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
         kept = there.into_iter().filter(is_kept).collect();
     }
     println!(
-        "{came} came, {went} went in {kills} lives or more, {missed} were missed at the next \
-         start, {turned} times their order was refused"
+        "{came} came, {went} went, {resized} were resized in {kills} lives or more, {missed} were \
+         missed at the next start, {turned} times their order was refused"
     );
-    assert!(came > 0 && went > 0);
+    assert!(came > 0 && went > 0 && resized > 0);
 }
 
 #[test]
 fn tiers_are_told_of_in_help() {
     let help = floe_ok(&["tier", "add", "--help"]);
     assert!(help.contains("floe tier add file:/dev/nvme1n1"), "{help}");
+    let help = floe_ok(&["tier", "resize", "--help"]);
+    assert!(help.contains("floe tier resize 0 64GiB"), "{help}");
 }

@@ -11,7 +11,7 @@ use floe_nbd::uri;
 use serde::Deserialize;
 
 use super::{
-    AdminAddress, AnaState, LimitChange, NewTier, NewVolume, REPLACING, Resize, SetAccess,
+    AdminAddress, AnaState, LimitChange, NewSize, NewTier, NewVolume, REPLACING, Resize, SetAccess,
     ShareChange, Token, TotalLimitChange, VolumePart,
 };
 use crate::pair::StandbyStatus;
@@ -381,6 +381,24 @@ pub fn add_tier(server: &Endpoint, tier: &NewTier) -> Result<(usize, TierStatus)
 /// When no server answers, or the tier cannot be detached.
 pub fn remove_tier(server: &Endpoint, number: usize) -> Result<(), AdminError> {
     ask(server, "DELETE", &format!("/tiers/{number}"), "").map(drop)
+}
+
+/// Changes the size of the volatile tier with this number from the top while clients go on. Returns
+/// its status before and after. A smaller tier has given its space back then.
+///
+/// # Errors
+/// When no server answers, or the tier cannot have that size.
+pub fn resize_tier(
+    server: &Endpoint,
+    number: usize,
+    size_bytes: u64,
+) -> Result<(TierStatus, TierStatus), AdminError> {
+    let nth = |tiers: Vec<TierStatus>| tiers.into_iter().nth(number);
+    let before = nth(tiers(server)?);
+    let body = serde_json::to_string(&NewSize { size_bytes }).expect("a size is plain data");
+    ask(server, "POST", &format!("/tiers/{number}/resize"), &body)?;
+    let both = before.zip(nth(tiers(server)?));
+    both.ok_or_else(|| AdminError::Strange { address: server.to_string() })
 }
 
 /// Returns the status of a volume by its name.

@@ -87,6 +87,12 @@ pub(crate) enum AdminCommand {
         /// Number of the tier, counted from the top, from 0.
         number: usize,
     },
+    /// Change the size of a volatile tier.
+    ResizeTier {
+        /// Number of the tier, counted from the top, from 0.
+        number: usize,
+        size_bytes: u64,
+    },
 }
 
 /// A [`NewVolume`] whose device specification has been parsed.
@@ -144,6 +150,14 @@ pub struct Resize {
     /// New size in bytes; `None` adopts the present size of the backing device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
+}
+
+/// The request body with a tier's new size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewSize {
+    /// New size in bytes, a multiple of 4096.
+    pub size_bytes: u64,
 }
 
 /// The request body with a part of a volume, to be brought into the cache or to leave it.
@@ -291,6 +305,11 @@ impl AdminCommand {
             ["tiers", number] => {
                 ("DELETE", numbered(number).map(|number| Self::RemoveTier { number }))
             }
+            ["tiers", number, "resize"] => ("POST", {
+                let size = json(body).map(|NewSize { size_bytes }| size_bytes);
+                numbered(number)
+                    .and_then(|number| Ok(Self::ResizeTier { number, size_bytes: size? }))
+            }),
             _ => return Err(Reply::trouble(Trouble::NotFound, format!("there is no {path} here"))),
         };
         if method != wanted {

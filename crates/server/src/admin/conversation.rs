@@ -243,6 +243,7 @@ mod tests {
             "DELETE /volumes/a",
             "POST /volumes/a/resize",
             "DELETE /tiers/1",
+            "POST /tiers/1/resize",
         ] {
             let Heard::Refusal(reply) = hear(line) else { panic!("{line}") };
             let answer = String::from_utf8(reply.encode()).unwrap();

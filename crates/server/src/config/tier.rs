@@ -219,13 +219,8 @@ impl TierConfig {
             return Err(place.wrong("cache", format!("cache is missing: name its device{how}")));
         };
         let bytes = place.cache_bytes(cache, self.cache_size)?;
-        if let Some(too_much) = too_much_memory(tables_of(bytes)) {
-            let (size, tables) = (format_size(bytes), format_size(tables_of(bytes)));
-            let problem = format!(
-                "cache-size: a cache of {size} needs {tables} of memory for its tables alone, \
-                 {too_much}"
-            );
-            return Err(place.wrong("cache-size", problem));
+        if let Some(problem) = too_large_tables(bytes) {
+            return Err(place.wrong("cache-size", format!("cache-size: {problem}")));
         }
         self.cache_size = Some(Bytes(bytes));
         let mode = *self.write.get_or_insert_default();
@@ -363,6 +358,14 @@ fn unreadable(device: &Spec) -> Option<String> {
         let is_missing = error.kind() == std::io::ErrorKind::NotFound;
         (!is_missing).then(|| format!("cannot open {}: {error}", path.display()))
     })
+}
+
+/// Returns a message if the tables of a cache of this many bytes exceed the memory that the process
+/// can have.
+pub(crate) fn too_large_tables(cache_bytes: u64) -> Option<String> {
+    let too_much = too_much_memory(tables_of(cache_bytes))?;
+    let (size, tables) = (format_size(cache_bytes), format_size(tables_of(cache_bytes)));
+    Some(format!("a cache of {size} needs {tables} of memory for its tables alone, {too_much}"))
 }
 
 /// Returns a message if this many bytes exceed the memory that the process can have.

@@ -1,4 +1,4 @@
-//! Attaches, detaches and restores tiers of the running server.
+//! Attaches, detaches, resizes and restores tiers of the running server.
 //!
 //! The first tier is never replaced: its volume ids are those that clients' requests carry, and the
 //! memory tier and load shedding are made for it.
@@ -6,16 +6,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floe_block::{Exchange, RequestKind, VolumeId};
+use floe_block::{Config, ConfigError, Exchange, RequestKind, SECTOR_BYTES, VolumeId, format_size};
 
 use super::volumes::enforce_share;
 use super::{Control, Wait, beside};
 use crate::admin::{AllowedPaths, NewTier, Reply, Trouble};
+use crate::config::too_large_tables;
 use crate::messages::{Message, Problem, StackCommand, WorkerCommand};
 use crate::persistent::ForceFlags;
 use crate::status::{CacheFacts, TierKey};
-use crate::tier::link;
 use crate::tier::open::CacheMaker;
+use crate::tier::{Tier, link};
+use crate::volume_share;
 
 /// Longest time that clients' requests wait at the I/O gate while a tier is attached or detached.
 /// Beyond that the operation fails.
@@ -248,6 +250,144 @@ fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
     unlinked.and(vacated)
 }
 
+/// Changes the size of a volatile tier while clients go on. A smaller tier gives its space back
+/// before this returns. On failure the tier keeps its size.
+pub(crate) fn resize_tier(
+    control: &mut Control,
+    number: usize,
+    size_bytes: u64,
+) -> Result<Reply, Reply> {
+    let Some(tier) = control.tiers.get(number) else {
+        let last = control.tiers.len() - 1;
+        let problem = format!("there is no tier {number}: the last one is number {last}");
+        return Err(Reply::trouble(Trouble::NotFound, problem));
+    };
+    let before = tier.facts.size_bytes;
+    check_size(control, tier, number, size_bytes)?;
+    if size_bytes == before {
+        return Ok(Reply::Done("unchanged"));
+    }
+    let key = tier.facts.key;
+    if size_bytes > before {
+        grow_device(control, number, size_bytes)?;
+    }
+    set_size(control, number, size_bytes).map_err(|problem| {
+        let problem = format!("tier {number} has no certain size now: {problem}");
+        Reply::trouble(Trouble::Failed, problem)
+    })?;
+    control.publish();
+    let give_back = || WorkerCommand::Tier(StackCommand::GiveBack { tier: key });
+    if let Err(problem) = control.ask_all(Wait::UntilEnd, give_back) {
+        // The first problem is what counts.
+        let _ = set_size(control, number, before);
+        let problem = format!(
+            "tier {number} keeps {}, because not all of the space could be given back: {problem}",
+            format_size(before)
+        );
+        return Err(Reply::trouble(Trouble::Failed, problem));
+    }
+    let name = &control.tiers[number].facts.name;
+    tracing::info!(tier = number, %name, before, bytes = size_bytes, "tier resized");
+    Ok(Reply::Done("resized"))
+}
+
+/// Checks that a tier can have another size, as far as that is known without its device.
+fn check_size(control: &Control, tier: &Tier, number: usize, size_bytes: u64) -> Result<(), Reply> {
+    let size = format_size(size_bytes);
+    if tier.facts.config.kept {
+        return Err(conflict(format!(
+            "tier {number} is persistent, and its journal is made for its size: {}",
+            match number {
+                0 => "floe flush && floe stop, and start with a new cache (--initialise)",
+                _ => "add a tier of the other size, then remove this one",
+            }
+        )));
+    }
+    if !size_bytes.is_multiple_of(SECTOR_BYTES) {
+        return Err(conflict(format!(
+            "the size of a tier is a multiple of {SECTOR_BYTES} bytes, not {size}"
+        )));
+    }
+    let (config, data_start) = (&tier.facts.config, tier.cache.data_start);
+    let shards = tier.shards;
+    match config.check_size(size_bytes.saturating_sub(data_start), shards) {
+        Ok(()) => {}
+        Err(ConfigError::TooSmall { group_bytes, .. }) => {
+            let least = format_size(data_start + shards * group_bytes);
+            return Err(conflict(format!(
+                "tier {number} cannot have {size}: with shards = {shards} and blocks of up to {} \
+                 it has at least {least}",
+                format_size(group_bytes)
+            )));
+        }
+        Err(error) => return Err(conflict(format!("tier {number}: {error}"))),
+    }
+    if let Some(problem) = too_large_tables(size_bytes) {
+        return Err(conflict(format!("tier {number} cannot have {size}: {problem}")));
+    }
+    if tier.failing.degraded || !tier.failing.refusing.is_empty() {
+        let problem = "its device fails: floe cache restore when it works again";
+        return Err(conflict(format!("tier {number} cannot be resized while {problem}")));
+    }
+    let offered = control.offer.all().iter().filter(|offered| !offered.leaving);
+    let shares = offered.map(|offered| (offered.volume.name.as_str(), offered.volume.share));
+    volume_share::check(shares, &resized(&tier.facts.name, size_bytes), size_bytes)
+        .map_err(conflict)
+}
+
+/// Makes the device of a tier as large as the tier is to become, where it is smaller.
+fn grow_device(control: &mut Control, number: usize, size_bytes: u64) -> Result<(), Reply> {
+    let keeps = |problem: String, control: &Control| {
+        let facts = &control.tiers[number].facts;
+        format!("tier {number} keeps {}: {problem}", format_size(facts.size_bytes))
+    };
+    let (source, key) =
+        (Arc::clone(&control.tiers[number].source), control.tiers[number].facts.key);
+    let device = Arc::clone(&source);
+    let grown = beside(control, move || device.grow(size_bytes)).map_err(Problem::into_reply)?;
+    grown.map_err(|error| conflict(keeps(error.to_string(), control)))?;
+    // A device that was larger before has data beyond the tier's new size.
+    let bytes = source.size_bytes();
+    let grow = || WorkerCommand::GrowDevice { tier: key, bytes };
+    let grown = control.ask_all(Wait::Long, grow);
+    grown
+        .map(drop)
+        .map_err(|problem| Reply::trouble(Trouble::Failed, keeps(problem.to_string(), control)))
+}
+
+/// Sets the size of a tier in all workers, and all that depends on it: the limit of dirty data and
+/// the shares of volumes.
+fn set_size(control: &mut Control, number: usize, size_bytes: u64) -> Result<(), Problem> {
+    let tier = &mut control.tiers[number];
+    let key = tier.facts.key;
+    let cache_bytes = size_bytes.saturating_sub(tier.cache.data_start);
+    let most_dirty_bytes = tier.dirty_share.map(|share| (share * size_bytes as f64) as u64);
+    tier.cache.most_dirty_bytes = most_dirty_bytes;
+    tier.facts.name = resized(&tier.facts.name, size_bytes);
+    tier.facts.size_bytes = size_bytes;
+    tier.facts.config = Arc::new(Config { cache_bytes, ..Config::clone(&tier.facts.config) });
+    let resize = || WorkerCommand::ResizeTier { tier: key, cache_bytes, most_dirty_bytes };
+    control.ask_all(Wait::Long, resize)?;
+    control.renumber(|offered| offered.shares[number] = offered.volume.share.of(size_bytes));
+    let all = control.offer.all().iter();
+    let shared: Vec<_> = all
+        .filter(|it| !it.leaving && it.volume.share.is_any())
+        .map(|offered| offered.id)
+        .collect();
+    shared.into_iter().try_for_each(|id| enforce_share(control, id))
+}
+
+/// Returns the name of a tier, its device and settings, with another size.
+fn resized(name: &str, size_bytes: u64) -> String {
+    let size = format_size(size_bytes);
+    let parts = name.split(',').map(|part| match part.split_once([':', '=']) {
+        Some(("memory", _)) => format!("memory:{size}"),
+        Some(("size", _)) => format!("size={size}"),
+        _ => part.to_owned(),
+    });
+    parts.collect::<Vec<_>>().join(",")
+}
+
 /// Tests failed cache devices and makes all workers use them again. A flush then tests that
 /// persistent tiers accept writes.
 pub(crate) fn restore(control: &mut Control) -> Result<Reply, Reply> {
@@ -302,4 +442,20 @@ pub(crate) fn restore(control: &mut Control) -> Result<Reply, Reply> {
         control.note(tier);
     }
     Ok(Reply::Done("restored"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_tier_follows_its_size() {
+        for (name, expected) in [
+            ("memory:64MiB,write=back,volatile", "memory:1GiB,write=back,volatile"),
+            ("file:/srv/a,size=64MiB,write=back", "file:/srv/a,size=1GiB,write=back"),
+            ("file:/srv/a,block-sizes=4KiB+64KiB", "file:/srv/a,block-sizes=4KiB+64KiB"),
+        ] {
+            assert_eq!(resized(name, 1 << 30), expected);
+        }
+    }
 }

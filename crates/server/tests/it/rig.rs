@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Once, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -365,12 +365,15 @@ impl Rig {
 /// A memory device with something in front of it.
 pub(crate) struct Wrapped<W> {
     memory: MemoryDevice,
+    /// Its size in bytes, as it has grown.
+    size: AtomicU64,
     wrap: W,
 }
 
 impl<W: Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync + 'static> Wrapped<W> {
     pub(crate) fn source(memory: MemoryDevice, wrap: W) -> Arc<dyn DeviceSource> {
-        Arc::new(Self { memory, wrap })
+        let size = AtomicU64::new(memory.size_bytes());
+        Arc::new(Self { memory, size, wrap })
     }
 }
 
@@ -382,11 +385,18 @@ impl<W> std::fmt::Debug for Wrapped<W> {
 
 impl<W: Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync> DeviceSource for Wrapped<W> {
     fn size_bytes(&self) -> u64 {
-        self.memory.size_bytes()
+        self.size.load(SeqCst)
     }
 
     fn refresh(&self) -> std::io::Result<u64> {
-        Ok(self.memory.size_bytes())
+        Ok(self.size_bytes())
+    }
+
+    fn grow(&self, bytes: u64) -> Result<(), OpenError> {
+        let grown = self.memory.grow(bytes);
+        grown.map_err(|source| OpenError::Memory { size: bytes, source })?;
+        self.size.fetch_max(bytes, SeqCst);
+        Ok(())
     }
 
     fn open(&self, _: &Ring, _: &Pool) -> Result<Box<dyn Device>, OpenError> {

@@ -9,6 +9,7 @@ mod limits;
 mod lives;
 mod memory;
 mod mood;
+mod resize;
 mod restack;
 mod shares;
 mod shedding;

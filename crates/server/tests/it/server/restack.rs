@@ -35,13 +35,13 @@ impl CacheDevices for Moody {
     }
 }
 
-fn with_newcomers(mut setup: Setup, mood: &Mood) -> Rig {
+pub(super) fn with_newcomers(mut setup: Setup, mood: &Mood) -> Rig {
     setup.config.devices = Arc::new(Moody(mood.clone()));
     setup.start().unwrap()
 }
 
 /// A tier in memory of a text such as `back 8`, a write mode and mebibytes.
-fn tier(spec: &str, at: Option<usize>) -> NewTier {
+pub(super) fn tier(spec: &str, at: Option<usize>) -> NewTier {
     let (mode, mib) = spec.split_once(' ').unwrap();
     let tier = format!("memory:{mib}MiB,write={mode},block-sizes=4KiB+64KiB,shards=3");
     NewTier { tier, at, initialise: false, discard_dirty: false }
