@@ -181,6 +181,9 @@ mod tests {
             plain("POST /volumes/a%2fb%20c/resize"),
             AdminCommand::ResizeVolume { name, size_bytes: None }
         );
+        let resize = with_body("POST", "/tiers/0/resize", r#"{"size_bytes": 4096}"#);
+        let size = AdminCommand::ResizeTier { number: 0, size_bytes: 4096 };
+        assert_eq!(command(&resize), size);
         let ana = with_body("POST", "/volumes/a/ana", r#"{"state": "inaccessible"}"#);
         let state = AnaState::Inaccessible;
         assert_eq!(command(&ana), AdminCommand::SetAccess { name: "a".into(), state });
@@ -243,7 +246,6 @@ mod tests {
             "DELETE /volumes/a",
             "POST /volumes/a/resize",
             "DELETE /tiers/1",
-            "POST /tiers/1/resize",
         ] {
             let Heard::Refusal(reply) = hear(line) else { panic!("{line}") };
             let answer = String::from_utf8(reply.encode()).unwrap();
@@ -290,6 +292,9 @@ mod tests {
         }
         for body in [r#"{"size_bytes": -1}"#, r#"{"size": 1}"#, "4096"] {
             assert_eq!(code(&with_body("POST", "/volumes/a/resize", body)), "400", "{body}");
+        }
+        for body in ["", "{}", r#"{"size_bytes": "1GiB"}"#, r#"{"size_bytes": 1, "at": 2}"#] {
+            assert_eq!(code(&with_body("POST", "/tiers/0/resize", body)), "400", "{body}");
         }
         for body in ["", r#"{"state": "lost"}"#, r#"{"state": "change", "for": 3}"#] {
             assert_eq!(code(&with_body("POST", "/volumes/a/ana", body)), "400", "{body}");
