@@ -24,7 +24,7 @@ use crate::file::OpenError;
 use crate::queue::check_resize;
 use crate::ring::Ring;
 use crate::source::{PreparedDevice, Source};
-use crate::spec::{DeviceSpec, Exact, Role, Setting, SpecError, Wanted, parse_size};
+use crate::spec::{DeviceSpec, Exact, Setting, SpecError, Wanted, parse_size};
 use crate::system::MemoryLimit;
 
 /// A block device in memory, initially zero.
@@ -303,7 +303,7 @@ impl DeviceSpec for MemorySpec {
             return Err(OpenError::WrongMemorySize { actual: size, wanted });
         }
         // A cache fills up; of a backing device in memory only what is written takes any.
-        if matches!(wanted.role, Role::Cache { .. }) {
+        if wanted.role.is_cache() {
             check_memory(size)?;
         }
         let device =

@@ -148,11 +148,16 @@ impl Wanted<'_> {
     /// Returns `source`, whose size is fixed, or an error if another size is required.
     pub(crate) fn checked(&self, source: Source) -> Result<Source, OpenError> {
         match (source.size_bytes(), self.size) {
-            (actual, Some(wanted)) if actual != wanted => {
+            (actual, Some(wanted)) if actual != wanted && !self.is_longer(actual) => {
                 Err(OpenError::WrongSize { path: source.name().into(), actual, wanted })
             }
             _ => Ok(source),
         }
+    }
+
+    /// Returns whether a device of `actual` bytes is longer than required, and may be.
+    pub(crate) fn is_longer(&self, actual: u64) -> bool {
+        matches!(self.role, Role::VolatileCache { size } if actual > size)
     }
 }
 
@@ -208,6 +213,19 @@ pub enum Role {
         /// The size of the cache in bytes.
         size: u64,
     },
+    /// A cache device with nothing on it that counts: created when missing, and used up to `size`
+    /// where it is longer.
+    VolatileCache {
+        /// The size of the cache in bytes.
+        size: u64,
+    },
+}
+
+impl Role {
+    /// Returns whether the device is a cache, which fills up.
+    pub(crate) fn is_cache(self) -> bool {
+        matches!(self, Self::Cache { .. } | Self::VolatileCache { .. })
+    }
 }
 
 impl Spec {
@@ -353,7 +371,7 @@ impl Spec {
     ) -> Result<Source, OpenError> {
         let size = match role {
             Role::Backing { .. } => self.size_bytes(),
-            Role::Cache { size } => Some(size),
+            Role::Cache { size } | Role::VolatileCache { size } => Some(size),
         };
         let imitation = &self.imitation;
         self.device.prepare(&Wanted { size, role, imitation, number: 0, witness })

@@ -42,6 +42,14 @@ impl FileSpec {
         }
         Ok(Box::new(FileSpec { path: path.into(), size: None, volatile: false }))
     }
+
+    /// Returns the current size of the file or block device in bytes; `None` if it has none.
+    fn size_present(&self) -> Option<u64> {
+        let kind = std::fs::metadata(&self.path).ok()?.file_type();
+        let seekable = kind.is_file() || kind.is_block_device();
+        let mut file = File::open(&self.path).ok().filter(|_| seekable)?;
+        file.seek(SeekFrom::End(0)).ok().filter(|&bytes| bytes > 0)
+    }
 }
 
 impl DeviceSpec for FileSpec {
@@ -83,13 +91,7 @@ impl DeviceSpec for FileSpec {
     }
 
     fn size_found(&self) -> Option<u64> {
-        let present = || {
-            let kind = std::fs::metadata(&self.path).ok()?.file_type();
-            let seekable = kind.is_file() || kind.is_block_device();
-            let mut file = std::fs::File::open(&self.path).ok().filter(|_| seekable)?;
-            file.seek(SeekFrom::End(0)).ok().filter(|&bytes| bytes > 0)
-        };
-        self.size.or_else(present)
+        self.size.or_else(|| self.size_present())
     }
 
     fn paths(&self) -> &[PathBuf] {
@@ -103,6 +105,8 @@ impl DeviceSpec for FileSpec {
         {
             return Err(OpenError::WrongSize { path: path.clone(), actual, wanted });
         }
+        let is_longer = self.size_present().is_some_and(|actual| wanted.is_longer(actual));
+        let size = size.filter(|_| !is_longer); // used as it is
         let (create, read_only) = (size.is_some(), wanted.read_only());
         let file =
             FileSource::prepare(path, &FileOptions { size, create, direct: true, read_only })?;

@@ -140,20 +140,22 @@ impl MirrorSource {
         Ok(MirrorSource(Arc::new(running)))
     }
 
+    /// Returns the size in the first header found; `None` if no half has a header.
+    pub(crate) fn size_made(places: &[Arc<dyn HalfPlace>], pace: Pace) -> Option<u64> {
+        let found = places.iter().map(|place| Found::look(&**place, 0, pace)).collect::<Vec<_>>();
+        size_in_header(&found)
+    }
+
     /// Returns the size in the first header found. If no half has a header, returns the size for
     /// which all halves have room.
     pub(crate) fn size_found(places: &[Arc<dyn HalfPlace>], pace: Pace) -> Option<u64> {
         let found = places.iter().map(|place| Found::look(&**place, 0, pace)).collect::<Vec<_>>();
-        let header = found.iter().find_map(|half| match &half.seen {
-            Seen::Header(label, _) => Some(label.shape.bytes),
-            _ => None,
-        });
         let room = |half: &Found| {
             let bytes = half.source.as_ref()?.size_bytes().checked_sub(HEAD_BYTES)?;
             Some(bytes / SECTOR_BYTES * SECTOR_BYTES).filter(|bytes| *bytes > 0)
         };
         let rooms = || found.iter().map(room).collect::<Option<Vec<_>>>()?.into_iter().min();
-        header.or_else(rooms)
+        size_in_header(&found).or_else(rooms)
     }
 
     pub(crate) fn watch(&self) -> MirrorWatch {
@@ -163,6 +165,14 @@ impl MirrorSource {
     pub(crate) fn status(&self) -> MirrorStatus {
         self.0.shared.status()
     }
+}
+
+/// Returns the size in the first header of these halves.
+fn size_in_header(found: &[Found]) -> Option<u64> {
+    found.iter().find_map(|half| match &half.seen {
+        Seen::Header(label, _) => Some(label.shape.bytes),
+        _ => None,
+    })
 }
 
 /// Creates a mirror: writes the headers of all halves, informs the witness, and writes the headers

@@ -158,6 +158,12 @@ impl DeviceSpec for MirrorSpec {
         if !bytes.is_multiple_of(512) || bytes == 0 {
             return Err(OpenError::OddSize { path: path(), size: bytes });
         }
+        let made = || MirrorSource::size_made(&self.places(), self.pace());
+        let longer = match wanted.role {
+            Role::VolatileCache { .. } => made().filter(|made| wanted.is_longer(*made)),
+            _ => None,
+        };
+        let bytes = longer.unwrap_or(bytes);
         let witness = match (&self.witness, wanted.witness) {
             (Some(folder), _) => Arc::new(FolderWitness::new(folder)) as Arc<dyn Witness>,
             (None, Some(witness)) => Arc::clone(witness),

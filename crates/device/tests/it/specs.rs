@@ -422,3 +422,31 @@ fn a_stripe_is_as_large_as_its_smallest_member_allows() {
     make("b", 4096);
     assert!(refused(&spec(""), volume).contains("room for 0 bytes"));
 }
+
+#[test]
+fn a_volatile_cache_uses_the_start_of_a_longer_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("a"), vec![1; 256 << 10]).unwrap();
+    for text in [format!("file:{}", path("a")), format!("file:{},size=64KiB", path("a"))] {
+        let spec: Spec = text.parse().unwrap();
+        let refused = spec.prepare(Role::Cache { size: 64 << 10 }).unwrap_err().to_string();
+        assert!(refused.contains("has 262144 bytes, not the 65536"), "{refused}");
+        let source = spec.prepare(Role::VolatileCache { size: 64 << 10 }).unwrap();
+        assert_eq!(source.size_bytes(), 256 << 10);
+    }
+    let spec: Spec = format!("file:{}", path("a")).parse().unwrap();
+    let refused = spec.prepare(Role::VolatileCache { size: 512 << 10 }).unwrap_err().to_string();
+    assert!(refused.contains("has 262144 bytes, not the 524288"), "{refused}");
+    assert_eq!(std::fs::metadata(path("a")).unwrap().len(), 256 << 10);
+    let new: Spec = format!("file:{}", path("b")).parse().unwrap();
+    new.prepare(Role::VolatileCache { size: 64 << 10 }).unwrap();
+    assert_eq!(std::fs::metadata(path("b")).unwrap().len(), 64 << 10, "it is made as long");
+
+    let text = format!("mirror:{}+{},witness={}", path("c"), path("d"), path("state"));
+    let mirror: Spec = text.parse().unwrap();
+    mirror.prepare(Role::Cache { size: 256 << 10 }).unwrap();
+    assert!(mirror.prepare(Role::Cache { size: 64 << 10 }).is_err());
+    let source = mirror.prepare(Role::VolatileCache { size: 64 << 10 }).unwrap();
+    assert_eq!(source.size_bytes(), 256 << 10);
+}

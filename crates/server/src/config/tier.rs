@@ -218,7 +218,7 @@ impl TierConfig {
             };
             return Err(place.wrong("cache", format!("cache is missing: name its device{how}")));
         };
-        let bytes = place.cache_bytes(cache, self.cache_size)?;
+        let bytes = place.cache_bytes(cache, self.cache_size, self.volatile)?;
         if let Some(problem) = too_large_tables(bytes) {
             return Err(place.wrong("cache-size", format!("cache-size: {problem}")));
         }
@@ -265,10 +265,16 @@ impl Where {
     }
 
     /// Returns the size of a tier in bytes: the setting, the size in the spec, or that of the
-    /// existing device.
-    fn cache_bytes(self, cache: &Spec, asked: Option<Bytes>) -> Result<u64, Wrong> {
+    /// existing device. A volatile tier may be smaller than its device.
+    fn cache_bytes(
+        self,
+        cache: &Spec,
+        asked: Option<Bytes>,
+        is_volatile: bool,
+    ) -> Result<u64, Wrong> {
+        let may_be_longer = is_volatile && cache.size_bytes().is_none();
         match (asked.map(|Bytes(bytes)| bytes), cache.size_found()) {
-            (Some(asked), Some(there)) if asked != there => {
+            (Some(asked), Some(there)) if asked != there && !(may_be_longer && there > asked) => {
                 let (asked, there) = (format_size(asked), format_size(there));
                 Err(self.wrong(
                     "cache-size",
@@ -430,6 +436,29 @@ mod tests {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o000)).unwrap();
         let said = problem(&format!("file:{}", file.display()));
         assert!(said.contains("Permission denied"), "{said}");
+    }
+
+    #[test]
+    fn only_a_volatile_tier_may_be_smaller_than_its_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cache");
+        std::fs::write(&file, vec![0; 64 << 20]).unwrap();
+        let size = |rest: &str| {
+            let volume = "[[volume]]\nname = 'a'\nbacking = 'memory:1GiB'\n";
+            let text = format!("cache = 'file:{}{rest}\n{volume}", file.display());
+            let settings = crate::config::ServerConfig::from_text(&text)?;
+            Ok::<_, String>(settings.tiers().next().unwrap().cache_bytes())
+        };
+        assert_eq!(size("'\ncache-size = '32MiB'\nvolatile = true"), Ok(32 << 20));
+        assert_eq!(size("'\nvolatile = true"), Ok(64 << 20));
+        for wrong in [
+            "'\ncache-size = '32MiB'",
+            "'\ncache-size = '128MiB'\nvolatile = true",
+            ",size=64MiB'\ncache-size = '32MiB'\nvolatile = true",
+        ] {
+            let problem = size(wrong).unwrap_err();
+            assert!(problem.contains("but the cache device has 64MiB"), "{problem}");
+        }
     }
 
     #[test]

@@ -405,7 +405,11 @@ impl CacheDevices for NamedDevices {
         tier: &TierConfig,
         witness: Option<&Arc<dyn Witness>>,
     ) -> Result<Arc<dyn DeviceSource>, OpenError> {
-        let role = Role::Cache { size: tier.cache_bytes() };
+        let size = tier.cache_bytes();
+        let role = match tier.is_persistent() {
+            true => Role::Cache { size },
+            false => Role::VolatileCache { size },
+        };
         Ok(Arc::new(tier.cache().prepare_witnessed(role, witness)?))
     }
 }
