@@ -545,6 +545,7 @@ impl Tier {
 }
 
 /// Tells a tier that its cache device has grown to `bytes`, before [`resize_tier`] in any part.
+/// Does nothing if the tier's handle is as long already.
 ///
 /// # Errors
 /// When the device does not have that size.

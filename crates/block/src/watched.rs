@@ -75,6 +75,9 @@ impl CacheDevice {
     /// # Errors
     /// When the device does not have that size.
     pub(super) fn set_size(&mut self, bytes: u64) -> io::Result<()> {
+        if bytes <= self.watched.device.size_bytes() {
+            return Ok(()); // some devices accept no size, not even their own
+        }
         self.watched.device.set_size(bytes)
     }
 

@@ -54,8 +54,11 @@ pub(crate) trait PreparedDevice: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When the device cannot have that size; it stays as it is.
-    fn grow(&self, _bytes: u64) -> Result<(), OpenError> {
-        Err(OpenError::FixedSize { name: self.name() })
+    fn grow(&self, bytes: u64) -> Result<(), OpenError> {
+        match bytes <= self.size_bytes() {
+            true => Ok(()),
+            false => Err(OpenError::FixedSize { name: self.name() }),
+        }
     }
 
     /// Opens a thread's handle.
@@ -160,11 +163,11 @@ impl Source {
     }
 
     /// Makes the device at least `bytes` long: a file gets longer, and memory is added. A block
-    /// device must have that size already. Open handles adopt it with [`Device::set_size`].
+    /// device must have that size already, and so must a stripe, a mirror or a device on a network.
+    /// Open handles adopt it with [`Device::set_size`].
     ///
     /// # Errors
-    /// When the device cannot have that size, or is no file, block device or memory; it stays as it
-    /// is.
+    /// When the device cannot have that size; it stays as it is.
     pub fn grow(&self, bytes: u64) -> Result<(), OpenError> {
         self.device.grow(bytes)
     }

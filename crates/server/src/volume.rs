@@ -52,8 +52,11 @@ pub trait DeviceSource: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When the device cannot have that size; it stays as it is.
-    fn grow(&self, _bytes: u64) -> Result<(), OpenError> {
-        Err(OpenError::FixedSize { name: self.name() })
+    fn grow(&self, bytes: u64) -> Result<(), OpenError> {
+        match bytes <= self.size_bytes() {
+            true => Ok(()),
+            false => Err(OpenError::FixedSize { name: self.name() }),
+        }
     }
 
     /// Registers a function that is called when the device's size may have changed. Any thread may

@@ -141,6 +141,7 @@ fn a_file_grows_when_it_is_told_to_and_a_stripe_does_not() {
     paths.iter().for_each(|path| std::fs::write(path, vec![1; 128 << 10]).unwrap());
     let stripe =
         source(format!("stripe:{}+{},chunk=64KiB", paths[0].display(), paths[1].display()));
+    stripe.grow(256 << 10).unwrap();
     let error = stripe.grow(512 << 10).unwrap_err().to_string();
     assert!(error.contains("keeps its size while it is used"), "{error}");
 }
