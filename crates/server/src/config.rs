@@ -34,7 +34,7 @@ pub use validate::read_times;
 pub use value::{Attach, Bytes, Freeze, Group, Interval, LogicalBlock, Nqn, Percent};
 
 pub(crate) use place::named;
-pub(crate) use tier::too_large_tables;
+pub(crate) use tier::{too_large_tables, too_large_tiers};
 
 /// A table of settings, implemented by `settings!`.
 trait Table: Default {

@@ -129,6 +129,11 @@ impl Tier {
         }
     }
 
+    /// Returns whether the tier's data is in memory, by the name of its device.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.facts.name.starts_with("memory:")
+    }
+
     /// Sets the tier's key, and takes its part for each worker. `exchanges` are the workers' ends
     /// of the queues between them.
     ///

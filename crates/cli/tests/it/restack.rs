@@ -158,7 +158,7 @@ fn a_size_that_a_tier_cannot_have_is_refused_in_a_line() {
     refused(&server, &["resize", "1", "5000"], &["multiple of 4096"]);
     refused(&server, &["resize", "1", "64KiB"], &["tier 1 cannot have 64KiB", "at least 256KiB"]);
     refused(&server, &["resize", "1", "900TiB"], &["tier 1", "too large"]);
-    refused(&server, &["resize", "1", "8TiB"], &["tier 1 keeps 4MiB", "in memory"]);
+    refused(&server, &["resize", "1", "8TiB"], &["tier 1 cannot have 8TiB", "in memory"]);
     for size in ["much", "8 apples"] {
         let output = tier(&server, &["resize", "1", size]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

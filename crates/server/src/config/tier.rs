@@ -153,11 +153,6 @@ impl TierConfig {
         self.cache_size.map_or(0, |Bytes(bytes)| bytes)
     }
 
-    /// Returns the bytes of memory that the empty tier needs for its directory.
-    pub(super) fn table_bytes(&self) -> u64 {
-        tables_of(self.cache_bytes())
-    }
-
     /// Returns the write mode, by default write-through.
     pub fn mode(&self) -> WriteMode {
         self.write.unwrap_or_default()
@@ -372,6 +367,23 @@ pub(crate) fn too_large_tables(cache_bytes: u64) -> Option<String> {
     let too_much = too_much_memory(tables_of(cache_bytes))?;
     let (size, tables) = (format_size(cache_bytes), format_size(tables_of(cache_bytes)));
     Some(format!("a cache of {size} needs {tables} of memory for its tables alone, {too_much}"))
+}
+
+/// Returns a message if tiers, and `above` bytes of memory above them, need more memory than the
+/// process can have. Each tier has its size and whether its data is in memory.
+pub(crate) fn too_large_tiers(
+    above: u64,
+    tiers: impl Iterator<Item = (u64, bool)> + Clone,
+) -> Option<String> {
+    let in_memory = tiers.clone().filter(|(_, is_memory)| *is_memory).map(|(bytes, _)| bytes);
+    let data = in_memory.fold(above, u64::saturating_add);
+    let all = tiers.map(|(bytes, _)| tables_of(bytes)).fold(data, u64::saturating_add);
+    let too_much = too_much_memory(all)?;
+    let (all, data) = (format_size(all), format_size(data));
+    Some(format!(
+        "the tiers need {all} of memory at least, {data} for what is cached in memory and the rest \
+         for tables: that is {too_much}"
+    ))
 }
 
 /// Returns a message if this many bytes exceed the memory that the process can have.

@@ -15,7 +15,7 @@ use floe_nvme::target::io::BlockSize;
 use floe_policy::admission::{RegisteredAdmission, SmallBypass};
 
 use super::place::{TableRef, Wrong, named, wrong};
-use super::tier::{Where, always, too_much_memory};
+use super::tier::{Where, always, too_large_tiers, too_much_memory};
 use super::value::{Attach, Bytes, Freeze, Interval};
 use super::{
     AdminConfig, ListenConfig, MemoryConfig, ServerConfig, ServingConfig, Table, TierConfig,
@@ -286,21 +286,11 @@ impl ServerConfig {
     /// Checks that the tiers in memory, and the directories of all tiers, fit into memory together.
     fn validate_memory(&self) -> Result<(), Wrong> {
         let above = self.memory.memory.map_or(0, |Bytes(bytes)| bytes);
-        let tiers = || self.tiers();
-        let in_memory =
-            tiers().filter(|tier| tier.cache().is_memory()).map(TierConfig::cache_bytes);
-        let data = in_memory.fold(above, u64::saturating_add);
-        let all = tiers().map(TierConfig::table_bytes).fold(data, u64::saturating_add);
-        let Some(too_much) = too_much_memory(all) else { return Ok(()) };
-        let (all, data) = (format_size(all), format_size(data));
+        let tiers = self.tiers().map(|tier| (tier.cache_bytes(), tier.cache().is_memory()));
+        let tiers: Vec<_> = tiers.collect();
+        let Some(problem) = too_large_tiers(above, tiers.into_iter()) else { return Ok(()) };
         let setting = if self.memory.memory.is_some() { "memory" } else { "cache-size" };
-        Err(wrong(
-            setting,
-            format!(
-                "{setting}: the tiers need {all} of memory at least, {data} for what is cached in \
-                 memory and the rest for tables: that is {too_much}"
-            ),
-        ))
+        Err(wrong(setting, format!("{setting}: {problem}")))
     }
 
     fn validate_threads(&self) -> Result<(), Wrong> {

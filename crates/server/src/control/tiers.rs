@@ -11,7 +11,7 @@ use floe_block::{Config, ConfigError, Exchange, RequestKind, SECTOR_BYTES, Volum
 use super::volumes::enforce_share;
 use super::{Control, Wait, beside};
 use crate::admin::{AllowedPaths, NewTier, Reply, Trouble};
-use crate::config::too_large_tables;
+use crate::config::{too_large_tables, too_large_tiers};
 use crate::messages::{Message, Problem, StackCommand, WorkerCommand};
 use crate::persistent::ForceFlags;
 use crate::status::{CacheFacts, TierKey};
@@ -324,6 +324,16 @@ fn check_size(control: &Control, tier: &Tier, number: usize, size_bytes: u64) ->
     }
     if let Some(problem) = too_large_tables(size_bytes) {
         return Err(conflict(format!("tier {number} cannot have {size}: {problem}")));
+    }
+    if size_bytes > tier.facts.size_bytes {
+        let memory = control.config.memory.as_ref().map_or(0, |memory| memory.usage().size_bytes);
+        let tiers = control.tiers.iter().enumerate().map(|(at, tier)| {
+            let bytes = if at == number { size_bytes } else { tier.facts.size_bytes };
+            (bytes, tier.is_in_memory())
+        });
+        if let Some(problem) = too_large_tiers(memory, tiers) {
+            return Err(conflict(format!("tier {number} cannot have {size}: {problem}")));
+        }
     }
     if tier.failing.degraded || !tier.failing.refusing.is_empty() {
         let problem = "its device fails: floe cache restore when it works again";
