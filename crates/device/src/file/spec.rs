@@ -179,16 +179,20 @@ impl PreparedDevice for PreparedFile {
         let Opened { file, path, block_device, .. } = &*self.file.0;
         let failed = |what| move |source| OpenError::System { what, path: path.clone(), source };
         let actual = self.file.size_now().map_err(failed("find the size of"))?;
-        if actual < wanted {
-            if *block_device {
+        if *block_device {
+            if actual < wanted {
                 return Err(OpenError::TooShort { path: path.clone(), actual, wanted });
             }
-            // A cache fills up, and a full file system would look like a failing device.
+        } else {
+            // A cache fills up, and a full file system would look like a failing device. A file
+            // that is as long may have holes.
             let room = room_for(file).map_err(failed("find the space left for"))?;
             if wanted > room {
                 return Err(OpenError::TooLittleSpace { path: path.clone(), wanted, room });
             }
-            file.set_len(wanted).map_err(failed("set the size of"))?;
+            if actual < wanted {
+                file.set_len(wanted).map_err(failed("set the size of"))?;
+            }
         }
         self.refresh().map(drop).map_err(failed("find the size of"))
     }

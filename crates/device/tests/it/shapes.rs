@@ -5,7 +5,8 @@ use std::path::Path;
 
 use crate::common::{SECTOR, thread};
 use floe_device::{
-    Action, Device, Extent, FileDevice, FileOptions, MemoryDevice, Pool, Ring, Role, Source, Spec,
+    Action, Device, Extent, FileDevice, FileOptions, MemoryDevice, OpenError, Pool, Ring, Role,
+    Source, Spec,
 };
 
 const ROLE: Role = Role::Backing { read_only: false };
@@ -136,6 +137,14 @@ fn a_file_grows_when_it_is_told_to_and_a_stripe_does_not() {
     let error = file.grow(u64::MAX / 4096 * 4096).unwrap_err().to_string();
     assert!(error.contains("its file system has room for"), "{error}");
     assert_eq!(file.size_bytes(), 128 << 10);
+    // A file may be as long and have its space yet to be found.
+    let Err(OpenError::TooLittleSpace { room, .. }) = file.grow(u64::MAX / 4096 * 4096) else {
+        panic!("there is not as much space");
+    };
+    let long = (room + room / 2).next_multiple_of(4096);
+    set_len(&path, long);
+    assert!(matches!(file.grow(long), Err(OpenError::TooLittleSpace { .. })));
+    set_len(&path, 128 << 10);
 
     let paths = ["a", "b"].map(|name| directory.path().join(name));
     paths.iter().for_each(|path| std::fs::write(path, vec![1; 128 << 10]).unwrap());
