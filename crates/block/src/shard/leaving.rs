@@ -12,9 +12,9 @@ use super::parts::Parts;
 use crate::geometry::{Sectors, VolumeId};
 use crate::locks::TaskId;
 use crate::mapping::Mapping;
-use crate::mapping::directory::{Block, NOBODY, resize};
+use crate::mapping::directory::{Block, Directory, NOBODY, resize};
 use crate::order::{DeviceId, Order};
-use crate::tasks::{Because, Part, TaskStep, Work};
+use crate::tasks::{Because, Part, TaskStep, Tasks, Work};
 
 /// Maximum number of a shard's groups that are emptied at once.
 const LEAVING_AT_ONCE: usize = 16;
@@ -62,16 +62,31 @@ pub(super) fn go_on(parts: &mut Parts, most: usize) -> usize {
     }
 }
 
-/// Has one more group emptied; returns false if there are enough, or none can be.
+/// Has one more group emptied, or another one instead of one that only waits; returns false if
+/// there are enough, or none can be.
 fn choose(parts: &mut Parts) -> bool {
     let Parts { map: Mapping { directory, lost, .. }, tasks, .. } = parts;
-    if resize::leaving(directory).len() == LEAVING_AT_ONCE {
-        return false;
-    }
     let in_use = |volume, sectors: &Sectors| tasks.in_use(volume, sectors);
     // a block with lost sectors stays dirty until these are written
     let is_stuck = |volume, sectors: &Sectors| lost.has_any(volume, sectors);
-    resize::choose_leaving(directory, in_use, is_stuck)
+    if resize::leaving(directory).len() < LEAVING_AT_ONCE
+        && resize::choose_leaving(directory, in_use, is_stuck)
+    {
+        return true;
+    }
+    // A device that hangs below some volume may keep a group for long.
+    let waits = |group: &&u32| only_waits(directory, tasks, **group);
+    let waiting = resize::leaving(directory).iter().find(waits).copied();
+    waiting.is_some_and(|group| resize::choose_instead(directory, group, in_use, is_stuck))
+}
+
+/// Returns whether all that is left in a group is clean and in use.
+fn only_waits(directory: &Directory, tasks: &Tasks, group: u32) -> bool {
+    let blocks = &directory.blocks;
+    let mut left = directory.blocks_of(group).filter(|&block| blocks.volume(block) != NOBODY);
+    left.all(|block| {
+        !blocks.is_dirty(block) && tasks.in_use(blocks.volume(block), &blocks.sectors(block))
+    })
 }
 
 /// Empties a group, if all its blocks are clean and none is in use. Otherwise drops those that are,

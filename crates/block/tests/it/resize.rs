@@ -118,6 +118,47 @@ fn blocks_in_use_are_waited_for() {
     bench.answer(slow);
 }
 
+/// Ends all operations but the first `hung` ones, while the cache gives back what it can.
+fn give_back_but(bench: &mut Bench, hung: usize) {
+    bench.give_back();
+    while bench.under_way.len() > hung {
+        bench.complete(hung, None);
+        bench.give_back();
+    }
+}
+
+#[test]
+fn groups_that_wait_for_a_hanging_device_keep_no_place_from_others() {
+    const SIZES: &str = "4KiB,16KiB";
+    let step = group(SIZES) / SECTOR;
+    for late in [false, true] {
+        let mut bench = bench(SIZES, 40, WriteMode::Through);
+        (0..40).for_each(|number| {
+            bench.ask(read(number * step * SECTOR, step * SECTOR), 0).unwrap();
+        });
+        // all blocks of the coldest groups are in use, and for a while those of all others
+        let mut asked = Vec::new();
+        let mut submit = |bench: &mut Bench, groups: std::ops::Range<u64>| {
+            let reads = groups.map(|number| read(number * step * SECTOR, step * SECTOR));
+            asked.extend(reads.map(|read| bench.submit(read, 0)));
+        };
+        submit(&mut bench, 0..20);
+        let hung = bench.under_way.len();
+        submit(&mut bench, 20..40);
+        if !late {
+            give_back_but(&mut bench, hung);
+        }
+        bench.resize(24 * group(SIZES)).unwrap();
+        bench.give_back();
+        give_back_but(&mut bench, hung);
+        assert_eq!(bench.bytes_over(), 0, "the others have left, late: {late}");
+        bench.run();
+        asked.into_iter().for_each(|id| assert!(bench.answer(id).result.is_ok()));
+        assert!((0..20 * step).all(|sector| hit(&mut bench, sector)));
+        bench.check_idle();
+    }
+}
+
 #[test]
 fn writes_without_end_do_not_keep_a_group() {
     for sizes in ["4KiB", "4KiB,8KiB,32KiB"] {

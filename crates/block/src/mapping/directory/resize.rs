@@ -66,8 +66,8 @@ pub(crate) fn stay(directory: &mut Directory, group: u32) {
 }
 
 /// Has another group emptied, if more have to leave than free groups and groups that leave
-/// already. It has no block for which `is_stuck` holds, and with one block size none for which
-/// `in_use` holds. Returns whether there is one.
+/// already. It has no block for which `is_stuck` holds. A group with a block for which `in_use`
+/// holds is chosen last, and with one block size not at all. Returns whether there is one.
 pub(crate) fn choose_leaving(
     directory: &mut Directory,
     in_use: impl Fn(VolumeId, &Sectors) -> bool,
@@ -77,28 +77,59 @@ pub(crate) fn choose_leaving(
     {
         return false;
     }
-    if directory.blocks.shares.are_set() {
-        directory.has_shares(); // applies changed ones
+    let mut chosen = coldest_idle(directory, in_use, &is_stuck);
+    if chosen.is_none() && directory.blocks.sizes().count() > 1 {
+        let is_stuck =
+            |blocks: &Blocks, block| is_stuck(blocks.volume(block), &blocks.sectors(block));
+        chosen = coldest_group(directory, is_stuck);
     }
-    let is_stuck = |blocks: &Blocks, block| is_stuck(blocks.volume(block), &blocks.sectors(block));
-    let chosen = match directory.blocks.sizes().count() {
-        1 => coldest_single(directory, |blocks, block| {
-            !is_stuck(blocks, block) && !in_use(blocks.volume(block), &blocks.sectors(block))
-        }),
-        _ => coldest_group(directory, is_stuck),
-    };
-    if let Some(group) = chosen {
-        fill(directory, group);
-        directory.groups.leave(group);
-    }
+    chosen.into_iter().for_each(|group| leave(directory, group));
     chosen.is_some()
 }
 
-/// Returns the coldest group that does not leave yet and has no stuck block.
-fn coldest_group(directory: &Directory, is_stuck: impl Fn(&Blocks, Block) -> bool) -> Option<u32> {
+/// Lets a group that leaves stay, and has another one emptied that has no block for which
+/// `in_use` or `is_stuck` holds. Returns false, and changes nothing, if there is none.
+pub(crate) fn choose_instead(
+    directory: &mut Directory,
+    group: u32,
+    in_use: impl Fn(VolumeId, &Sectors) -> bool,
+    is_stuck: impl Fn(VolumeId, &Sectors) -> bool,
+) -> bool {
+    let Some(other) = coldest_idle(directory, in_use, is_stuck) else { return false };
+    directory.groups.stay(group);
+    leave(directory, other);
+    true
+}
+
+fn leave(directory: &mut Directory, group: u32) {
+    fill(directory, group);
+    directory.groups.leave(group);
+}
+
+/// Returns the coldest group that does not leave yet and has no block in use or stuck.
+fn coldest_idle(
+    directory: &mut Directory,
+    in_use: impl Fn(VolumeId, &Sectors) -> bool,
+    is_stuck: impl Fn(VolumeId, &Sectors) -> bool,
+) -> Option<u32> {
+    if directory.blocks.shares.are_set() {
+        directory.has_shares(); // applies changed ones
+    }
+    let stays = |blocks: &Blocks, block| {
+        let (volume, sectors) = (blocks.volume(block), blocks.sectors(block));
+        volume != NOBODY && (is_stuck(volume, &sectors) || in_use(volume, &sectors))
+    };
+    match directory.blocks.sizes().count() {
+        1 => coldest_single(directory, |blocks, block| !stays(blocks, block)),
+        _ => coldest_group(directory, stays),
+    }
+}
+
+/// Returns the coldest group that does not leave yet and has no block for which `stays` holds.
+fn coldest_group(directory: &Directory, stays: impl Fn(&Blocks, Block) -> bool) -> Option<u32> {
     let fits = |group: &u32| {
         let is_new = !leaving(directory).contains(group);
-        is_new && !directory.blocks_of(*group).any(|block| is_stuck(&directory.blocks, block))
+        is_new && !directory.blocks_of(*group).any(|block| stays(&directory.blocks, block))
     };
     let all = || directory.groups.coldest_first().filter(fits);
     let keeps = |group: &u32| keeps_guaranteed(directory, *group);
