@@ -7,7 +7,7 @@
 //!
 //! The part calls [`go_on`] between the rounds of its driver, while it has groups above the limit.
 
-use super::clean::Cleaning;
+use super::clean::{Cleaning, is_paced};
 use super::parts::Parts;
 use crate::geometry::{Sectors, VolumeId};
 use crate::locks::TaskId;
@@ -21,6 +21,10 @@ const LEAVING_AT_ONCE: usize = 16;
 
 /// Maximum number of a shard's blocks that are cleaned at once because their group leaves.
 const CLEANED_AT_ONCE: usize = 32;
+
+/// Maximum number of such blocks where cleaning is paced, so that the backing devices serve clients
+/// meanwhile.
+const CLEANED_WHILE_PACED: usize = 2;
 
 /// Changes the number of groups that may take space on the cache device, to those that are
 /// `cache_bytes` of the whole cache. `more` is the space behind that of all shards that the shard
@@ -126,7 +130,8 @@ fn empty(parts: &mut Parts, group: u32) -> bool {
 
 /// Begins to clean a block, unless many are being cleaned.
 fn clean(parts: &mut Parts, volume: VolumeId, start: u64) {
-    if parts.leaving.cleaning < CLEANED_AT_ONCE {
+    let most = if is_paced(parts) { CLEANED_WHILE_PACED } else { CLEANED_AT_ONCE };
+    if parts.leaving.cleaning < most {
         parts.leaving.cleaning += 1;
         Cleaning::begin(parts, volume, start, Because::Leaving);
     }
