@@ -134,9 +134,9 @@ pub(crate) fn check_program(added: &Added) -> Result<(), String> {
     }
 }
 
-/// Checks that settings have all added volumes, by their names, and tiers, by their devices, and
-/// that the tiers are in the order in which they are served. Another server would refuse to start
-/// where there is dirty data.
+/// Checks that settings have all added volumes, by their names, and tiers, by their devices or by
+/// the number of those in memory, and that the tiers are in the order in which they are served.
+/// Another server would refuse to start where there is dirty data.
 fn has_all(settings: &ServerConfig, added: &Added) -> Result<(), String> {
     let lacks = |what: &str, name: &str| {
         Err(format!(
@@ -148,7 +148,12 @@ fn has_all(settings: &ServerConfig, added: &Added) -> Result<(), String> {
     if let Some(name) = added.volumes.iter().find(|name| !names.contains(&name.as_str())) {
         return lacks("volume", &format!("{name:?}"));
     }
-    let device = |tier: &str| tier.split(',').next().unwrap_or_default().to_owned();
+    let device = |tier: &str| {
+        let device = tier.split(',').next().unwrap_or_default();
+        // The size of a tier in memory may have changed meanwhile, so only their number counts.
+        let is_memory = device.starts_with("memory:");
+        if is_memory { "memory".to_owned() } else { device.to_owned() }
+    };
     let devices: Vec<_> = settings.tiers().map(|tier| device(&tier.name())).collect();
     let count = |all: &[String], of: &str| all.iter().filter(|other| *other == of).count();
     let served: Vec<_> = added.order.iter().map(|tier| device(tier)).collect();
@@ -257,6 +262,19 @@ mod tests {
         ] {
             assert_eq!(has_all(&settings(of), &added(tiers, order)), Ok(()), "{of:?}");
         }
+        let memory = |bytes: &str| {
+            let tier = format!("[[tier]]\ncache = 'memory:{bytes}'\n");
+            let text = format!("{tier}[[volume]]\nname = 'a'\nbacking = 'memory:1GiB'\n");
+            ServerConfig::from_text(&text).unwrap()
+        };
+        let resized = |count: usize| Added {
+            volumes: vec!["a".to_owned()],
+            tiers: vec!["memory:64MiB,write=through".to_owned()],
+            order: vec!["memory:64MiB,write=through".to_owned(); count],
+        };
+        assert_eq!(has_all(&memory("32MiB"), &resized(1)), Ok(()), "it was resized");
+        let said = has_all(&memory("32MiB"), &resized(2));
+        assert!(said.unwrap_err().contains("lack the tier memory:64MiB"));
         let said = has_all(&settings(&[a]), &added(&[b], &[a, b]));
         assert!(said.unwrap_err().contains("lack the tier file:/b"));
         let said = has_all(&settings(&[a, b]), &added(&[b], &[a, b, b]));
