@@ -113,8 +113,14 @@ pub(crate) enum WorkerCommand {
     OpenTier(Box<CachePart>),
     /// Use the bytes by which the device of a tier has grown to `bytes`.
     GrowDevice { tier: TierKey, bytes: u64 },
-    /// Change the size of a tier, and its limit of dirty bytes, if it has one.
-    ResizeTier { tier: TierKey, cache_bytes: u64, most_dirty_bytes: Option<u64> },
+    /// Change the size of a tier, its limit of dirty bytes, if it has one, and the shares of
+    /// volumes, which have their ids in that tier.
+    ResizeTier {
+        tier: TierKey,
+        cache_bytes: u64,
+        most_dirty_bytes: Option<u64>,
+        shares: Arc<[(VolumeId, CacheShare)]>,
+    },
     /// Take a step of attaching, detaching or resizing a tier.
     Tier(StackCommand),
     /// Begin no background work any more, and wait until no operation is under way.

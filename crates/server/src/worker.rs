@@ -406,11 +406,12 @@ impl Worker {
                 let grown = grow_device(self.tier(tier), bytes);
                 grown.map_err(|error| Problem::Other(error.to_string()))?;
             }
-            WorkerCommand::ResizeTier { tier, cache_bytes, most_dirty_bytes } => {
+            WorkerCommand::ResizeTier { tier, cache_bytes, most_dirty_bytes, shares } => {
                 let tier = self.tier(tier);
                 let resized = resize_tier(tier, cache_bytes);
                 resized.map_err(|error| Problem::Other(error.to_string()))?;
                 most_dirty_bytes.into_iter().for_each(|bytes| tier.limit_dirty(bytes));
+                shares.iter().for_each(|&(volume, share)| tier.set_share(volume, share));
             }
             _ => unreachable!("the end of other commands is awaited"),
         }

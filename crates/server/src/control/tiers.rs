@@ -366,7 +366,7 @@ fn grow_device(control: &mut Control, number: usize, size_bytes: u64) -> Result<
 }
 
 /// Sets the size of a tier in all workers, and all that depends on it: the limit of dirty data and
-/// the shares of volumes.
+/// the shares of volumes. A worker sets all of it before a block leaves.
 fn set_size(control: &mut Control, number: usize, size_bytes: u64) -> Result<(), Problem> {
     let tier = &mut control.tiers[number];
     let key = tier.facts.key;
@@ -376,15 +376,17 @@ fn set_size(control: &mut Control, number: usize, size_bytes: u64) -> Result<(),
     tier.facts.name = resized(&tier.facts.name, size_bytes);
     tier.facts.size_bytes = size_bytes;
     tier.facts.config = Arc::new(Config { cache_bytes, ..Config::clone(&tier.facts.config) });
-    let resize = || WorkerCommand::ResizeTier { tier: key, cache_bytes, most_dirty_bytes };
-    control.ask_all(Wait::Long, resize)?;
     control.renumber(|offered| offered.shares[number] = offered.volume.share.of(size_bytes));
-    let all = control.offer.all().iter();
-    let shared: Vec<_> = all
+    let offered = control.offer.all().iter();
+    let shares: Arc<[_]> = offered
         .filter(|it| !it.leaving && it.volume.share.is_any())
-        .map(|offered| offered.id)
+        .map(|offered| (offered.ids[number], offered.shares[number]))
         .collect();
-    shared.into_iter().try_for_each(|id| enforce_share(control, id))
+    let resize = || {
+        let shares = Arc::clone(&shares);
+        WorkerCommand::ResizeTier { tier: key, cache_bytes, most_dirty_bytes, shares }
+    };
+    control.ask_all(Wait::Long, resize).map(drop)
 }
 
 /// Returns the name of a tier, its device and settings, with another size.
