@@ -666,6 +666,12 @@ impl Condition<'_> {
         self.shards.iter().map(|shard| shard.parts.leaving.failures()).sum()
     }
 
+    /// Returns whether some of [`blocks_in_the_way`](Self::blocks_in_the_way) could not be read
+    /// from the cache device.
+    pub fn is_unreadable(&self) -> bool {
+        self.shards.iter().any(|shard| shard.parts.leaving.is_unreadable)
+    }
+
     /// Returns whether some change of the mapping is not in the durable log yet, and would be lost
     /// at a restart.
     pub fn has_unlogged(&self) -> bool {

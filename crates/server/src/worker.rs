@@ -581,10 +581,13 @@ impl Worker {
                 if condition.bytes_over() == 0 {
                     return Some(Ok(Done::Nothing));
                 }
-                // lost data stays dirty until it is written
-                let is_stuck = condition.blocks_in_the_way() > 0 || condition.is_refusing();
-                let problem = "dirty data could not be written to the devices below";
-                is_stuck.then(|| Err(Problem::Other(problem.into())))
+                let problem = match condition.is_unreadable() || condition.is_refusing() {
+                    // lost data stays dirty until it is written
+                    true => "dirty data could not be read from its own device",
+                    false if condition.blocks_in_the_way() == 0 => return None,
+                    false => "dirty data could not be written to the devices below",
+                };
+                Some(Err(Problem::Other(problem.into())))
             }
         }
     }

@@ -99,6 +99,9 @@ impl<'a> Cleaning<'a> {
     pub(super) fn read_ended(&mut self) {
         if self.parts.tasks[self.id].fault.is_some() {
             self.parts.counters.cache_errors += 1;
+            let work = &self.parts.tasks[self.id].work;
+            let leaves = matches!(work, Work::Clean { because: Because::Leaving, .. });
+            self.parts.leaving.is_unreadable |= leaves;
             return self.parts.finish(self.id);
         }
         let Some((block, runs)) = self.dirty_runs() else { return };

@@ -283,6 +283,7 @@ fn a_block_that_cannot_be_cleaned_is_told_and_tried_again() {
     bench.run_failing(on_backing);
     bench.give_back();
     assert!(bench.cache.condition().blocks_in_the_way() > 0);
+    assert!(!bench.cache.condition().is_unreadable());
     assert_eq!(bench.bytes_over(), 4 * SECTOR);
     bench.run();
     assert_eq!(bench.bytes_over(), 4 * SECTOR, "it is not tried without end");

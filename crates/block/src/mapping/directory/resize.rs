@@ -208,12 +208,14 @@ pub(crate) struct Leaving {
     pub(crate) is_paused: bool,
     /// Number of blocks that could not be cleaned since the last change of the size.
     failures: u64,
+    /// Set when one of them could not be read.
+    pub(crate) is_unreadable: bool,
 }
 
 impl Leaving {
     /// Begins with a new size.
     pub(crate) fn begin(&mut self) {
-        (self.is_paused, self.failures) = (false, 0);
+        (self.is_paused, self.failures, self.is_unreadable) = (false, 0, false);
     }
 
     /// Goes on after a failure.
