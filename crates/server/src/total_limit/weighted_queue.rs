@@ -8,11 +8,16 @@
 //! time, so it has saved nothing up. Tags of one volume only grow, so no other one waits for ever.
 //!
 //! A thread starts its own entries only, and takes a while to wake up. So a volume may go ahead of
-//! the first entry by [`AHEAD_NS`], and waits for it later. Beyond that, it waits while the thread
-//! of that entry is at most [`GRACE_NS`] late; then the entries of that thread are passed over
-//! until it looks again. A thread that starts a request keeps the place of the volume's next one
-//! until it looks again. Otherwise requests of a light volume on another thread would slip in
-//! between those of a heavy one.
+//! the first entry by [`AHEAD_NS`], and waits for it later. Once the thread of that entry is late,
+//! the volume may go ahead by [`GRACE_NS`], if half a burst and the share of the first entry stay in
+//! the bucket: so the late thread can catch up, and no rate is lost. Beyond that, it waits while the
+//! thread is at most [`GRACE_NS`] late. Then the first entry takes its share from the bucket: it is
+//! prepaid, and starts when its thread looks. Until then, the entries of that thread are passed
+//! over. So a thread that is always late gets a request each time that it looks.
+//!
+//! A thread that starts a request keeps the place of the volume's next one until it looks again.
+//! Otherwise requests of a light volume on another thread would slip in between those of a heavy
+//! one.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +28,9 @@ use crate::volume_limit::WEIGHT;
 /// nanoseconds. A thread needs less time to wake up.
 const AHEAD_NS: u64 = 1_000_000;
 
-/// Longest time for which a thread that is due holds up the others, in nanoseconds.
-const GRACE_NS: u64 = 1_000_000;
+/// Longest time for which a thread that is due holds up the others, and time of the rate by which a
+/// volume may go ahead of it. In nanoseconds.
+const GRACE_NS: u64 = 10_000_000;
 
 /// Interval at which a thread looks again while another one is to go first, in nanoseconds.
 const LOOK_NS: u64 = 100_000;
@@ -52,6 +58,15 @@ struct Entry {
     cost: u128,
     /// Time of its arrival.
     since: u64,
+}
+
+/// The first entry, which another thread has to start.
+#[derive(Debug)]
+struct First {
+    tag: Tag,
+    bytes: u64,
+    /// Time for which it could have started.
+    late_ns: u64,
 }
 
 /// A request that may start, and what it has used up.
@@ -82,6 +97,9 @@ pub(super) struct WeightedQueue {
     kept: Vec<Option<u16>>,
     /// Threads that are passed over, because they did not look when it was their turn.
     late: Vec<bool>,
+    /// The volume of each thread's entry that has taken its share from the bucket. The thread is
+    /// late.
+    prepaid: Vec<Option<u16>>,
     /// Time since which the first entry is the first.
     moved_at: u64,
     arrivals: u64,
@@ -100,6 +118,7 @@ impl WeightedQueue {
             tags: BTreeMap::new(),
             kept: Vec::new(),
             late: Vec::new(),
+            prepaid: Vec::new(),
             moved_at: 0,
             arrivals: 0,
             changes: 0,
@@ -109,6 +128,7 @@ impl WeightedQueue {
     /// Changes the rates. A whole burst may start again, and requests that wait keep their order.
     pub(super) fn set_rates(&mut self, rates: Rates, now: u64) {
         if self.rates != rates {
+            self.give_back_prepaid();
             self.rates = rates;
             self.bucket.forgive(now);
             self.tag_anew(now);
@@ -125,6 +145,7 @@ impl WeightedQueue {
 
     /// Gives all entries new tags in their present order.
     fn tag_anew(&mut self, now: u64) {
+        self.give_back_prepaid();
         self.changes += 1;
         (self.virtual_time, self.moved_at) = (0, now);
         self.finished.clear();
@@ -135,6 +156,22 @@ impl WeightedQueue {
                 self.insert(line, bytes, since);
             }
         }
+    }
+
+    /// Gives back the shares of entries that are prepaid: these wait for their turns again.
+    fn give_back_prepaid(&mut self) {
+        for thread in 0..self.prepaid.len() {
+            self.take_prepaid(thread).into_iter().for_each(|(_, bytes)| {
+                self.bucket.give_back(&self.rates, bytes);
+            });
+        }
+    }
+
+    /// Has an entry of this thread that is prepaid wait again. Returns its volume and bytes.
+    fn take_prepaid(&mut self, thread: usize) -> Option<(u16, u64)> {
+        let volume = self.prepaid.get_mut(thread)?.take()?;
+        let entry = self.entries.get(self.tags.get(&(thread, volume))?)?;
+        Some((volume, entry.bytes?))
     }
 
     fn weight(&self, volume: u16) -> u64 {
@@ -201,8 +238,13 @@ impl WeightedQueue {
         self.insert(line, bytes, now);
     }
 
-    /// Removes a request that waits, and gives back the part of its volume.
+    /// Removes a request that waits, and gives back the part of its volume and what is prepaid.
     pub(super) fn leave(&mut self, line: Line, now: u64) {
+        if self.prepaid.get(line.0) == Some(&Some(line.1))
+            && let Some((_, bytes)) = self.take_prepaid(line.0)
+        {
+            self.bucket.give_back(&self.rates, bytes);
+        }
         if let Some(Entry { cost, .. }) = self.remove(line, now) {
             self.move_back(line.1, cost);
         }
@@ -226,36 +268,82 @@ impl WeightedQueue {
     pub(super) fn grant(&mut self, thread: usize, now: u64) -> Option<Grant> {
         self.give_up(thread, now);
         *entry_of(&mut self.late, thread, false) = false;
-        let mut first = None;
-        let (&(start, _), entry) = self.entries.iter().find(|((start, _), entry)| {
-            let of_thread = entry.line.0;
-            if first.is_none() && of_thread != thread {
-                let is_late = entry_of(&mut self.late, of_thread, false);
-                if !*is_late {
-                    let bytes = entry.bytes.unwrap_or(0);
-                    let due = self.bucket.start(&self.rates, bytes, entry.since);
-                    *is_late = now.saturating_sub(due.max(self.moved_at)) > GRACE_NS;
-                    match *is_late {
-                        true => self.moved_at = now,
-                        false => first = Some(*start),
-                    }
-                }
-            }
-            of_thread == thread
-        })?;
-        let (line, bytes, cost) = (entry.line, entry.bytes?, entry.cost);
-        let first = first.unwrap_or(start);
-        let ahead = virtual_time(AHEAD_NS, self.weight(line.1));
+        if let Some((volume, bytes)) = self.take_prepaid(thread) {
+            return self.start((thread, volume), bytes, now);
+        }
+        let first = self.first_other(thread, now);
+        let mut own = self.entries.iter().filter(|(_, entry)| entry.line.0 == thread);
+        let (&(start, _), entry) = own.next()?;
+        let (line, bytes) = (entry.line, entry.bytes?);
+        let first = first.filter(|first| first.tag.0 <= start);
+        let ahead = match &first {
+            Some(first) if self.is_spare(first, bytes, now) => GRACE_NS,
+            _ => AHEAD_NS,
+        };
+        let first = first.map_or(start, |first| first.tag.0);
+        let ahead = virtual_time(ahead, self.weight(line.1));
         if start > first + ahead || self.bucket.start(&self.rates, bytes, now) > now {
             return None;
         }
         self.bucket.take(&self.rates, bytes, now);
-        self.remove(line, now);
         self.virtual_time = self.virtual_time.max(first);
+        self.start(line, bytes, now)
+    }
+
+    /// Starts a request that has taken its share from the bucket.
+    fn start(&mut self, line: Line, bytes: u64, now: u64) -> Option<Grant> {
+        let Entry { cost, .. } = self.remove(line, now)?;
         let next = self.finished.get(usize::from(line.1)).copied().unwrap_or(0);
         self.put(next, Entry { line, bytes: None, cost: 0, since: now });
-        *entry_of(&mut self.kept, thread, None) = Some(line.1);
+        *entry_of(&mut self.kept, line.0, None) = Some(line.1);
         Some(Grant { volume: line.1, bytes, cost, changes: self.changes })
+    }
+
+    /// Returns the first entry, if another thread has it that is not late. Passes over threads that
+    /// are.
+    fn first_other(&mut self, thread: usize, now: u64) -> Option<First> {
+        let grace = self.grace();
+        for (tag, entry) in &self.entries {
+            let of_thread = entry.line.0;
+            if of_thread == thread {
+                return None;
+            }
+            let is_late = entry_of(&mut self.late, of_thread, false);
+            if *is_late {
+                continue;
+            }
+            let bytes = entry.bytes.unwrap_or(0);
+            let due = self.bucket.start(&self.rates, bytes, entry.since).max(self.moved_at);
+            let late_ns = now.saturating_sub(due);
+            if late_ns <= grace {
+                return Some(First { tag: *tag, bytes, late_ns });
+            }
+            (*is_late, self.moved_at) = (true, now);
+            // The place of a next request has nothing to pay for.
+            if entry.bytes.is_some() {
+                self.bucket.take(&self.rates, bytes, now);
+                *entry_of(&mut self.prepaid, of_thread, None) = Some(entry.line.1);
+                self.virtual_time = self.virtual_time.max(tag.0);
+            }
+        }
+        None
+    }
+
+    /// Longest time for which a thread that is due holds up the others. The bucket must not be full
+    /// meanwhile.
+    fn grace(&self) -> u64 {
+        GRACE_NS.min(self.rates.burst_ns / 2)
+    }
+
+    /// Returns whether a request may use what the bucket has beyond half a burst and the share of
+    /// the first entry, because the thread of that is late.
+    fn is_spare(&self, first: &First, bytes: u64, now: u64) -> bool {
+        let mut after = self.bucket;
+        let half = Rates { burst_ns: self.rates.burst_ns / 2, ..self.rates };
+        first.late_ns > AHEAD_NS
+            && after.start(&half, bytes, now) <= now
+            && after.take(&self.rates, bytes, now) <= now
+            && after.start(&self.rates, first.bytes, now) <= now
     }
 
     /// Returns the time at which this thread is to call [`WeightedQueue::grant`] again; `None` if
@@ -265,6 +353,9 @@ impl WeightedQueue {
         let lines = self.tags.range((thread, 0)..=(thread, u16::MAX));
         if !lines.into_iter().any(|(_, tag)| is_own(&self.entries[tag])) {
             return None;
+        }
+        if self.prepaid.get(thread).is_some_and(Option::is_some) {
+            return Some(now);
         }
         // The entries before that of this thread are assumed to start as soon as they may.
         let (mut bucket, mut at, mut is_behind) = (self.bucket, now, false);

@@ -29,30 +29,52 @@ struct Flow {
     busy: (u64, u64),
     /// Threads on which it asks.
     threads: Vec<usize>,
-    /// Times of the rate that its requests have used, and when.
-    served: Vec<(u64, u64)>,
+    /// When its requests started, the time of the rate that they used, and their bytes.
+    served: Vec<(u64, u64, u64)>,
 }
 
 impl Flow {
     /// Time of the rate that the volume has used between two times, over its weight.
     fn part(&self, from: u64, to: u64) -> f64 {
-        let of_time = self.served.iter().filter(|(at, _)| (from..to).contains(at));
-        of_time.map(|(_, cost)| *cost).sum::<u64>() as f64 / self.weight as f64
+        let of_time = self.served.iter().filter(|(at, ..)| (from..to).contains(at));
+        of_time.map(|(_, cost, _)| *cost).sum::<u64>() as f64 / self.weight as f64
     }
 
     /// Time of the rate by which the volume may be ahead or behind, over its weight.
-    fn bound(&self) -> f64 {
-        let largest = self.served.iter().map(|(_, cost)| *cost).max().unwrap_or(0);
-        (largest + AHEAD_NS) as f64 / self.weight as f64
+    fn bound(&self, ahead_ns: u64) -> f64 {
+        let largest = self.served.iter().map(|(_, cost, _)| *cost).max().unwrap_or(0);
+        (largest + ahead_ns) as f64 / self.weight as f64
     }
 }
 
-/// Runs volumes on threads until `end`. Each thread looks up to `late_ns` after it is due.
+/// Asserts that these starts exceed neither rate by more than the burst and `more` requests.
+fn assert_rate_holds(rates: &Rates, flows: &[Flow], more: u64) {
+    let mut all: Vec<_> = flows.iter().flat_map(|flow| flow.served.clone()).collect();
+    all.sort_unstable();
+    let costs = |bytes| rates.costs_ns(bytes).map(|cost| cost.unwrap_or(0));
+    let largest = all
+        .iter()
+        .map(|it| costs(it.2))
+        .fold([0; 2], |most, it| [most[0].max(it[0]), most[1].max(it[1])]);
+    for from in (0..all.len()).step_by(1 + all.len() / 50) {
+        let mut sums = [0; 2];
+        for &(at, _, bytes) in &all[from..] {
+            for ((sum, cost), largest) in sums.iter_mut().zip(costs(bytes)).zip(largest) {
+                *sum += cost;
+                let most = at - all[from].0 + rates.burst_ns + more * largest;
+                let rounding = all.len() as u64;
+                assert!(*sum <= most + rounding, "{sum} over {most}");
+            }
+        }
+    }
+}
+
+/// Runs volumes on threads until `end`. Each thread looks `early_ns` to `late_ns` after it is due.
 fn simulate(
     queue: &mut WeightedQueue,
     flows: &mut [Flow],
     random: &mut Random,
-    (threads, late_ns, end): (usize, usize, u64),
+    (threads, early_ns, late_ns, end): (usize, usize, usize, u64),
 ) {
     let rates = queue.rates;
     let cost = |bytes| rates.costs_ns(bytes).into_iter().flatten().max().unwrap_or(0);
@@ -69,13 +91,13 @@ fn simulate(
             while asks && !queue.tags.contains_key(&line) {
                 let bytes = 512 + random.below(flow.most) as u64;
                 if queue.take_or_enter(line, bytes, now) {
-                    flow.served.push((now, cost(bytes)));
+                    flow.served.push((now, cost(bytes), bytes));
                 }
             }
         }
         while let Some(grant) = queue.grant(thread, now) {
             let flow = &mut flows[usize::from(grant.volume)];
-            flow.served.push((now, cost(grant.bytes)));
+            flow.served.push((now, cost(grant.bytes), grant.bytes));
             if now < flow.busy.1 {
                 let bytes = 512 + random.below(flow.most) as u64;
                 queue.enter((thread, grant.volume), bytes, now);
@@ -84,7 +106,7 @@ fn simulate(
         let begins = flows.iter().map(|flow| flow.busy.0).filter(|begin| *begin > now).min();
         let due = queue.next_due(thread, now).into_iter().chain(begins).min();
         let due = due.unwrap_or(u64::MAX).clamp(now + 1, end + 1);
-        wakes[thread] = due + random.below(late_ns + 1) as u64;
+        wakes[thread] = due + (early_ns + random.below(late_ns - early_ns + 1)) as u64;
     }
 }
 
@@ -119,7 +141,7 @@ fn busy_volumes_use_the_whole_rate_in_proportion_to_their_weights() {
         }
         let weights: Vec<u64> = flows.iter().map(|flow| flow.weight).collect();
         let mut queue = with_weights(rates, &weights);
-        simulate(&mut queue, &mut flows, &mut random, (threads, late_ns, end));
+        simulate(&mut queue, &mut flows, &mut random, (threads, 0, late_ns, end));
 
         // No two volumes that ask all the time differ by more than a request of each, and by what
         // they may go ahead.
@@ -132,29 +154,88 @@ fn busy_volumes_use_the_whole_rate_in_proportion_to_their_weights() {
                 for part in 1..=4 {
                     let to = from + to.saturating_sub(from) / part;
                     let (a, b) = (one.part(from, to), other.part(from, to));
-                    let bound = 1.01 * (one.bound() + other.bound());
+                    let bound = 1.01 * (one.bound(AHEAD_NS) + other.bound(AHEAD_NS));
                     assert!((a - b).abs() <= bound, "seed {seed}: {a} and {b}, not {bound}");
                 }
             }
         }
         // Together they use the rate, and not more.
-        let mut all: Vec<(u64, u64)> = flows.iter().flat_map(|flow| flow.served.clone()).collect();
-        all.sort_unstable();
-        let largest = all.iter().map(|(_, cost)| *cost).max().unwrap_or(0);
+        assert_rate_holds(&rates, &flows, 1);
         if rates.requests.is_none() {
-            let used: u64 = all.iter().map(|(_, cost)| *cost).sum();
+            let all = || flows.iter().flat_map(|flow| &flow.served).map(|(_, cost, _)| *cost);
+            let (used, largest) = (all().sum::<u64>(), all().max().unwrap_or(0));
             let least = end.saturating_sub(late_ns as u64 + largest);
             assert!(used >= least, "seed {seed}: {used} of {least}");
-            for from in (0..all.len()).step_by(1 + all.len() / 50) {
-                let mut sum = 0;
-                for (at, cost) in &all[from..] {
-                    sum += cost;
-                    let most = at - all[from].0 + rates.burst_ns + largest;
-                    let rounding = all.len() as u64;
-                    assert!(sum <= most + rounding, "seed {seed}: {sum} over {most}");
+        }
+    }
+}
+
+#[test]
+fn threads_that_look_late_get_their_parts_and_lose_no_rate() {
+    for seed in 0..12 {
+        let mut random = Random(seed);
+        let requests = [500, 5000][random.below(2)];
+        let rates = Rates { requests: Some(requests), bytes: None, burst_ns: 100_000_000 };
+        let threads = 2 + random.below(3);
+        let weights: Vec<u64> = (0..threads).map(|_| [100, 300, 1000][random.below(3)]).collect();
+        let flow = |(thread, weight): (usize, &u64)| Flow {
+            weight: *weight,
+            most: 1,
+            busy: (0, u64::MAX),
+            threads: vec![thread],
+            served: Vec::new(),
+        };
+        let mut flows: Vec<Flow> = weights.iter().enumerate().map(flow).collect();
+        let mut queue = with_weights(rates, &weights);
+        let late = (threads, 3_000_000, 5_000_000, 2 * SECOND);
+        simulate(&mut queue, &mut flows, &mut random, late);
+
+        for (at, one) in flows.iter().enumerate() {
+            for other in &flows[..at] {
+                let (from, to) = (SECOND / 2, 2 * SECOND);
+                let (a, b) = (one.part(from, to), other.part(from, to));
+                let bound = one.bound(GRACE_NS) + other.bound(GRACE_NS);
+                assert!((a - b).abs() <= bound, "seed {seed}: {a} and {b}, not {bound}");
+            }
+        }
+        assert_rate_holds(&rates, &flows, 1);
+        let used: u64 = flows.iter().flat_map(|flow| &flow.served).map(|it| it.1).sum();
+        assert!(used >= 2 * SECOND, "seed {seed}: {used}");
+    }
+}
+
+#[test]
+fn large_requests_of_a_slow_thread_are_not_starved_by_small_ones() {
+    for burst_ms in [5, 100] {
+        let bytes = 100 << 20;
+        let rates = Rates { requests: None, bytes: Some(bytes), burst_ns: burst_ms * 1_000_000 };
+        let mut queue = with_weights(rates, &[100, 100]);
+        let (slow, quick) = ((0, 0), (1, 1));
+        let (large, small) = (1 << 20, 4096);
+        let mut flows = [0, 1].map(|thread| Flow {
+            weight: 100,
+            most: 1,
+            busy: (0, u64::MAX),
+            threads: vec![thread],
+            served: Vec::new(),
+        });
+        assert!(queue.take_or_enter(quick, large, 0));
+        queue.enter(slow, large, 0);
+        queue.enter(quick, small, 0);
+        for now in (0..2 * SECOND).step_by(20_000) {
+            for (line, bytes) in [(slow, large), (quick, small)] {
+                let looks = line == quick || now % 20_000_000 == 0;
+                while looks && let Some(grant) = queue.grant(line.0, now) {
+                    flows[line.0].served.push((now, 1, grant.bytes));
+                    queue.enter(line, bytes, now);
                 }
             }
         }
+        let starts = flows.each_ref().map(|flow| flow.served.len());
+        // One each time that it looks, but for those that the rate delays.
+        assert!(starts[0] >= 40, "{starts:?}");
+        assert!(starts[1] >= 10_000, "{starts:?}");
+        assert_rate_holds(&rates, &flows, 2);
     }
 }
 
@@ -164,7 +245,7 @@ fn one_busy_volume_of_two_hundred_has_the_whole_rate() {
     let flow = |busy| Flow { weight: 1, most: 1, busy, threads: vec![0, 1], served: Vec::new() };
     let mut flows = vec![flow((u64::MAX, u64::MAX)); 200];
     flows[77] = flow((0, u64::MAX));
-    simulate(&mut queue, &mut flows, &mut Random(1), (2, 1000, SECOND));
+    simulate(&mut queue, &mut flows, &mut Random(1), (2, 0, 1000, SECOND));
     let served = flows[77].served.len();
     assert!((1000..=1003).contains(&served), "{served}");
 }
@@ -275,6 +356,43 @@ fn a_request_that_leaves_gives_back_its_part() {
     assert!(queue.grant(0, now).is_some());
     assert_eq!(queue.grant(0, now), None);
     assert_eq!(queue.len(), 0);
+}
+
+#[test]
+fn a_share_that_is_prepaid_is_given_back_once() {
+    for step in 0..4 {
+        let mut queue = queue(10, &[100; 2]);
+        assert!(queue.take_or_enter((1, 1), 0, 0));
+        assert!(!queue.take_or_enter((0, 0), 0, 0));
+        assert!(!queue.take_or_enter((1, 1), 0, 0));
+        let now = SECOND / 10 + GRACE_NS;
+        assert_eq!(queue.grant(1, now), None, "the late thread has the share");
+        assert!(queue.next_due(1, now).unwrap() > now + SECOND / 20);
+        assert_eq!(queue.next_due(0, now), Some(now));
+        match step {
+            0 => queue.leave((0, 0), now),
+            1 => queue.set_weight(0, 99, now),
+            2 => {
+                let grant = prepaid_grant(&mut queue, now);
+                queue.give_back(grant);
+            }
+            _ => {
+                prepaid_grant(&mut queue, now);
+            }
+        }
+        if step == 1 {
+            assert!(queue.grant(0, now).is_some(), "it is first, and has its share again");
+        }
+        let starts = [0, 1].map(|thread| queue.grant(thread, now).is_some());
+        assert_eq!(starts, [false, step == 0 || step == 2], "{step}");
+    }
+}
+
+/// The request of thread 0 that is prepaid.
+fn prepaid_grant(queue: &mut WeightedQueue, now: u64) -> Grant {
+    let grant = queue.grant(0, now).unwrap();
+    assert_eq!(queue.grant(0, now), None, "it is granted once");
+    grant
 }
 
 #[test]
