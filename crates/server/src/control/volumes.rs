@@ -333,7 +333,7 @@ pub(crate) fn limit_total(control: &mut Control, change: TotalLimitChange) -> Re
     let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
     let has_clients = |offered: &Offered| offered.volume.reach.has_clients();
     if wanted.is_any() && !control.offer.all().iter().any(has_clients) {
-        let problem = "all volumes are attached to this machine, and have no limits";
+        let problem = "there is no volume for clients that limits would apply to";
         return Err(Reply::trouble(Trouble::Conflict, problem));
     }
     control.total.change(wanted, Instant::now());
