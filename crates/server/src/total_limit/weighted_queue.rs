@@ -9,11 +9,11 @@
 //!
 //! A thread starts its own entries only, and takes a while to wake up. So a volume may go ahead of
 //! the first entry by [`AHEAD_NS`], and waits for it later. Once the thread of that entry is late,
-//! the volume may go ahead by [`GRACE_NS`], if half a burst and the share of the first entry stay in
-//! the bucket: so the late thread can catch up, and no rate is lost. Beyond that, it waits while the
-//! thread is at most [`GRACE_NS`] late. Then the first entry takes its share from the bucket: it is
-//! prepaid, and starts when its thread looks. Until then, the entries of that thread are passed
-//! over. So a thread that is always late gets a request each time that it looks.
+//! the volume may go ahead by [`GRACE_NS`], if half a burst and the share of the first entry stay
+//! in the bucket: so the late thread can catch up, and no rate is lost. Beyond that, it waits while
+//! the thread is at most [`GRACE_NS`] late. Then the first entry takes its share from the bucket:
+//! it is prepaid, and starts when its thread looks. Until then, the entries of that thread are
+//! passed over. So a thread that is always late gets a request each time that it looks.
 //!
 //! A thread that starts a request keeps the place of the volume's next one until it looks again.
 //! Otherwise requests of a light volume on another thread would slip in between those of a heavy
