@@ -126,8 +126,8 @@ impl TotalLimitChange {
 /// The rate of all volumes together, and the order of the requests that wait for it. All workers
 /// share it.
 ///
-/// Only a server with such a rate takes the lock: once for a request that need not wait, and several
-/// times for one that waits, by each look of its thread.
+/// Only a server with such a rate takes the lock: once for a request that need not wait. A request
+/// that waits takes it several times, at each look of its thread.
 #[derive(Debug)]
 pub(crate) struct TotalRate {
     origin: Instant,
