@@ -46,8 +46,10 @@ impl FileSpec {
     /// Returns the current size of the file or block device in bytes; `None` if it has none.
     fn size_present(&self) -> Option<u64> {
         let kind = std::fs::metadata(&self.path).ok()?.file_type();
-        let seekable = kind.is_file() || kind.is_block_device();
-        let mut file = File::open(&self.path).ok().filter(|_| seekable)?;
+        if !kind.is_file() && !kind.is_block_device() {
+            return None; // opening a pipe would wait for its other end
+        }
+        let mut file = File::open(&self.path).ok()?;
         file.seek(SeekFrom::End(0)).ok().filter(|&bytes| bytes > 0)
     }
 }
