@@ -144,16 +144,16 @@ fn volumes(page: &mut Page, report: &Report) {
         volume.limit.connections.unwrap_or(0)
     });
     let name = "floe_volume_weight";
-    let help = "Weight of a volume while volumes compete for the limits of the server.";
+    let help = "Weight of a volume while volumes compete for the limits of the server. \
+                That of an attached volume, 100, has no effect on its device.";
     each(name, Gauge, help, &|volume| volume.limit.weight);
     let name = "floe_volume_connections_refused_total";
     each(name, Counter, "Clients refused because of their volume's limit.", &|volume| {
         volume.refused
     });
     let name = "floe_volume_delayed_requests_total";
-    each(name, Counter, "Requests of a volume that have waited for limits.", &|volume| {
-        report.sum.counters.volume(volume.id).delayed.requests
-    });
+    let help = "Requests of a volume that have waited for limits, or found others waiting.";
+    each(name, Counter, help, &|volume| report.sum.counters.volume(volume.id).delayed.requests);
     let name = "floe_volume_counted_connections";
     page.family(name, Gauge, "Clients that count against the limit of connections.");
     for VolumeFacts { name: volume, counted, .. } in &report.facts.volumes {
