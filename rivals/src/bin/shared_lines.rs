@@ -21,9 +21,10 @@ use foldhash::fast::RandomState;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-const CACHES: [&str; 5] = ["floe", "floe-lru", "quick_cache", "moka", "mutex-lru"];
+const CACHES: [&str; 6] = ["floe", "floe-lru", "quick_cache", "scc", "moka", "mutex-lru"];
 const KEYS: usize = 1_000;
-/// With room for all keys, so that every request hits, and for a tenth of them.
+/// With room for all keys, so that every lookup hits, and for a tenth of them. With room for all,
+/// every other request replaces a value.
 const CAPACITIES: [usize; 2] = [2 * KEYS, KEYS / 10];
 const WARM_UP: usize = 4_000;
 /// Requests of a thread that are counted, and those that it makes in one turn.
@@ -32,11 +33,15 @@ const TURN: usize = 50;
 /// Time in which the thread whose turn has ended goes to sleep.
 const REST: Duration = Duration::from_millis(2);
 
-/// Stores to them stand around each request of the two threads in what lackey says, and between
-/// the lookup and the insertion.
-static BEGIN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-static MISSED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-static END: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// Stores to them stand around each request of the two threads in what lackey says, between the
+/// lookup and the insertion of what missed, and before the insertion of what is in the cache.
+static BEGIN: Marks = [const { AtomicU64::new(0) }; 2];
+static MISSED: Marks = [const { AtomicU64::new(0) }; 2];
+static REPLACES: Marks = [const { AtomicU64::new(0) }; 2];
+static END: Marks = [const { AtomicU64::new(0) }; 2];
+
+/// One for each thread.
+type Marks = [AtomicU64; 2];
 
 type Value = [u64; 8];
 
@@ -74,6 +79,19 @@ impl Asked for quick_cache::sync::Cache<u64, Value, quick_cache::UnitWeighter, R
     }
 }
 
+impl Asked for scc::HashCache<u64, Value, RandomState> {
+    fn get(&self, key: u64) -> Option<u64> {
+        self.get_sync(&key).map(|entry| entry[0] + entry[7])
+    }
+
+    fn insert(&self, key: u64) {
+        match self.entry_sync(key) {
+            scc::hash_cache::Entry::Occupied(mut entry) => drop(entry.put([key; 8])),
+            scc::hash_cache::Entry::Vacant(entry) => drop(entry.put_entry([key; 8])),
+        }
+    }
+}
+
 impl Asked for moka::sync::Cache<u64, Value, RandomState> {
     fn get(&self, key: u64) -> Option<u64> {
         self.get(&key).map(|value| value[0] + value[7])
@@ -106,6 +124,7 @@ fn made(cache: &str, capacity: usize) -> Arc<dyn Asked> {
             let size = capacity as u64;
             Arc::new(quick_cache::sync::Cache::with(capacity, size, weigher, hasher, lifecycle))
         }
+        "scc" => Arc::new(scc::HashCache::with_capacity_and_hasher(capacity, capacity, hasher)),
         "moka" => {
             let builder = moka::sync::Cache::builder().max_capacity(capacity as u64);
             Arc::new(builder.initial_capacity(capacity).build_with_hasher(hasher))
@@ -153,9 +172,9 @@ fn one(cache: &str, capacity: usize) {
             cache.insert(key);
         }
     }
-    let marks =
-        [&BEGIN, &MISSED, &END].map(|marks| marks.each_ref().map(|mark| &raw const *mark as usize));
-    for (name, [first, second]) in ["begin", "missed", "end"].iter().zip(marks) {
+    let marks = [("begin", &BEGIN), ("miss", &MISSED), ("replacement", &REPLACES), ("end", &END)];
+    for (name, marks) in marks {
+        let [first, second] = marks.each_ref().map(|mark| &raw const *mark as usize);
         println!("mark {name} {first:x} {second:x}");
     }
     print!("{}", std::fs::read_to_string("/proc/self/maps").expect("Linux says what is where"));
@@ -173,10 +192,13 @@ fn one(cache: &str, capacity: usize) {
                         return;
                     }
                     std::thread::sleep(REST);
-                    for _ in 0..TURN {
+                    for number in 0..TURN {
                         let key = keys.next();
                         mark(&BEGIN[thread]);
-                        if std::hint::black_box(cache.get(key)).is_none() {
+                        if capacity >= KEYS && number % 2 == 1 {
+                            mark(&REPLACES[thread]);
+                            cache.insert(key);
+                        } else if std::hint::black_box(cache.get(key)).is_none() {
                             mark(&MISSED[thread]);
                             cache.insert(key);
                         }
@@ -200,7 +222,8 @@ enum Kind {
 #[derive(Default)]
 struct Request {
     thread: usize,
-    missed: bool,
+    /// The mark within it; without one it hit.
+    outcome: Option<String>,
     instructions: u64,
     accesses: Vec<(usize, Kind)>,
 }
@@ -278,8 +301,9 @@ fn requests(cache: &str, capacity: usize) -> Vec<Request> {
         {
             match (mark.as_str(), &mut current) {
                 ("begin", _) => current = Some(Request { thread: *thread, ..Request::default() }),
-                ("missed", Some(request)) => request.missed = true,
-                (_, request) => found.extend(request.take()),
+                ("end", request) => found.extend(request.take()),
+                (outcome, Some(request)) => request.outcome = Some(outcome.to_owned()),
+                (_, None) => {}
             }
             continue;
         }
@@ -322,9 +346,9 @@ fn print(cache: &str, capacity: usize, requests: &[Request], with_sequences: boo
     let shared = |line: &usize| {
         touched.get(line).is_some_and(|(threads, written)| threads.len() == 2 && *written)
     };
-    for missed in [false, true] {
-        let chosen: Vec<&Request> =
-            requests.iter().filter(|request| request.missed == missed).collect();
+    for outcome in ["hit", "miss", "replacement"] {
+        let has_it = |request: &&Request| request.outcome.as_deref().unwrap_or("hit") == outcome;
+        let chosen: Vec<&Request> = requests.iter().filter(has_it).collect();
         if chosen.is_empty() {
             continue;
         }
@@ -386,7 +410,7 @@ fn print(cache: &str, capacity: usize, requests: &[Request], with_sequences: boo
             serde_json::json!({
                 "cache": cache,
                 "capacity": capacity,
-                "outcome": if missed { "miss" } else { "hit" },
+                "outcome": outcome,
                 "requests": chosen.len(),
                 "instructions": all as f64 / chosen.len() as f64,
                 "instructions_median": instructions[instructions.len() / 2],
