@@ -100,6 +100,12 @@ counters! {
             json: "bypassed_bytes",
             metric: "floe_cache_bypassed_bytes_total",
         },
+        /// Bytes of missed reads that were not stored, because the cache device was behind with
+        /// storing others.
+        pub unfilled_bytes: u64 = Counter {
+            json: "unfilled_bytes",
+            metric: "floe_cache_unfilled_bytes_total",
+        },
         /// Bytes of dirty data written to the backing devices.
         pub cleaned_bytes: u64 = Counter {
             json: "cleaned_bytes",

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use floe_policy::Direction;
 
-use super::admission::{Admission, Asked, Fetches, Removal};
+use super::admission::{Admission, Asked, Fetches, Fills, Removal};
 use super::rounds::{Drain, Rounds};
 use crate::config::{Config, WriteMode};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
@@ -34,6 +34,7 @@ pub(crate) struct Parts {
     pub(crate) rounds: Rounds,
     pub(crate) leaving: Leaving,
     pub(crate) fetches: Fetches,
+    pub(crate) fills: Fills,
     pub(crate) admission: Admission,
     pub(crate) health: Health,
     pub(crate) shed: Shed,
@@ -58,6 +59,7 @@ impl Parts {
             rounds: Rounds::default(),
             leaving: Leaving::default(),
             fetches: Fetches::default(),
+            fills: Fills::default(),
             admission: Admission::new(&config, sectors),
             health: Health::default(),
             shed: Shed::default(),
@@ -458,6 +460,9 @@ impl Parts {
         let op = self.tasks.new_op(id, Part::Store(block), run);
         self.admission.inserted(run);
         self.counters.cache_write_bytes += from.len;
+        if self.tasks[id].reads() {
+            self.fills.begin(run);
+        }
         let device = DeviceId::Cache;
         self.orders.push(Order::Write { op, device, offset, from, durable: false });
     }

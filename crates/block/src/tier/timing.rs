@@ -106,6 +106,7 @@ pub(super) struct Timing {
     /// Times by size of the backing devices' reads, and of the cache device's writes.
     reads: Reads,
     writes: Line,
+    stores: Reads,
 }
 
 /// A result of timing that is due to be reported to the cache.
@@ -121,6 +122,7 @@ impl Timing {
             for_admission,
             reads: Reads::default(),
             writes: Line::default(),
+            stores: Reads::default(),
             skipped: 0,
             under_way: Vec::new(),
             sums: [Sum::default(); 4],
@@ -143,15 +145,15 @@ impl Timing {
         if !self.for_admission && timed == TimedOp::CacheRead {
             return;
         }
-        let is_backing = matches!(device, DeviceId::Backing(_));
+        let is_modelled = timed != TimedOp::CacheRead;
         self.skipped += 1;
         let sampled = self.skipped == TIMED_OF;
         if sampled {
             self.skipped = 0;
         }
-        if sampled || is_backing {
+        if sampled || is_modelled {
             let ahead = match timed {
-                TimedOp::BackingRead => self.ahead(device),
+                TimedOp::BackingRead | TimedOp::CacheWrite => self.ahead(device),
                 _ => Ahead::default(),
             };
             let at = (self.clock)();
@@ -159,9 +161,10 @@ impl Timing {
         }
     }
 
-    /// Returns what is under way on a backing device.
+    /// Returns what is under way on a device; of the cache device, its writes.
     fn ahead(&self, device: DeviceId) -> Ahead {
-        let there = self.under_way.iter().filter(|begun| begun.device == device);
+        let counts = |begun: &&Begun| begun.device == device && begun.timed != TimedOp::CacheRead;
+        let there = self.under_way.iter().filter(counts);
         there.fold(Ahead::default(), |ahead, begun| Ahead {
             operations: ahead.operations + 1,
             sectors: ahead.sectors + (begun.bytes as u64).div_ceil(SECTOR_BYTES),
@@ -179,7 +182,12 @@ impl Timing {
         let ns = (self.clock)().saturating_duration_since(begun.at).as_nanos() as f64;
         match begun.timed {
             TimedOp::BackingRead => self.reads.add(begun.bytes as u64, begun.ahead, ns),
-            TimedOp::CacheWrite => self.writes.add(begun.bytes as u64, ns),
+            TimedOp::CacheWrite => {
+                self.stores.add(begun.bytes as u64, begun.ahead, ns);
+                if begun.sampled {
+                    self.writes.add(begun.bytes as u64, ns);
+                }
+            }
             _ => {}
         }
         if !self.for_admission && begun.timed != TimedOp::BackingRead {
@@ -232,6 +240,7 @@ pub(super) fn note_end(timing: &mut Option<Timing>, cache: &mut BlockCache, toke
             }
             News::Price(price) => cache.shards.set_price(price),
         }
+        cache.shards.set_fill_times(timing.reads.fill_times(&timing.stores));
     }
 }
 
