@@ -4,7 +4,7 @@ use floe_policy::Adaptation;
 
 use crate::counters;
 use crate::counters::Counts;
-use crate::geometry::{MOST_CLASSES, Sectors, VolumeId};
+use crate::geometry::{MOST_CLASSES, SECTOR_BYTES, Sectors, VolumeId};
 use crate::join::{Fault, Request, RequestKind};
 
 counters! {
@@ -228,6 +228,13 @@ counters! {
 
 /// Maximum number of lost runs that each part reports.
 pub(crate) const MOST_LOST_RUNS: usize = 8;
+
+impl Counters {
+    /// Counts a run of a missed read that is not stored.
+    pub(crate) fn skip_fill(&mut self, run: &Sectors) {
+        self.unfilled_bytes += (run.end - run.start) * SECTOR_BYTES;
+    }
+}
 
 impl Requests {
     /// Counts a request that was answered.

@@ -19,7 +19,8 @@
 //! none. An overwritten copy counts as put in and replaced; in a persistent cache it counts as
 //! removed, too, for the log records that it is gone.
 //!
-//! Whatever the admission says, what a client's read fetched is stored only if [`Fills`] allows it.
+//! Whatever the admission says, [`Fills`] bounds what is stored of clients' reads. A read that
+//! finds too many fills under way is rejected; one whose data finds them does not store it.
 //!
 //! A limit: `duel` knows only the first smallest block of a victim.
 
@@ -36,7 +37,7 @@ use crate::config::Config;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::mapping::directory::{Block, Directory};
 use crate::stats::Counters;
-use crate::tasks::units;
+use crate::tasks::{Task, units};
 
 /// Number of lookups of all shards together in a window. Divides the 200 between checks of
 /// FussyCache, so that these come when they are due. Also the least for one shard.
@@ -431,9 +432,15 @@ impl Fills {
         self.times = times;
     }
 
+    /// Returns whether what a task fetches is not to be stored, as too many fills are under way.
+    /// Data for which no client waits is fetched only to be stored, and in few fetches at once.
+    pub(crate) fn skips(&self, task: &Task) -> bool {
+        self.are_behind() && task.destination().is_some()
+    }
+
     /// Returns whether the fills under way take longer than a miss.
     #[inline]
-    pub(crate) fn are_behind(&self) -> bool {
+    fn are_behind(&self) -> bool {
         let [operations, sectors] =
             [0, 1].map(|at| self.under_way[at].load(Ordering::Relaxed) as f64); // as above
         let FillTimes { operation_ns, sector_ns, miss_ns } = self.times;

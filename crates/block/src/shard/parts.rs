@@ -260,12 +260,17 @@ impl Parts {
         }
         let task = &self.tasks[id];
         let (volume, range) = (task.volume, task.range.clone());
-        let may_come_in = self.mode().caches_reads() && self.map.directory.may_make(volume);
+        let skipped = task.offer != Offer::Bypassed && self.fills.skips(task);
+        let may_come_in =
+            self.mode().caches_reads() && self.map.directory.may_make(volume) && !skipped;
         let known = match task.offer {
             Offer::Admitted => Some(may_come_in),
             Offer::Bypassed => Some(false),
             Offer::NotMade => (!self.admission.asks()).then_some(may_come_in),
         };
+        if skipped {
+            fetches.iter().for_each(|run| self.counters.skip_fill(run));
+        }
         if let Some(admitted) = known {
             return offered.extend(fetches.drain(..).map(|run| (run, admitted)));
         }

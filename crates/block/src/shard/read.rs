@@ -352,20 +352,14 @@ impl<'a> Reading<'a> {
             return self.parts.finish(self.id);
         }
         self.parts.events.extend(self.parts.tasks.answer(self.id));
-        if self.skips_fill() {
-            self.parts.counters.unfilled_bytes += (fetched.end - fetched.start) * SECTOR_BYTES;
+        if self.parts.fills.skips(&self.parts.tasks[self.id]) {
+            self.parts.counters.skip_fill(&fetched);
             self.parts.tasks[self.id].step = TaskStep::Storing; // those that wait read its buffer
             self.serve_waiting();
             return self.parts.finish(self.id);
         }
         Storing::of(self.parts, self.id).begin(fetched, false);
         self.serve_waiting();
-    }
-
-    /// Returns whether the fetched data is not stored, as too many fills are under way. Data for
-    /// which no client waits was fetched only to be stored, with few fetches under way at once.
-    fn skips_fill(&self) -> bool {
-        self.parts.fills.are_behind() && self.parts.tasks[self.id].destination().is_some()
     }
 }
 
