@@ -15,10 +15,12 @@
 //! effect of writes on reads, as *r*₀ is not known while there are writes; that takes a
 //! calibration.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use floe_device::Action;
 use floe_policy::admission::Times;
+use foldhash::fast::FixedState;
 
 use crate::cache::BlockCache;
 use crate::cache::price::{Ahead, Line, Price, Reads};
@@ -45,7 +47,6 @@ enum TimedOp {
 /// A timed operation that is under way.
 #[derive(Debug, Clone, Copy)]
 struct Begun {
-    token: u64,
     device: DeviceId,
     timed: TimedOp,
     bytes: usize,
@@ -95,7 +96,10 @@ pub(super) struct Timing {
     clock: Box<dyn Fn() -> Instant>,
     /// Operations to skip until the next one is sampled.
     skipped: u32,
-    under_way: Vec<Begun>,
+    /// Timed operations under way, by their tokens.
+    begun: HashMap<u64, Begun, FixedState>,
+    /// All that is under way on each device that is waited for, but for the cache device's reads.
+    under_way: HashMap<DeviceId, Ahead, FixedState>,
     /// Sums of times since the last report, by [`TimedOp`].
     sums: [Sum; 4],
     /// Recent pace of reads and of writes of the cache device.
@@ -107,6 +111,11 @@ pub(super) struct Timing {
     reads: Reads,
     writes: Line,
     stores: Reads,
+}
+
+/// Returns the sectors of an operation of this many bytes.
+fn sectors(bytes: usize) -> u64 {
+    (bytes as u64).div_ceil(SECTOR_BYTES)
 }
 
 /// A result of timing that is due to be reported to the cache.
@@ -124,7 +133,8 @@ impl Timing {
             writes: Line::default(),
             stores: Reads::default(),
             skipped: 0,
-            under_way: Vec::new(),
+            begun: HashMap::default(),
+            under_way: HashMap::default(),
             sums: [Sum::default(); 4],
             paces: [Pace::default(); 2],
             timed: 0,
@@ -152,30 +162,29 @@ impl Timing {
             self.skipped = 0;
         }
         if sampled || is_modelled {
-            let ahead = match timed {
-                TimedOp::BackingRead | TimedOp::CacheWrite => self.ahead(device),
-                _ => Ahead::default(),
-            };
+            let mut ahead = Ahead::default();
+            if is_modelled {
+                let under_way = self.under_way.entry(device).or_default();
+                ahead = *under_way;
+                under_way.operations += 1;
+                under_way.sectors += sectors(bytes);
+            }
             let at = (self.clock)();
-            self.under_way.push(Begun { token, device, timed, bytes, at, ahead, sampled });
+            let begun = Begun { device, timed, bytes, at, ahead, sampled };
+            let before = self.begun.insert(token, begun);
+            debug_assert!(before.is_none(), "tokens of operations under way differ");
         }
-    }
-
-    /// Returns what is under way on a device; of the cache device, its writes.
-    fn ahead(&self, device: DeviceId) -> Ahead {
-        let counts = |begun: &&Begun| begun.device == device && begun.timed != TimedOp::CacheRead;
-        let there = self.under_way.iter().filter(counts);
-        there.fold(Ahead::default(), |ahead, begun| Ahead {
-            operations: ahead.operations + 1,
-            sectors: ahead.sectors + (begun.bytes as u64).div_ceil(SECTOR_BYTES),
-        })
     }
 
     /// Records the end of an operation. Returns the mean times or the price when there are enough
     /// new ones; a failed operation does not count.
     fn end(&mut self, token: u64, ok: bool) -> Option<News> {
-        let at = self.under_way.iter().position(|begun| begun.token == token)?;
-        let begun = self.under_way.swap_remove(at);
+        let begun = self.begun.remove(&token)?;
+        if begun.timed != TimedOp::CacheRead {
+            let under_way = self.under_way.get_mut(&begun.device).expect("it has begun there");
+            under_way.operations -= 1;
+            under_way.sectors -= sectors(begun.bytes);
+        }
         if !ok {
             return None;
         }
