@@ -287,9 +287,9 @@ impl BlockCache {
 
     /// Returns whether nothing is under way in this part.
     pub fn is_idle(&self) -> bool {
-        self.joins.iter().all(Option::is_none)
-            && self.shards.iter().all(Shard::is_idle)
-            && self.commits.is_idle()
+        let shards_are_idle = self.shards.iter().all(Shard::is_idle);
+        debug_assert!(!shards_are_idle || self.shards.iter().all(|it| it.parts.fills.are_idle()));
+        shards_are_idle && self.joins.iter().all(Option::is_none) && self.commits.is_idle()
     }
 
     #[inline]

@@ -37,7 +37,7 @@ use read::Reading;
 use store::Storing;
 use write::Writing;
 
-mod admission;
+pub(crate) mod admission;
 pub(crate) mod clean;
 pub(crate) mod leaving;
 mod parts;
@@ -97,6 +97,9 @@ impl Shard {
         let run = run.clone();
         self.parts.tasks.op_ended(id, part);
         let task = &self.parts.tasks[id];
+        if matches!(part, Part::Store(_)) && task.reads() {
+            self.parts.fills.end(&run);
+        }
         let cleans = (task.step == TaskStep::CleanRead).then_some(task.volume);
         self.parts.health.note_op(part, cleans, result.is_ok());
         self.part_ended(id, part, run, result);

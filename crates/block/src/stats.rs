@@ -4,7 +4,7 @@ use floe_policy::Adaptation;
 
 use crate::counters;
 use crate::counters::Counts;
-use crate::geometry::{MOST_CLASSES, Sectors, VolumeId};
+use crate::geometry::{MOST_CLASSES, SECTOR_BYTES, Sectors, VolumeId};
 use crate::join::{Fault, Request, RequestKind};
 
 counters! {
@@ -99,6 +99,12 @@ counters! {
         pub bypassed_bytes: u64 = Counter {
             json: "bypassed_bytes",
             metric: "floe_cache_bypassed_bytes_total",
+        },
+        /// Bytes of missed reads that were not stored, because the cache device was behind with
+        /// storing others.
+        pub unfilled_bytes: u64 = Counter {
+            json: "unfilled_bytes",
+            metric: "floe_cache_unfilled_bytes_total",
         },
         /// Bytes of dirty data written to the backing devices.
         pub cleaned_bytes: u64 = Counter {
@@ -222,6 +228,13 @@ counters! {
 
 /// Maximum number of lost runs that each part reports.
 pub(crate) const MOST_LOST_RUNS: usize = 8;
+
+impl Counters {
+    /// Counts a run of a missed read that is not stored.
+    pub(crate) fn skip_fill(&mut self, run: &Sectors) {
+        self.unfilled_bytes += (run.end - run.start) * SECTOR_BYTES;
+    }
+}
 
 impl Requests {
     /// Counts a request that was answered.

@@ -8,6 +8,7 @@
 //! with its bytes gains nothing by larger fetches.
 
 use crate::geometry::SECTOR_BYTES;
+use crate::shard::admission::FillTimes;
 
 /// Default price of an operation: it takes as long as this many sectors (256 KiB), as on NVMe
 /// drives and networked volumes. Disks have four times as much, SATA drives half.
@@ -117,6 +118,15 @@ pub(crate) struct Reads {
     ns_products: [f64; PARTS],
 }
 
+/// The parts of an operation's time in nanoseconds: its own, and what waits for others adds.
+#[derive(Debug, Clone, Copy)]
+struct Fit {
+    operation: f64,
+    sector: f64,
+    operation_ahead: f64,
+    sector_ahead: f64,
+}
+
 impl Reads {
     /// Adds a read of `bytes` bytes that began with `ahead` under way and took `ns` nanoseconds.
     pub(crate) fn add(&mut self, bytes: u64, ahead: Ahead, ns: f64) {
@@ -134,9 +144,9 @@ impl Reads {
         }
     }
 
-    /// Returns the nanoseconds of an operation and of each sector, for itself and for those that
-    /// wait behind it; `None` with too few reads.
-    fn operation_and_sector(&self) -> Option<(f64, f64)> {
+    /// Fits the time of an operation, and of each of its sectors and of the operations and sectors
+    /// ahead of it; `None` with too few operations.
+    fn fit(&self) -> Option<Fit> {
         if self.number < LEAST_OPERATIONS {
             return None;
         }
@@ -160,9 +170,29 @@ impl Reads {
         }
         let [sector, operation_ahead, sector_ahead] = rises;
         let grown: f64 = means.iter().zip(rises).map(|(mean, rise)| mean * rise).sum();
-        let behind = means[1]; // as many as were ahead: a read is ahead of those behind it
-        let operation = (ns - grown).max(0.0) + behind * operation_ahead;
-        Some((operation, sector + behind * sector_ahead))
+        Some(Fit { operation: (ns - grown).max(0.0), sector, operation_ahead, sector_ahead })
+    }
+
+    /// Returns the nanoseconds of an operation and of each sector, for itself and for those that
+    /// wait behind it; `None` with too few reads.
+    fn operation_and_sector(&self) -> Option<(f64, f64)> {
+        let fit = self.fit()?;
+        let behind = self.sums[1] / self.number; // as many as were ahead: it is ahead of those
+        let operation = fit.operation + behind * fit.operation_ahead;
+        Some((operation, fit.sector + behind * fit.sector_ahead))
+    }
+
+    /// Returns the times that bound fills, by these reads of the backing devices and these writes
+    /// to the cache device.
+    pub(crate) fn fill_times(&self, writes: &Self) -> FillTimes {
+        match writes.fit() {
+            Some(fit) if self.number >= LEAST_OPERATIONS => FillTimes {
+                operation_ns: fit.operation_ahead,
+                sector_ns: fit.sector_ahead,
+                miss_ns: self.ns / self.number,
+            },
+            _ => FillTimes::default(),
+        }
     }
 
     /// Returns the price of fetches by these reads, whose data is then stored in the cache by
@@ -181,9 +211,9 @@ impl Reads {
 mod tests {
     use super::*;
 
-    /// Returns the price of reads of 4 to 256 KiB, with up to `most` operations of such lengths
-    /// under way before. `time` is given the sectors of a read, and what was ahead.
-    fn price(most: u64, time: impl Fn(f64, Ahead) -> f64) -> f64 {
+    /// Returns reads of 4 to 256 KiB, with up to `most` operations of such lengths ahead. `time` is
+    /// given the sectors of a read, and what was ahead.
+    fn reads(most: u64, time: impl Fn(f64, Ahead) -> f64) -> Reads {
         let mut reads = Reads::default();
         for read in 0..4000 {
             let sectors = |at: u64| 1 << (floe_policy::mix(at) % 7);
@@ -196,7 +226,38 @@ mod tests {
             let noise = 1.0 + 0.1 * (f64::from((read * 37 % 11) as u32 % 3) - 1.0);
             reads.add(SECTOR_BYTES * sectors, ahead, time(sectors as f64, ahead) * noise);
         }
-        reads.price(&Line::default()).sectors_an_operation()
+        reads
+    }
+
+    fn price(most: u64, time: impl Fn(f64, Ahead) -> f64) -> f64 {
+        reads(most, time).price(&Line::default()).sectors_an_operation()
+    }
+
+    /// Returns the time that these times of the cache device let four fills of eight sectors take.
+    fn four_fills_ns(most: u64, time: impl Fn(f64, Ahead) -> f64) -> f64 {
+        let (misses, stores) = (reads(8, |_, _| 1e5), reads(most, time));
+        let FillTimes { operation_ns, sector_ns, miss_ns } = misses.fill_times(&stores);
+        assert!((0.99e5..1.01e5).contains(&miss_ns), "{miss_ns}");
+        4.0 * operation_ns + 32.0 * sector_ns
+    }
+
+    #[test]
+    fn fills_take_as_long_as_they_make_a_write_wait() {
+        let one_at_a_time = four_fills_ns(8, |sectors, ahead| {
+            25e3 * (1 + ahead.operations) as f64 + 4e3 * (sectors + ahead.sectors as f64)
+        });
+        assert!((200e3..256e3).contains(&one_at_a_time), "{one_at_a_time} beside 228e3");
+        let side_by_side = four_fills_ns(8, |sectors, _| 25e3 + 4e3 * sectors);
+        assert!(side_by_side < 12e3, "{side_by_side}");
+        let never_two = four_fills_ns(0, |sectors, _| 25e3 + 4e3 * sectors);
+        assert!(never_two < 1.0, "{never_two}");
+    }
+
+    #[test]
+    fn fills_have_no_bound_before_both_devices_are_known() {
+        let (few, many) = (Reads::default(), reads(8, |sectors, _| sectors));
+        assert_eq!(few.fill_times(&many), FillTimes::default());
+        assert_eq!(many.fill_times(&few), FillTimes::default());
     }
 
     #[test]

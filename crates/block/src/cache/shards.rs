@@ -12,6 +12,7 @@ use crate::join::Piece;
 use crate::journal::{Change, RestoredBlock};
 use crate::mapping::directory::{ShardShare, resize};
 use crate::order::{OpId, Order};
+use crate::shard::admission::{FillTimes, Fills};
 use crate::shard::{Shard, clean, leaving};
 use crate::tasks::{Part, shard_of};
 use floe_policy::Slot;
@@ -121,7 +122,9 @@ impl Shards {
         config: &Config,
         shard: impl Fn(u64) -> Shard,
     ) -> Self {
-        let shards: Vec<Shard> = (u64::from(part.0)..all).step_by(parts).map(shard).collect();
+        let mut shards: Vec<Shard> = (u64::from(part.0)..all).step_by(parts).map(shard).collect();
+        let fills = Fills::default();
+        shards.iter_mut().for_each(|shard| shard.parts.fills = fills.clone());
         let sizes = config.sizes.clone();
         let learns = config.adapts_fetches && config.mode.caches_reads() && sizes.count() > 1;
         let fetch_size = learns.then(|| {
@@ -221,6 +224,11 @@ impl Shards {
         if let Some(size) = &mut self.fetch_size {
             size.set_price(price);
         }
+    }
+
+    /// Sets the times that bound the fills under way.
+    pub(crate) fn set_fill_times(&mut self, times: FillTimes) {
+        self.shards.iter_mut().for_each(|shard| shard.parts.fills.set_times(times));
     }
 
     /// Returns the number, among all shards, of the shard that a sector belongs to.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use floe_policy::Direction;
 
-use super::admission::{Admission, Asked, Fetches, Removal};
+use super::admission::{Admission, Asked, Fetches, Fills, Removal};
 use super::rounds::{Drain, Rounds};
 use crate::config::{Config, WriteMode};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
@@ -34,6 +34,7 @@ pub(crate) struct Parts {
     pub(crate) rounds: Rounds,
     pub(crate) leaving: Leaving,
     pub(crate) fetches: Fetches,
+    pub(crate) fills: Fills,
     pub(crate) admission: Admission,
     pub(crate) health: Health,
     pub(crate) shed: Shed,
@@ -58,6 +59,7 @@ impl Parts {
             rounds: Rounds::default(),
             leaving: Leaving::default(),
             fetches: Fetches::default(),
+            fills: Fills::default(),
             admission: Admission::new(&config, sectors),
             health: Health::default(),
             shed: Shed::default(),
@@ -258,12 +260,17 @@ impl Parts {
         }
         let task = &self.tasks[id];
         let (volume, range) = (task.volume, task.range.clone());
-        let may_come_in = self.mode().caches_reads() && self.map.directory.may_make(volume);
+        let skipped = task.offer != Offer::Bypassed && self.fills.skips(task);
+        let may_come_in =
+            self.mode().caches_reads() && self.map.directory.may_make(volume) && !skipped;
         let known = match task.offer {
             Offer::Admitted => Some(may_come_in),
             Offer::Bypassed => Some(false),
             Offer::NotMade => (!self.admission.asks()).then_some(may_come_in),
         };
+        if skipped {
+            fetches.iter().for_each(|run| self.counters.skip_fill(run));
+        }
         if let Some(admitted) = known {
             return offered.extend(fetches.drain(..).map(|run| (run, admitted)));
         }
@@ -458,6 +465,9 @@ impl Parts {
         let op = self.tasks.new_op(id, Part::Store(block), run);
         self.admission.inserted(run);
         self.counters.cache_write_bytes += from.len;
+        if self.tasks[id].reads() {
+            self.fills.begin(run);
+        }
         let device = DeviceId::Cache;
         self.orders.push(Order::Write { op, device, offset, from, durable: false });
     }

@@ -352,6 +352,12 @@ impl<'a> Reading<'a> {
             return self.parts.finish(self.id);
         }
         self.parts.events.extend(self.parts.tasks.answer(self.id));
+        if self.parts.fills.skips(&self.parts.tasks[self.id]) {
+            self.parts.counters.skip_fill(&fetched);
+            self.parts.tasks[self.id].step = TaskStep::Storing; // those that wait read its buffer
+            self.serve_waiting();
+            return self.parts.finish(self.id);
+        }
         Storing::of(self.parts, self.id).begin(fetched, false);
         self.serve_waiting();
     }

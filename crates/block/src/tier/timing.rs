@@ -15,10 +15,12 @@
 //! effect of writes on reads, as *r*₀ is not known while there are writes; that takes a
 //! calibration.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use floe_device::Action;
 use floe_policy::admission::Times;
+use foldhash::fast::FixedState;
 
 use crate::cache::BlockCache;
 use crate::cache::price::{Ahead, Line, Price, Reads};
@@ -45,7 +47,6 @@ enum TimedOp {
 /// A timed operation that is under way.
 #[derive(Debug, Clone, Copy)]
 struct Begun {
-    token: u64,
     device: DeviceId,
     timed: TimedOp,
     bytes: usize,
@@ -95,7 +96,10 @@ pub(super) struct Timing {
     clock: Box<dyn Fn() -> Instant>,
     /// Operations to skip until the next one is sampled.
     skipped: u32,
-    under_way: Vec<Begun>,
+    /// Timed operations under way, by their tokens.
+    begun: HashMap<u64, Begun, FixedState>,
+    /// All that is under way on each device that is waited for, but for the cache device's reads.
+    under_way: HashMap<DeviceId, Ahead, FixedState>,
     /// Sums of times since the last report, by [`TimedOp`].
     sums: [Sum; 4],
     /// Recent pace of reads and of writes of the cache device.
@@ -106,6 +110,12 @@ pub(super) struct Timing {
     /// Times by size of the backing devices' reads, and of the cache device's writes.
     reads: Reads,
     writes: Line,
+    stores: Reads,
+}
+
+/// Returns the sectors of an operation of this many bytes.
+fn sectors(bytes: usize) -> u64 {
+    (bytes as u64).div_ceil(SECTOR_BYTES)
 }
 
 /// A result of timing that is due to be reported to the cache.
@@ -121,8 +131,10 @@ impl Timing {
             for_admission,
             reads: Reads::default(),
             writes: Line::default(),
+            stores: Reads::default(),
             skipped: 0,
-            under_way: Vec::new(),
+            begun: HashMap::default(),
+            under_way: HashMap::default(),
             sums: [Sum::default(); 4],
             paces: [Pace::default(); 2],
             timed: 0,
@@ -143,43 +155,48 @@ impl Timing {
         if !self.for_admission && timed == TimedOp::CacheRead {
             return;
         }
-        let is_backing = matches!(device, DeviceId::Backing(_));
+        let is_modelled = timed != TimedOp::CacheRead;
         self.skipped += 1;
         let sampled = self.skipped == TIMED_OF;
         if sampled {
             self.skipped = 0;
         }
-        if sampled || is_backing {
-            let ahead = match timed {
-                TimedOp::BackingRead => self.ahead(device),
-                _ => Ahead::default(),
-            };
+        if sampled || is_modelled {
+            let mut ahead = Ahead::default();
+            if is_modelled {
+                let under_way = self.under_way.entry(device).or_default();
+                ahead = *under_way;
+                under_way.operations += 1;
+                under_way.sectors += sectors(bytes);
+            }
             let at = (self.clock)();
-            self.under_way.push(Begun { token, device, timed, bytes, at, ahead, sampled });
+            let begun = Begun { device, timed, bytes, at, ahead, sampled };
+            let before = self.begun.insert(token, begun);
+            debug_assert!(before.is_none(), "tokens of operations under way differ");
         }
-    }
-
-    /// Returns what is under way on a backing device.
-    fn ahead(&self, device: DeviceId) -> Ahead {
-        let there = self.under_way.iter().filter(|begun| begun.device == device);
-        there.fold(Ahead::default(), |ahead, begun| Ahead {
-            operations: ahead.operations + 1,
-            sectors: ahead.sectors + (begun.bytes as u64).div_ceil(SECTOR_BYTES),
-        })
     }
 
     /// Records the end of an operation. Returns the mean times or the price when there are enough
     /// new ones; a failed operation does not count.
     fn end(&mut self, token: u64, ok: bool) -> Option<News> {
-        let at = self.under_way.iter().position(|begun| begun.token == token)?;
-        let begun = self.under_way.swap_remove(at);
+        let begun = self.begun.remove(&token)?;
+        if begun.timed != TimedOp::CacheRead {
+            let under_way = self.under_way.get_mut(&begun.device).expect("it has begun there");
+            under_way.operations -= 1;
+            under_way.sectors -= sectors(begun.bytes);
+        }
         if !ok {
             return None;
         }
         let ns = (self.clock)().saturating_duration_since(begun.at).as_nanos() as f64;
         match begun.timed {
             TimedOp::BackingRead => self.reads.add(begun.bytes as u64, begun.ahead, ns),
-            TimedOp::CacheWrite => self.writes.add(begun.bytes as u64, ns),
+            TimedOp::CacheWrite => {
+                self.stores.add(begun.bytes as u64, begun.ahead, ns);
+                if begun.sampled {
+                    self.writes.add(begun.bytes as u64, ns);
+                }
+            }
             _ => {}
         }
         if !self.for_admission && begun.timed != TimedOp::BackingRead {
@@ -232,6 +249,7 @@ pub(super) fn note_end(timing: &mut Option<Timing>, cache: &mut BlockCache, toke
             }
             News::Price(price) => cache.shards.set_price(price),
         }
+        cache.shards.set_fill_times(timing.reads.fill_times(&timing.stores));
     }
 }
 

@@ -1,4 +1,5 @@
-//! The pace of cleaning, in virtual time: what waits for it, and what it waits for.
+//! The pace of cleaning and the bound on fills, in virtual time: what waits for them, and what they
+//! wait for.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,6 +20,8 @@ const CACHE_SECTORS: u64 = 256;
 /// Sectors that may be dirty.
 const MOST: u64 = 128;
 const SERVICE_US: u64 = 8000;
+/// The time of a read of a fast volume.
+const MISS_US: u64 = 100;
 const VOLUME: VolumeId = VolumeId(0);
 
 /// The time of a test, in microseconds.
@@ -39,14 +42,28 @@ impl Time {
 struct Queue {
     under_way: VecDeque<(u64, u64)>,
     most_under_way: usize,
+    read: u64,
     written: u64,
+    /// The time of an operation.
+    service_us: u64,
+    /// Set for a disk that serves any number of operations at a time, not one.
+    side_by_side: bool,
 }
 
-/// A disk that serves one operation at a time.
+/// A disk that takes as long for each operation.
 struct Disk {
     inner: MemoryDevice,
     time: Time,
     queue: Rc<RefCell<Queue>>,
+}
+
+impl Disk {
+    /// Creates a disk; the returned queue changes its speed.
+    fn new(sectors: u64, time: &Time, service_us: u64) -> (Self, Rc<RefCell<Queue>>) {
+        let queue = Rc::new(RefCell::new(Queue { service_us, ..Queue::default() }));
+        let inner = MemoryDevice::new(sectors * SECTOR);
+        (Self { inner, time: time.clone(), queue: queue.clone() }, queue)
+    }
 }
 
 impl Device for Disk {
@@ -56,10 +73,16 @@ impl Device for Disk {
 
     fn submit(&mut self, operation: Operation) {
         let mut queue = self.queue.borrow_mut();
-        queue.written += u64::from(matches!(operation.action, Action::Write { .. }));
-        let free = queue.under_way.back().map_or(0, |(due, _)| *due);
-        let due = free.max(self.time.now.get()) + SERVICE_US;
-        queue.under_way.push_back((due, operation.token));
+        let token = operation.token;
+        let writes = matches!(operation.action, Action::Write { .. });
+        queue.written += u64::from(writes);
+        queue.read += u64::from(matches!(operation.action, Action::Read(_)));
+        let now = self.time.now.get();
+        let last = queue.under_way.back().map_or(0, |(due, _)| *due);
+        let from = if queue.side_by_side { now } else { last.max(now) };
+        let due = from + queue.service_us;
+        let at = queue.under_way.partition_point(|(other, _)| *other <= due);
+        queue.under_way.insert(at, (due, token));
         queue.most_under_way = queue.most_under_way.max(queue.under_way.len());
         self.inner.submit(operation);
         self.inner.poll(&mut Vec::new());
@@ -81,7 +104,9 @@ impl Device for Disk {
 struct Rig {
     driver: Driver,
     time: Time,
+    /// The queues of the volume and of the cache device, which takes no time at first.
     queue: Rc<RefCell<Queue>>,
+    cache: Rc<RefCell<Queue>>,
     answers: Vec<Answer>,
     stamps: Vec<u8>,
 }
@@ -90,7 +115,6 @@ impl Rig {
     /// Creates a cache of 4 KiB blocks above a disk, whose service time it has learned.
     fn new() -> Self {
         let time = Time { now: Rc::default(), epoch: Instant::now() };
-        let queue = Rc::<RefCell<Queue>>::default();
         let config = Config {
             sizes: "4KiB".parse().unwrap(),
             cache_bytes: CACHE_SECTORS * SECTOR,
@@ -98,20 +122,53 @@ impl Rig {
             shards: Some(2),
             ..Config::default()
         };
-        let cache = BlockCache::new(config).unwrap();
-        let device = Box::new(MemoryDevice::new(CACHE_SECTORS * SECTOR));
+        let (device, cache) = Disk::new(CACHE_SECTORS, &time, 0);
+        let (disk, queue) = Disk::new(VOLUME_SECTORS, &time, SERVICE_US);
         let clock = time.clone();
-        let mut tier = Tier::new(cache, device, Pool::new(0));
+        let block_cache = BlockCache::new(config).unwrap();
+        let mut tier = Tier::new(block_cache, Box::new(device), Pool::new(0));
         tier.limit_dirty(MOST * SECTOR);
         let tier = tier.with_clock(move || clock.at(clock.now.get()));
         let mut driver = Driver::new(tier);
-        let inner = MemoryDevice::new(VOLUME_SECTORS * SECTOR);
-        let disk = Disk { inner, time: time.clone(), queue: queue.clone() };
         driver.add_volume("test", Box::new(disk));
         let stamps = vec![0; VOLUME_SECTORS as usize];
-        let mut rig = Self { driver, time, queue, answers: Vec::new(), stamps };
+        let mut rig = Self { driver, time, queue, cache, answers: Vec::new(), stamps };
         rig.read(VOLUME_SECTORS - 1);
         rig
+    }
+
+    /// Creates a cache whose device takes `cache_us` for an operation, one at a time, above a
+    /// volume that takes [`MISS_US`] for any number at a time.
+    fn above_equal(cache_us: u64) -> Self {
+        let rig = Self::new();
+        rig.cache.borrow_mut().service_us = cache_us;
+        let mut queue = rig.queue.borrow_mut();
+        (queue.service_us, queue.side_by_side) = (MISS_US, true);
+        drop(queue);
+        rig
+    }
+
+    /// Reads these sectors, as many at a time as there are clients.
+    fn read_all(&mut self, clients: usize, sectors: impl Iterator<Item = u64>) {
+        let mut pending = Vec::new();
+        for sector in sectors {
+            pending.push(self.submit(RequestKind::Read, sector, 1));
+            while pending.len() == clients {
+                self.driver.advance();
+                self.driver.take_answers(&mut self.answers);
+                let answered = std::mem::take(&mut self.answers);
+                pending.retain(|id| !answered.iter().any(|answer| answer.request == *id));
+                if answered.is_empty() {
+                    self.turn();
+                }
+            }
+        }
+        pending.into_iter().for_each(|id| _ = self.wait(id));
+    }
+
+    /// Returns the sectors that were fetched for clients and not stored.
+    fn unfilled(&self) -> u64 {
+        self.driver.top().stats().counters.unfilled_bytes / SECTOR
     }
 
     fn submit(&mut self, kind: RequestKind, sector: u64, sectors: u64) -> RequestId {
@@ -299,6 +356,8 @@ fn whatever_clients_do_all_is_there_and_clean_at_the_end() {
     for seed in 0..40 {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut rig = Rig::new();
+        rig.cache.borrow_mut().service_us = [0, 30, SERVICE_US][rng.random_range(0..3)];
+        rig.queue.borrow_mut().side_by_side = rng.random();
         let clients = rng.random_range(1..=8);
         let reads = rng.random_range(0.0..1.0);
         let mut pending: Vec<(RequestId, RequestKind, u64)> = Vec::new();
@@ -353,4 +412,88 @@ fn whatever_clients_do_all_is_there_and_clean_at_the_end() {
             assert!(found.iter().all(|byte| *byte == stamp), "seed {seed}, sector {sector}");
         }
     }
+}
+
+/// Where misses come faster than the cache device stores them, a write waits for few fills, and the
+/// device is busy with some most of the time.
+#[test]
+fn a_write_waits_for_no_more_fills_than_take_as_long_as_a_miss() {
+    const STORE_US: u64 = 30;
+    let mut rig = Rig::above_equal(STORE_US);
+    for round in 0..4 {
+        let (begun, before) = (rig.time.now.get(), rig.cache.borrow().written);
+        rig.read_all(8, (0..VOLUME_SECTORS - 1).map(|at| at * 5 % (VOLUME_SECTORS - 1)));
+        let us = rig.write(VOLUME_SECTORS - 1);
+        assert!(us <= MISS_US + 3 * STORE_US, "round {round}: a write took {us} us");
+        let busy_us = (rig.cache.borrow().written - before) * STORE_US;
+        let passed_us = rig.time.now.get() - begun;
+        assert!(busy_us * 3 > passed_us, "busy for {busy_us} of {passed_us} us");
+    }
+    assert!(rig.unfilled() > VOLUME_SECTORS, "{}", rig.unfilled());
+}
+
+/// Fills go on as before after a bad moment of the cache device.
+#[test]
+fn a_cache_device_that_was_slow_for_a_while_is_filled_again() {
+    const STORE_US: u64 = 30;
+    let mut rig = Rig::above_equal(STORE_US);
+    let sectors = || (0..VOLUME_SECTORS - 1).map(|at| at * 5 % (VOLUME_SECTORS - 1));
+    rig.read_all(8, sectors());
+    rig.cache.borrow_mut().service_us = 100_000;
+    rig.read_all(8, sectors().take(200));
+    rig.cache.borrow_mut().service_us = STORE_US;
+    let now = rig.time.now.get();
+    rig.pass_until(now + 20_000_000);
+    for _ in 0..150 {
+        rig.read_all(8, sectors());
+    }
+    let (begun, before) = (rig.time.now.get(), rig.cache.borrow().written);
+    rig.read_all(8, sectors());
+    let busy_us = (rig.cache.borrow().written - before) * STORE_US;
+    let passed_us = rig.time.now.get() - begun;
+    assert!(busy_us * 3 > passed_us, "busy for {busy_us} of {passed_us} us");
+}
+
+/// A cache device that is faster than the volume stores all that was fetched.
+#[test]
+fn above_a_slower_volume_all_is_stored() {
+    for (cache_us, clients) in [(0, 8), (10, 8), (90, 1)] {
+        let mut rig = Rig::above_equal(cache_us);
+        for _ in 0..3 {
+            rig.read_all(clients, 0..VOLUME_SECTORS - 1);
+        }
+        assert_eq!(rig.unfilled(), 0, "{cache_us} us, {clients} clients");
+    }
+}
+
+/// Readers that wait for a fetch have its data, though it is not stored.
+#[test]
+fn readers_of_one_block_share_a_fetch_that_is_not_stored() {
+    let mut rig = Rig::above_equal(90);
+    rig.read_all(8, 0..800);
+    let now = rig.time.now.get();
+    rig.pass_until(now + 10 * SERVICE_US);
+    let before = (rig.unfilled(), rig.queue.borrow().read);
+    let begun = rig.time.now.get();
+    let sectors = (900..916).flat_map(|sector| [sector; 4]);
+    let reads: Vec<_> = sectors.map(|sector| rig.submit(RequestKind::Read, sector, 1)).collect();
+    reads.into_iter().for_each(|id| _ = rig.wait(id));
+    assert_eq!(rig.time.now.get() - begun, MISS_US);
+    assert_eq!(rig.queue.borrow().read - before.1, 16);
+    assert!(rig.unfilled() - before.0 >= 12, "few of them are stored");
+}
+
+/// A client that asks for data to be cached has it cached, however busy the device is.
+#[test]
+fn a_prefetch_is_always_stored() {
+    let mut rig = Rig::above_equal(90);
+    rig.read_all(8, 0..800);
+    let reads: Vec<_> = (900..916).map(|at| rig.submit(RequestKind::Read, at, 1)).collect();
+    let wanted: Vec<_> = (920..952).map(|at| rig.submit(RequestKind::Warm, at, 1)).collect();
+    reads.into_iter().chain(wanted).for_each(|id| _ = rig.wait(id));
+    let now = rig.time.now.get();
+    rig.pass_until(now + 10 * SERVICE_US);
+    let before = rig.queue.borrow().read;
+    rig.read_all(1, 920..952);
+    assert_eq!(rig.queue.borrow().read, before, "all of them hit");
 }
