@@ -150,6 +150,15 @@ impl ClientName {
         }
     }
 
+    /// Returns whether the name stands for more than one client: a network, or all others.
+    pub(crate) fn is_of_many(&self) -> bool {
+        match self {
+            Self::Network(network) => *network != ClientNetwork::of_machine(network.first),
+            Self::Others => true,
+            Self::Host(_) | Self::Loopback | Self::User(_) | Self::Unknown => false,
+        }
+    }
+
     /// Returns the length of the prefix by which the name stands for this client; `None` if it does
     /// not, or if it is no name of a network.
     pub(crate) fn prefix_of(&self, client: &Self) -> Option<u8> {
@@ -274,6 +283,13 @@ mod tests {
         assert_eq!(name("10.1.2.4").prefix_of(&machine), None);
         assert_eq!(name("0.0.0.0/0").prefix_of(&ClientName::Loopback), None);
         assert_eq!(name("others").prefix_of(&machine), None);
+        for text in ["10.0.0.0/8", "10.0.0.0/31", "2001:db8::/63", "::/0", "others"] {
+            assert!(name(text).is_of_many(), "{text}");
+        }
+        for text in ["10.0.0.0", "2001:db8::/64", "loopback", "user:7", "unknown", "nqn.2026-11.a"]
+        {
+            assert!(!name(text).is_of_many(), "{text}");
+        }
     }
 
     fn parsed(text: &str) -> ClientNetwork {

@@ -109,7 +109,12 @@ impl RequestLimit {
 
     /// Returns whether any client has a limit of requests or bytes per second.
     pub(crate) fn has_client_rate(&self) -> bool {
-        self.of_each_client().is_any() || self.clients.has_rate()
+        self.limits_each_client() || self.clients.has_rate()
+    }
+
+    /// Returns whether each client without limits of its own has a limit.
+    pub(crate) fn limits_each_client(&self) -> bool {
+        self.of_each_client().is_any()
     }
 
     /// Returns the rates of all clients together.
@@ -154,7 +159,7 @@ impl RequestLimit {
             .or_else(|| number_out_of_range("connections", self.connections, CONNECTIONS_MAX))
             .or_else(|| weight_out_of_range(self.weight))
             .or_else(|| {
-                let problem = self.clients.problem(self.of_each_client().is_any())?;
+                let problem = self.clients.problem(self.limits_each_client())?;
                 Some(("clients", problem))
             })
     }

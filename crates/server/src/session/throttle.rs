@@ -84,6 +84,8 @@ struct VolumeLines {
     has_volume_rate: bool,
     /// True if any client has a limit.
     has_client_rate: bool,
+    /// True if each client without a name has a limit.
+    limits_each: bool,
     /// Clients that have limits of their own; none without a limit of any client.
     named: NamedClients,
     /// Connections that wait for the limit of the volume, if clients have no weights.
@@ -206,6 +208,7 @@ impl VolumeLines {
         let (now, by_weight) = shared.unwrap_or((RequestLimit::NONE, None));
         self.has_volume_rate = now.has_volume_rate();
         self.has_client_rate = now.has_client_rate();
+        self.limits_each = now.limits_each_client();
         self.numbers = match by_weight {
             Some(_) => now.clients.numbered().map(|(at, name, _)| (name.clone(), at)).collect(),
             None => BTreeMap::new(),
@@ -219,6 +222,15 @@ impl VolumeLines {
         (!is_same, by_weight)
     }
 
+    /// Returns whether the client or the clients with this name have a limit. Clients of a network
+    /// whose name is removed have none while they wait: they must not share that of one client.
+    fn is_limited(&self, client: &ClientName) -> bool {
+        match self.named.get(client) {
+            Some(limit) => limit.has_rate(),
+            None => self.limits_each && !client.is_of_many(),
+        }
+    }
+
     /// Returns the number of a client among those that share a limit by weight.
     fn number_of(&self, client: &ClientName) -> u16 {
         self.numbers.get(self.named.name_for(client)).copied().unwrap_or(0)
@@ -226,14 +238,14 @@ impl VolumeLines {
 
     /// Returns the line of a client or of the volume, and its bucket.
     fn line<'a>(&'a mut self, client: Option<&'a ClientName>) -> (&'a mut Line, Source<'a>) {
-        let limit = self.limit.as_deref();
+        let is_limited = match client {
+            None => self.has_volume_rate,
+            Some(client) => self.is_limited(client),
+        };
+        let limit = self.limit.as_deref().filter(|_| is_limited);
         match client {
-            None => {
-                let limit = limit.filter(|_| self.has_volume_rate);
-                (&mut self.volume, Source { limit, scope: Scope::Volume })
-            }
+            None => (&mut self.volume, Source { limit, scope: Scope::Volume }),
             Some(client) => {
-                let limit = limit.filter(|_| self.has_client_rate);
                 let line = self.clients.entry(client.clone()).or_default();
                 (line, Source { limit, scope: Scope::Client(client) })
             }

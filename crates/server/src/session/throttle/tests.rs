@@ -1,5 +1,6 @@
 //! Tests of the lines.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use floe_testkit::Random;
@@ -329,6 +330,33 @@ fn a_client_whose_name_is_removed_while_it_waits_goes_on() {
         assert_eq!(started, 9);
         let time = (now - begun).as_secs_f64();
         assert!(time < if of_volume.is_some() { 9.0 } else { 1.1 }, "{time}");
+    }
+}
+
+#[test]
+fn clients_of_a_removed_network_do_not_wait_for_the_limit_of_one_client() {
+    let slow = |requests| ClientLimit { requests_per_second: Some(requests), ..Default::default() };
+    let machine = |number| ClientName::of_machine(Ipv4Addr::new(10, 0, 0, number as u8).into());
+    for (name, is_machine) in [("10.0.0.0/8", false), ("others", false), ("10.0.0.0", true)] {
+        let (throttle, volume, begun) = (Throttle::default(), VolumeId(0), Instant::now());
+        let take = |connection: u32| {
+            let client = machine(if is_machine { 0 } else { connection % 10 });
+            throttle.take(connection, || &client, volume, 0, begun)
+        };
+        let named = [(name.parse().unwrap(), slow(1))].into_iter().collect();
+        let shared = limits_with(None, None, named);
+        throttle.set(volume, Some(Arc::clone(&shared)), begun);
+        assert_eq!((0..9).filter(|&connection| take(connection)).count(), 1, "{name}");
+        let each = limits(None, Some(1)).limit();
+        shared.change(each, begun);
+        throttle.set(volume, Some(shared), begun);
+        throttle.check();
+        let started = std::iter::from_fn(|| throttle.next_in_turn(begun)).count();
+        assert_eq!(started, if is_machine { 1 } else { 8 }, "{name}");
+        // From then on each has its own limit.
+        let started = (10..30).filter(|&connection| take(connection)).count();
+        assert_eq!(started, if is_machine { 0 } else { 10 }, "{name}");
+        throttle.check();
     }
 }
 
