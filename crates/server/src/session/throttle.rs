@@ -545,7 +545,7 @@ impl Throttle {
         let mut of_client = None;
         if lines.has_client_rate || !lines.clients.is_empty() {
             let waits = lines.clients.contains_key(&*client);
-            let limit = lines.limit.as_ref().filter(|_| lines.has_client_rate && !waits);
+            let limit = lines.limit.as_ref().filter(|_| !waits && lines.is_limited(&client));
             of_client = limit.map(|limit| limit.reserve(Scope::Client(&client), bytes, now));
             if waits || of_client.is_some_and(|share| share.start > now) {
                 let place = place(None, None);
@@ -598,7 +598,7 @@ impl Throttle {
         let mut state = self.state.borrow_mut();
         let lines = state.lines_of(volume);
         let client = lines.named.name_for(client()).clone();
-        let waits_for_client = lines.has_client_rate || lines.clients.contains_key(&client);
+        let waits_for_client = lines.is_limited(&client) || lines.clients.contains_key(&client);
         let name = waits_for_client.then(|| client.clone());
         let place = Place { connection, bytes, client, of_client: None, of_volume: None };
         match name {

@@ -361,6 +361,21 @@ fn clients_of_a_removed_network_do_not_wait_for_the_limit_of_one_client() {
 }
 
 #[test]
+fn a_thread_asks_the_shared_limit_only_for_clients_that_have_one() {
+    let slow = ClientLimit { requests_per_second: Some(1), ..ClientLimit::default() };
+    let named = |number| [(name(number), slow)].into_iter().collect();
+    let (throttle, volume, begun) = (Throttle::default(), VolumeId(0), Instant::now());
+    let shared = limits_with(None, None, named(0));
+    throttle.set(volume, Some(Arc::clone(&shared)), begun);
+    // A change that the thread does not know yet shows whether it asks.
+    shared.change(RequestLimit { clients: named(1), ..shared.limit() }, begun);
+    (0..9).for_each(|_| assert!(take(&throttle, 1, volume, begun)));
+    throttle.set(volume, Some(shared), begun);
+    assert!(take(&throttle, 1, volume, begun) && !take(&throttle, 1, volume, begun));
+    (0..9).for_each(|_| assert!(take(&throttle, 0, volume, begun)));
+}
+
+#[test]
 fn clients_share_the_limit_of_their_volume_by_weight() {
     for seed in 0..40 {
         let (mut random, begun) = (Random(seed), Instant::now());
