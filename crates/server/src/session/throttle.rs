@@ -301,7 +301,14 @@ impl Lines {
         let (number, connection) = (lines.number_of(&place.client), place.connection);
         lines.by_weight.enter(number, place, now);
         self.places.insert((connection, volume), Standing::Weighted(number));
-        self.look_at(volume, Some(now));
+        self.look_by(volume, now);
+    }
+
+    /// Has this thread look at the lines of a volume's clients at this time or earlier. A look that
+    /// is due stays so, because a place that the thread keeps ends with it.
+    fn look_by(&mut self, volume: u16, at: Instant) {
+        let before = self.lines_of(VolumeId(volume)).look_at;
+        self.look_at(volume, Some(before.map_or(at, |before| before.min(at))));
     }
 
     /// Sets the time at which this thread looks at the lines of a volume's clients.
@@ -400,7 +407,8 @@ impl Lines {
     ) {
         let (thread, lines) = (self.thread, self.lines_of(VolumeId(volume)));
         if lines.by_weight.waits_for(rate.as_ref()) {
-            return self.look_at(volume, rate.map(|_| now));
+            rate.iter().for_each(|_| self.look_by(volume, now));
+            return;
         }
         let mut waiting: Vec<Place> = lines.by_weight.dissolve(now).collect();
         if let Some(rate) = &rate {
@@ -429,7 +437,7 @@ impl Lines {
         let Some(standing) = self.places.remove(&(connection, volume)) else { return };
         let place = self.leave_line(connection, volume, standing, false, now);
         if self.lines_of(VolumeId(volume)).look_at.is_some() {
-            self.look_at(volume, Some(now)); // another one may start earlier
+            self.look_by(volume, now); // another one may start earlier
         }
         let lines = self.lines_of(VolumeId(volume));
         let Some(limit) = &lines.limit else { return };
@@ -560,7 +568,7 @@ impl Throttle {
             let grant = lines.by_weight.take_or_enter(number, bytes, || place, now);
             if grant.is_none() {
                 state.places.insert((connection, volume.0), Standing::Weighted(number));
-                state.look_at(volume.0, Some(now));
+                state.look_by(volume.0, now);
                 return false;
             }
             grant.map(OfVolume::Weighted)

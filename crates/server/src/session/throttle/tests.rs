@@ -376,6 +376,28 @@ fn a_thread_asks_the_shared_limit_only_for_clients_that_have_one() {
 }
 
 #[test]
+fn a_place_that_is_kept_for_a_client_ends_with_it() {
+    let begun = Instant::now();
+    let (throttles, volume) = (two_threads(begun), VolumeId(0));
+    let shared = limits_with(Some(10), None, weights(&[(0, 300)], None));
+    throttles.iter().for_each(|it| it.set(volume, Some(Arc::clone(&shared)), begun));
+    assert!(take(&throttles[0], 0, volume, begun) && !take(&throttles[0], 0, volume, begun));
+    let now = begun + Duration::from_millis(200);
+    assert_eq!(throttles[0].next_in_turn(now), Some((0, volume)));
+    // A request that comes and goes while the thread is busy does not put off its next look.
+    let later = now + Duration::from_millis(1);
+    wait(&throttles[0], 1, volume, later);
+    assert!(!take(&throttles[0], 3, volume, later));
+    throttles[0].leave(1, later);
+    throttles[0].leave(3, later);
+    assert_eq!(throttles[0].next_in_turn(now), None);
+    throttles[0].check();
+    assert!(!throttles[0].is_waited_for() && throttles[0].next_due().is_none());
+    let much_later = begun + Duration::from_secs(1);
+    assert!(take(&throttles[1], 1, volume, much_later), "a place is kept for nobody");
+}
+
+#[test]
 fn clients_share_the_limit_of_their_volume_by_weight() {
     for seed in 0..40 {
         let (mut random, begun) = (Random(seed), Instant::now());
