@@ -8,7 +8,7 @@ use std::sync::Arc;
 use floe_nvme::target::subsystem::check_nqn;
 use serde::{Deserialize, Serialize};
 
-/// Name of this machine's NBD clients that use TCP.
+/// Name of NBD clients that use TCP from a loopback address.
 const LOOPBACK: &str = "loopback";
 
 /// Name of the clients whose address cannot be found out.
@@ -130,7 +130,7 @@ pub enum ClientName {
     Host(Arc<str>),
     /// NBD clients over TCP with an address in this network.
     Network(ClientNetwork),
-    /// NBD clients over TCP from this machine.
+    /// NBD clients over TCP from a loopback address.
     Loopback,
     /// NBD clients over a Unix socket that this user (`uid`) runs.
     User(u32),
