@@ -75,9 +75,15 @@ impl ClientNetwork {
         };
         // An address of IPv4 within one of IPv6 is that of IPv4.
         let (address, bits) = match given.to_canonical() {
-            IpAddr::V4(address) if given.is_ipv6() && bits >= MAPPED_BITS => {
-                (IpAddr::V4(address), bits - MAPPED_BITS)
-            }
+            IpAddr::V4(address) if given.is_ipv6() => match bits.checked_sub(MAPPED_BITS) {
+                Some(bits) => (IpAddr::V4(address), bits),
+                None => {
+                    return Err(format!(
+                        "{text}: no network of IPv6 has clients of IPv4; write one of IPv4, such \
+                         as {address}"
+                    ));
+                }
+            },
             _ => (given, bits),
         };
         if address.is_loopback() {
@@ -316,6 +322,11 @@ mod tests {
             ("2001:db8::/65", "write 2001:db8::/64"),
             ("2001:db8::/129", "0 to 128 bits"),
             ("2001:db8::/16", "2001:db8::/16 has bits behind its prefix; write 2001::/16"),
+            (
+                "::ffff:10.0.0.5/95",
+                "no network of IPv6 has clients of IPv4; write one of IPv4, such",
+            ),
+            ("::ffff:10.0.0.0/64", "such as 10.0.0.0"),
             ("127.0.0.1", "127.0.0.1 is this machine: write loopback"),
             ("127.0.0.0/8", "write loopback"),
             ("::1", "write loopback"),
