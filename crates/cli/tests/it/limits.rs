@@ -277,6 +277,11 @@ fn a_limit_of_connections_is_set_shown_and_lifted_and_disconnects_nobody() {
     }
     let said = call(&["volume", "limit", "floe", "--connections", "none"]);
     assert_eq!(said.trim_end(), "floe: no limit");
+    for (client, shown) in [("user:7", "no limit of user:7"), ("user:7,weight=9", "weight 9 of")] {
+        call(&["volume", "limit", "floe", "--client", client]);
+        let listed = call(&["volume", "list"]);
+        assert!(listed.contains(shown), "{listed}");
+    }
     drop((clients, connect().expect("a place")));
     server.end();
 }
