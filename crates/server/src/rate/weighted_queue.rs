@@ -277,9 +277,9 @@ impl WeightedQueue {
             return self.start((thread, volume), bytes, now);
         }
         let first = self.first_other(thread, now);
-        let mut own = self.entries.iter().filter(|(_, entry)| entry.line.0 == thread);
-        let (&(start, _), entry) = own.next()?;
-        let (line, bytes) = (entry.line, entry.bytes?);
+        let own = self.tags.range((thread, 0)..=(thread, u16::MAX));
+        let (line, tag) = own.min_by_key(|(_, tag)| **tag)?;
+        let (line, start, bytes) = (*line, tag.0, self.entries[tag].bytes?);
         let first = first.filter(|first| first.tag.0 <= start);
         let ahead = match &first {
             Some(first) if self.is_spare(first, bytes, now) => GRACE_NS,
