@@ -202,8 +202,8 @@ impl NamedClients {
             ));
         }
         if of_each && self.0.contains_key(&ClientName::Others) {
-            let problem = "clients names others, which have one limit together, and each client \
-                           has a limit: leave out others, or client-requests-per-second and \
+            let problem = "clients names others, which have what that name has and not the limits \
+                           of each client: leave out others, or client-requests-per-second and \
                            client-bytes-per-second";
             return Some(problem.to_owned());
         }
