@@ -14,7 +14,7 @@ mod control;
 pub use acceptor::admin::take_upgrade_client;
 pub use client_name::{ClientName, ClientNetwork};
 pub use listener::{ListenAddress, ListenAddressError, ListenError, NvmeAddress};
-pub use named_clients::{ClientLimit, NamedClient, NamedClients};
+pub use named_clients::{ClientChanges, ClientLimit, NamedClient, NamedClients};
 pub use nvme_access::{NvmeAccess, NvmeSecretsError};
 pub use reservations::ReservationsError;
 pub use server::{Attached, Bound, Ended, Server};

@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use floe_block::format_size;
 use floe_device::parse_bytes;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::client_name::ClientName;
 use crate::rate::{WEIGHT, Wrong, bytes_out_of_range, requests_out_of_range, weight_out_of_range};
@@ -14,9 +15,10 @@ use crate::rate::{WEIGHT, Wrong, bytes_out_of_range, requests_out_of_range, weig
 /// Most clients that a volume can name. Metrics have a series for each.
 const MOST: usize = 256;
 
-/// The limits of one named client, in place of those of each client, and its weight.
+/// The limits of one named client, in place of those of each client, and its weight. In a status it
+/// may have more fields, which servers of later versions add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct ClientLimit {
     /// Most requests per second; `None` for no limit.
     pub requests_per_second: Option<u64>,
@@ -118,6 +120,51 @@ impl Display for NamedClient {
     }
 }
 
+/// Names that get limits of their own, and those that have none any more (`None`).
+pub type ClientChanges = BTreeMap<ClientName, Option<ClientLimit>>;
+
+/// The limits of a client in a request body, which has no other fields.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenLimit {
+    requests_per_second: Option<u64>,
+    bytes_per_second: Option<u64>,
+    weight: Option<u64>,
+}
+
+impl From<GivenLimit> for ClientLimit {
+    fn from(given: GivenLimit) -> Self {
+        let GivenLimit { requests_per_second, bytes_per_second, weight } = given;
+        Self { requests_per_second, bytes_per_second, weight: weight.unwrap_or(WEIGHT) }
+    }
+}
+
+/// Deserialises the clients of a request body, which has each name once.
+pub(crate) fn given_clients<'de, D: Deserializer<'de>>(from: D) -> Result<ClientChanges, D::Error> {
+    struct Clients;
+
+    impl<'de> Visitor<'de> for Clients {
+        type Value = ClientChanges;
+
+        fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+            f.write_str("limits by the names of clients")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ClientChanges, A::Error> {
+            let mut clients = ClientChanges::new();
+            while let Some((name, limit)) = map.next_entry::<ClientName, Option<GivenLimit>>()? {
+                if clients.contains_key(&name) {
+                    return Err(A::Error::custom(format!("clients names {name} twice")));
+                }
+                clients.insert(name, limit.map(ClientLimit::from));
+            }
+            Ok(clients)
+        }
+    }
+
+    from.deserialize_map(Clients)
+}
+
 /// The clients with limits of their own, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -181,7 +228,7 @@ impl NamedClients {
 
     /// Returns the clients after a change: names with new limits are added or replaced, and those
     /// with `None` are removed.
-    pub(crate) fn changed(&self, change: &BTreeMap<ClientName, Option<ClientLimit>>) -> Self {
+    pub(crate) fn changed(&self, change: &ClientChanges) -> Self {
         let mut clients = self.clone();
         for (name, limit) in change {
             match limit {
@@ -317,6 +364,30 @@ mod tests {
         let many = (0..257).map(|user| (ClientName::User(user), ClientLimit::default()));
         let many: NamedClients = many.collect();
         assert_eq!(many.problem(true).unwrap(), "clients has 257 names; at most 256 are possible");
+    }
+
+    #[test]
+    fn a_request_body_has_each_name_once_and_no_unknown_field_and_a_status_may_have_more() {
+        let given = |text| given_clients(&mut serde_json::Deserializer::from_str(text));
+        let clients = given(r#"{"user:1": {"weight": 5}, "user:2": null, "others": {}}"#).unwrap();
+        let expected = [
+            (ClientName::User(1), Some(ClientLimit { weight: 5, ..ClientLimit::default() })),
+            (ClientName::User(2), None),
+            (ClientName::Others, Some(ClientLimit::default())),
+        ];
+        assert_eq!(clients, expected.into());
+        for (text, why) in [
+            (r#"{"user:1": {"weight": 5}, "user:1": null}"#, "clients names user:1 twice"),
+            (r#"{"10.0.0.5": {}, "::ffff:10.0.0.5": {}}"#, "clients names 10.0.0.5 twice"),
+            (r#"{"user:1": {"speed": 5}}"#, "unknown field `speed`"),
+            (r#"{"user:x": {}}"#, "such as user:1000"),
+            ("5", "limits by the names of clients"),
+        ] {
+            let error = given(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        let later: ClientLimit = serde_json::from_str(r#"{"weight": 5, "speed": 5}"#).unwrap();
+        assert_eq!(later, ClientLimit { weight: 5, ..ClientLimit::default() });
     }
 
     #[test]

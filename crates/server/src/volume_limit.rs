@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::client_name::ClientName;
-use crate::named_clients::ClientLimit;
-use crate::named_clients::NamedClients;
+use crate::named_clients::{ClientChanges, NamedClients, given_clients};
 use crate::rate::SharedRate;
 use crate::rate::{
     BURST_MS, Bucket, Rates, WEIGHT, Wrong, burst_out_of_range, bytes_out_of_range,
@@ -193,8 +192,8 @@ pub struct LimitChange {
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub client_bytes_per_second: Option<Option<u64>>,
     /// Clients that get limits of their own, and those that have none any more (`null`).
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub clients: BTreeMap<ClientName, Option<ClientLimit>>,
+    #[serde(deserialize_with = "given_clients", skip_serializing_if = "BTreeMap::is_empty")]
+    pub clients: ClientChanges,
     /// The volume's weight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,

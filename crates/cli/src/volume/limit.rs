@@ -1,7 +1,6 @@
 //! `floe volume limit`: changes the limits of a volume's requests and connections on a running
 //! server.
 
-use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use clap::Args;
 use floe_server::admin::{LimitChange, TotalLimitChange, client};
 use floe_server::config::{Bytes, Interval};
 use floe_server::status::VolumeStatus;
-use floe_server::{ClientLimit, ClientName, NamedClient, RequestLimit, TotalLimit};
+use floe_server::{ClientChanges, ClientLimit, ClientName, NamedClient, RequestLimit, TotalLimit};
 
 use crate::admin::Answer;
 use crate::error::CliError;
@@ -132,7 +131,7 @@ impl Limits {
             limit.map(|OrNone(limit)| limit.map(|Bytes(bytes)| bytes))
         };
         let requests = |limit: Option<OrNone<u64>>| limit.map(|OrNone(limit)| limit);
-        let mut clients = BTreeMap::new();
+        let mut clients = ClientChanges::new();
         for ClientChange(name, limit) in &self.client {
             if clients.insert(name.clone(), *limit).is_some() {
                 return Err(CliError::usage(format!("--client names {name} twice")));
