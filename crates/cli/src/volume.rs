@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use floe_device::Spec;
+use floe_server::NamedClients;
 use floe_server::admin::{AnaState, NewVolume, Resize, client};
 use floe_server::config::{Bytes, LogicalBlock};
 use floe_server::status::VolumeStatus;
@@ -232,7 +233,9 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
 /// Prints the volumes as a table.
 pub(crate) fn print(volumes: &[VolumeStatus]) {
     // Most servers have no limits and no shares.
-    let is_limited = |it: &VolumeStatus| it.limit.is_any() || it.limit.has_weight();
+    let names_clients = |it: &VolumeStatus| it.limit.clients != NamedClients::NONE;
+    let is_limited =
+        |it: &VolumeStatus| it.limit.is_any() || it.limit.has_weight() || names_clients(it);
     let has_limits = volumes.iter().any(|it| is_limited(it) || it.delayed_requests > 0);
     let has_refused = volumes.iter().any(|it| it.refused_connections > 0);
     let has_shares = volumes.iter().any(|it| it.cache_share.is_any());

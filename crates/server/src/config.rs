@@ -24,6 +24,7 @@ use self::place::{Place, TableRef, line_at, setting_at};
 use self::value::{Read, Value, Written};
 use crate::admin::AdminChoice;
 use crate::listener::ListenAddress;
+use crate::named_clients::NamedClient;
 use crate::tls::TlsMode;
 
 pub use crate::volume_share::CachePortion;
@@ -273,6 +274,13 @@ settings! {
         /// The most bytes per second that each client of the volume reads, writes and zeroes
         client_bytes_per_second: Option<Bytes> {
             example: "20MiB", guide: "limits.md#limit-each-client"
+        }
+        /// A client with limits of its own instead of those of each client, and with a weight among
+        /// the clients of the volume: the NQN of an NVMe host, an address or network of NBD
+        /// clients, user:UID, loopback or others; may be repeated
+        clients: Vec<NamedClient> {
+            option: "client", example: "10.0.0.0/8,weight=300",
+            guide: "limits.md#limit-clients-by-name"
         }
         /// The time's worth of the limits that may start at once after a pause
         limit_burst: Option<Interval> { default: "100ms", example: "1s", guide: "limits.md" }

@@ -32,10 +32,10 @@ use crate::messages::{
 };
 use crate::offer::{Offer, Offered};
 use crate::persistent::{StartError, SuperblockWriter};
+use crate::rate::SharedRate;
 use crate::setup::{Added, ServeError, ServerSetup};
 use crate::status::{Snapshot, TierKey};
 use crate::tier::{Tier, link};
-use crate::total_limit::TotalRate;
 use crate::ublk::LocalDevices;
 use crate::worker::handle::Workers;
 
@@ -80,7 +80,7 @@ fn carry_out(control: &mut Control, operation: Operation) -> Result<Reply, Reply
             self::volumes::resize_volume(control, &name, size_bytes)
         }
         Operation::LimitVolume { name, change } => {
-            self::volumes::limit_volume(control, &name, change)
+            self::volumes::limit_volume(control, &name, &change)
         }
         Operation::LimitTotal { change } => self::volumes::limit_total(control, change),
         Operation::ShareVolume { name, change } => {
@@ -110,7 +110,7 @@ pub(crate) struct Control {
     pub(crate) workers: Workers,
     pub(crate) offer: Offer,
     /// The rate of all volumes together.
-    pub(crate) total: Arc<TotalRate>,
+    pub(crate) total: Arc<SharedRate>,
     pub(crate) local: LocalDevices,
     /// The tiers, from the top.
     pub(crate) tiers: Vec<Tier>,

@@ -7,11 +7,14 @@
 
 mod acceptor;
 pub mod admin;
+mod client_name;
 pub mod config;
 mod control;
 
 pub use acceptor::admin::take_upgrade_client;
+pub use client_name::{ClientName, ClientNetwork};
 pub use listener::{ListenAddress, ListenAddressError, ListenError, NvmeAddress};
+pub use named_clients::{ClientChanges, ClientLimit, NamedClient, NamedClients};
 pub use nvme_access::{NvmeAccess, NvmeSecretsError};
 pub use reservations::ReservationsError;
 pub use server::{Attached, Bound, Ended, Server};
@@ -34,6 +37,7 @@ mod listener;
 mod live;
 mod messages;
 mod metrics;
+mod named_clients;
 pub mod notify;
 mod nvme_access;
 mod offer;

@@ -14,12 +14,13 @@ use floe_nbd::export::Exports;
 use crate::acceptor::eviction::Findings;
 use crate::admin::{Addition, AllowedPaths, AnaState, NewTier, PathRefused, Reply, Trouble};
 use crate::protocol::ProtocolFactory;
+use crate::rate::SharedRate;
 use crate::sampler::Sampling;
 use crate::session::Passed;
 use crate::setup::ServeError;
 use crate::status::{Snapshot, TierKey};
 use crate::tier::CachePart;
-use crate::total_limit::{TotalLimitChange, TotalRate};
+use crate::total_limit::TotalLimitChange;
 use crate::ublk::QueueOrder;
 use crate::volume::DeviceSource;
 use crate::volume_limit::{LimitChange, VolumeLimit};
@@ -104,7 +105,7 @@ pub(crate) enum WorkerCommand {
     /// Enforce the limit of a volume, which has changed or was lifted for a removal.
     LimitVolume(VolumeId, Arc<VolumeLimit>),
     /// Enforce the rate of the server, which has changed.
-    LimitTotal(Arc<TotalRate>),
+    LimitTotal(Arc<SharedRate>),
     /// Enforce these shares of a volume in the tiers, from the top.
     ShareVolume(VolumeId, Arc<[CacheShare]>),
     /// Use failed cache devices again.

@@ -18,6 +18,7 @@ use floe_device::MirrorWatch;
 use floe_policy::Setting;
 use rustix::process::{Resource, getrlimit};
 
+use crate::named_clients::ClientLimit;
 use crate::pair::{PairStatus, Role};
 use crate::status::{
     CacheFacts, CacheUse, Latencies, MemoryFacts, Operation, Report, Snapshot, VolumeFacts,
@@ -154,6 +155,24 @@ fn volumes(page: &mut Page, report: &Report) {
     let name = "floe_volume_delayed_requests_total";
     let help = "Requests of a volume that have waited for limits, or found others waiting.";
     each(name, Counter, help, &|volume| report.sum.counters.volume(volume.id).delayed.requests);
+    let mut of_named = |name, help, value: &dyn Fn(&ClientLimit) -> u64| {
+        page.family(name, Gauge, help);
+        for volume in &report.facts.volumes {
+            for (client, limit) in volume.limit.clients.iter() {
+                let labels = [("volume", volume.name.as_str()), ("client", &client.to_string())];
+                page.sample(name, &labels, value(limit));
+            }
+        }
+    };
+    let name = "floe_volume_client_limit_requests_per_second";
+    let help = "Most requests per second of a client that the volume names, 0 for no limit.";
+    of_named(name, help, &|limit| limit.requests_per_second.unwrap_or(0));
+    let name = "floe_volume_client_limit_bytes_per_second";
+    let help = "Most bytes per second of a client that the volume names, 0 for no limit.";
+    of_named(name, help, &|limit| limit.bytes_per_second.unwrap_or(0));
+    let name = "floe_volume_client_weight";
+    let help = "Weight of a client that the volume names, while clients compete for its limits.";
+    of_named(name, help, &|limit| limit.weight);
     let name = "floe_volume_counted_connections";
     page.family(name, Gauge, "Clients that count against the limit of connections.");
     for VolumeFacts { name: volume, counted, .. } in &report.facts.volumes {

@@ -1,11 +1,79 @@
-//! Token buckets of requests and bytes per second.
+//! Token buckets of requests and bytes per second, and rates that are shared by weight.
 //!
 //! A bucket is a state machine without a clock. For each limited quantity it keeps the time until
 //! which its share is used up. A request starts at the latest a burst before that time, and moves
 //! it on by its own share. So in any interval at most the rate times the interval, and one burst,
 //! starts. One larger than the burst waits until the bucket is full.
 
+mod weighted_queue;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use floe_block::format_size;
+
+use self::weighted_queue::WeightedQueue;
+
+pub(crate) use self::weighted_queue::Grant;
+
 const NANOS: u128 = 1_000_000_000;
+
+/// Milliseconds' worth of a rate that may start at once after a pause, unless set otherwise.
+pub(crate) const BURST_MS: u64 = 100;
+
+/// Weight of a volume or a client without a weight of its own.
+pub(crate) const WEIGHT: u64 = 100;
+
+/// Largest weight.
+const WEIGHT_MAX: u64 = 1000;
+
+/// Largest burst, in milliseconds: an hour.
+const BURST_MS_MAX: u64 = 3_600_000;
+
+/// Largest limit of requests per second.
+const REQUESTS_MAX: u64 = 1_000_000_000;
+
+/// Smallest limit of bytes per second, below which a typing error is likely.
+const BYTES_MIN: u64 = 4096;
+
+/// A setting that is out of its range: its name, and the problem.
+pub(crate) type Wrong = (&'static str, String);
+
+/// Returns the problem of a limit of requests per second that is out of its range.
+pub(crate) fn requests_out_of_range(name: &'static str, rate: Option<u64>) -> Option<Wrong> {
+    number_out_of_range(name, rate, REQUESTS_MAX)
+}
+
+/// Returns the problem of a limit of bytes per second that is out of its range.
+pub(crate) fn bytes_out_of_range(name: &'static str, rate: Option<u64>) -> Option<Wrong> {
+    let (rate, least) = (rate.filter(|rate| *rate < BYTES_MIN)?, format_size(BYTES_MIN));
+    Some((name, format!("{name} = {rate} is less than {least}; write for example 100MiB")))
+}
+
+/// Returns the problem of a burst in milliseconds that is out of its range.
+pub(crate) fn burst_out_of_range(name: &'static str, burst_ms: u64) -> Option<Wrong> {
+    let is_outside = !(1..=BURST_MS_MAX).contains(&burst_ms);
+    is_outside.then(|| {
+        let problem =
+            format!("{name} = {burst_ms}ms is not between 1ms and 1h; write for example 100ms");
+        (name, problem)
+    })
+}
+
+/// Returns the problem of a weight that is out of its range.
+pub(crate) fn weight_out_of_range(weight: u64) -> Option<Wrong> {
+    number_out_of_range("weight", Some(weight), WEIGHT_MAX)
+}
+
+/// Returns the problem of a number that is not between 1 and `most`.
+pub(crate) fn number_out_of_range(
+    name: &'static str,
+    number: Option<u64>,
+    most: u64,
+) -> Option<Wrong> {
+    let number = number.filter(|number| !(1..=most).contains(number))?;
+    Some((name, format!("{name} = {number} is not between 1 and {most}")))
+}
 
 /// The rates of one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,14 +150,106 @@ impl Bucket {
     }
 }
 
+/// A rate, and the order of the requests that wait for it. All workers share it. The rate of the
+/// server has a number for each volume; that of a volume has one for each client that it names.
+///
+/// Only requests with such a rate take the lock: once for a request that need not wait. A request
+/// that waits takes it several times, at each look of its thread.
+#[derive(Debug)]
+pub(crate) struct SharedRate {
+    origin: Instant,
+    queue: Mutex<WeightedQueue>,
+}
+
+impl SharedRate {
+    pub(crate) fn new(rates: Rates) -> Self {
+        Self::since(rates, Instant::now())
+    }
+
+    /// Creates a full bucket, whose times count from `origin`.
+    pub(crate) fn since(rates: Rates, origin: Instant) -> Self {
+        Self { origin, queue: Mutex::new(WeightedQueue::new(rates)) }
+    }
+
+    pub(crate) fn rates(&self) -> Rates {
+        self.lock().rates()
+    }
+
+    /// Changes the rates, also for requests that wait.
+    pub(crate) fn change(&self, rates: Rates, now: Instant) {
+        let now = self.nanos(now);
+        self.lock().set_rates(rates, now);
+    }
+
+    /// Sets the weight of a volume or client, also for requests that wait.
+    pub(crate) fn set_weight(&self, volume: u16, weight: u64, now: Instant) {
+        let now = self.nanos(now);
+        self.lock().set_weight(volume, weight, now);
+    }
+
+    /// Takes the share of a request that may start at once. Otherwise the request waits, as the
+    /// first of the thread's line. Returns the share if it may start.
+    pub(crate) fn take_or_enter(
+        &self,
+        thread: usize,
+        volume: u16,
+        bytes: u64,
+        now: Instant,
+    ) -> Option<Grant> {
+        let now = self.nanos(now);
+        self.lock().take_or_enter((thread, volume), bytes, now)
+    }
+
+    /// Has the first request of a thread's line wait.
+    pub(crate) fn enter(&self, thread: usize, volume: u16, bytes: u64, now: Instant) {
+        let now = self.nanos(now);
+        self.lock().enter((thread, volume), bytes, now);
+    }
+
+    /// Removes the first request of a thread's line, which waits.
+    pub(crate) fn leave(&self, thread: usize, volume: u16, now: Instant) {
+        let now = self.nanos(now);
+        self.lock().leave((thread, volume), now);
+    }
+
+    /// Lets the first request of one of a thread's lines start, if it is its turn.
+    pub(crate) fn grant(&self, thread: usize, now: Instant) -> Option<Grant> {
+        let now = self.nanos(now);
+        self.lock().grant(thread, now)
+    }
+
+    /// Gives up the place that a thread keeps for its next request.
+    pub(crate) fn give_up(&self, thread: usize, now: Instant) {
+        let now = self.nanos(now);
+        self.lock().give_up(thread, now);
+    }
+
+    /// Gives back the share of a request that was granted, and will not start.
+    pub(crate) fn give_back(&self, grant: Grant) {
+        self.lock().give_back(grant);
+    }
+
+    /// Returns the time at which the thread is to ask for a grant again; `None` if nothing waits.
+    pub(crate) fn next_due(&self, thread: usize, now: Instant) -> Option<Instant> {
+        let since = self.nanos(now);
+        let due = self.lock().next_due(thread, since)?;
+        Some(now + Duration::from_nanos(due.saturating_sub(since)))
+    }
+
+    fn nanos(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.origin).as_nanos() as u64
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WeightedQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use floe_testkit::Random;
 
     use super::*;
-
-    /// Smallest limit of bytes per second that a volume can have.
-    const BYTES_LEAST: u64 = 4096;
 
     /// Tokens of one limit, in units of a token for 1 ns at a rate of 1 per second.
     struct Tokens {
@@ -124,7 +284,7 @@ mod tests {
             let mut random = Random(seed);
             let mut limit = Rates {
                 requests: Some([1, 7, 1000, 1_000_000][random.below(4)]),
-                bytes: Some([BYTES_LEAST, 1 << 20, 10 << 30][random.below(3)]),
+                bytes: Some([BYTES_MIN, 1 << 20, 10 << 30][random.below(3)]),
                 burst_ns: [1, 100, 5000][random.below(3)] * 1_000_000,
             };
             match random.below(4) {
@@ -186,14 +346,14 @@ mod tests {
 
     #[test]
     fn a_bucket_used_up_for_ever_overflows_nowhere() {
-        let rates = Rates { requests: None, bytes: Some(BYTES_LEAST), burst_ns: 100_000_000 };
+        let rates = Rates { requests: None, bytes: Some(BYTES_MIN), burst_ns: 100_000_000 };
         let mut bucket = Bucket { used_until: [u64::MAX - 1; 2] };
         let start = bucket.take(&rates, u32::MAX.into(), 0);
         assert_eq!(start, u64::MAX - rates.burst_ns);
         assert_eq!(bucket.used_until, [u64::MAX - 1, u64::MAX]);
         bucket.give_back(&rates, 1 << 40);
         bucket.give_back(&Rates { bytes: None, ..rates }, 1);
-        let cost = (1 << 40) / BYTES_LEAST * NANOS as u64;
+        let cost = (1 << 40) / BYTES_MIN * NANOS as u64;
         assert_eq!(bucket.used_until, [u64::MAX - 1, u64::MAX - cost]);
     }
 }

@@ -49,12 +49,12 @@ use crate::offer::{Offer, Offered};
 use crate::pair::{OwnNote, Turn, Waited, stand_by};
 use crate::persistent::{guarded, random_stack};
 use crate::protocol::subsystem_name;
+use crate::rate::SharedRate;
 use crate::reservations::{self, PairStore, ReservationsError};
 use crate::setup::{ServeError, ServerSetup};
 use crate::standby::{Desk, Sockets};
 use crate::status::TierKey;
 use crate::tier::{CachePart, Tier, link};
-use crate::total_limit::TotalRate;
 use crate::ublk::{Ending, LocalDevice, LocalDevices, LocalVolume, QueueOrder};
 use crate::volume::{Reach, Volume};
 use crate::volume_clients::VolumeClients;
@@ -437,9 +437,9 @@ impl Bound {
         let tier_bytes: Vec<u64> = tiers.iter().map(|tier| tier.facts.size_bytes).collect();
         let offered = volumes.iter().enumerate().map(|(at, volume)| (ids(at), volume));
         let offer = Offer::new(offered, &tier_bytes, clients)?;
-        let total = Arc::new(TotalRate::new(config.total_limit));
+        let total = Arc::new(SharedRate::new(config.total_limit.rates()));
         for Offered { id, limit, .. } in offer.all() {
-            total.set_weight(*id, limit.limit().weight, Instant::now());
+            total.set_weight(id.0, limit.limit().weight, Instant::now());
         }
         let ring = Ring::new(RING_ENTRIES)?;
         let wake_up = Arc::new(WakeUp::new().map_err(ServeError::Wake)?);

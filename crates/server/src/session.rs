@@ -39,6 +39,7 @@ use floe_device::{Buffer, Pool, Slice};
 use floe_nbd::export::Exports;
 use floe_nvme::target::Deferred;
 
+use crate::client_name::ClientName;
 use crate::limits::{
     Limits, MOST_ANSWER_BYTES, MOST_REQUESTS, PIECE_BYTES, RECEIVE_IDLE_BYTES, SEND_TLS_BYTES,
     SLOW_TIME,
@@ -49,7 +50,6 @@ use crate::protocol::{
 };
 use crate::status::Snapshot;
 use crate::tls::{Channel, TlsConfig};
-use crate::volume_limit::ClientName;
 use crate::warnings::Complaint;
 use budget::bytes_of;
 use held::{Held, end_held, hold, release, unblock, waits_for_limit};

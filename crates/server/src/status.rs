@@ -446,7 +446,7 @@ impl Report {
             requests: answered.iter().map(|answered| answered.requests).sum(),
             read_requests: answered[Operation::Read as usize].requests,
             read_hits: hits[Operation::Read as usize],
-            limit: facts.limit,
+            limit: facts.limit.clone(),
             delayed_requests: delayed.requests,
             delayed_seconds: delayed.time.as_secs_f64(),
             refused_connections: facts.refused,

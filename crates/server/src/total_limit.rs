@@ -1,20 +1,8 @@
 //! The largest rates of all volumes together, which volumes share by weight.
 
-mod weighted_queue;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-use floe_block::VolumeId;
-use serde::{Deserialize, Serialize};
-
-use self::weighted_queue::WeightedQueue;
-use crate::rate::Rates;
-use crate::volume_limit::{
-    BURST_MS, burst_out_of_range, bytes_out_of_range, given, requests_out_of_range,
-};
-
-pub(crate) use self::weighted_queue::Grant;
+use crate::rate::{BURST_MS, Rates, burst_out_of_range, bytes_out_of_range, requests_out_of_range};
 
 /// The problem of a burst without a rate that it applies to.
 pub(crate) const TOTAL_BURST_NEEDS: &str =
@@ -57,7 +45,17 @@ impl TotalLimit {
         self.rates().is_any()
     }
 
-    fn rates(&self) -> Rates {
+    /// Returns the limits with these rates.
+    pub(crate) fn of(rates: Rates) -> Self {
+        Self {
+            total_requests_per_second: rates.requests,
+            total_bytes_per_second: rates.bytes,
+            total_burst_ms: rates.burst_ns / 1_000_000,
+        }
+    }
+
+    /// Returns the limits as rates.
+    pub(crate) fn rates(&self) -> Rates {
         Rates {
             requests: self.total_requests_per_second,
             bytes: self.total_bytes_per_second,
@@ -87,6 +85,11 @@ pub struct TotalLimitChange {
     /// Milliseconds' worth of the limits that may start at once after a pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_burst_ms: Option<u64>,
+}
+
+/// Deserialises a field that is there, even if it is null.
+pub(crate) fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<u64>>, D::Error> {
+    Option::deserialize(from).map(Some)
 }
 
 impl TotalLimitChange {
@@ -120,109 +123,5 @@ impl TotalLimitChange {
             return Err(TOTAL_BURST_NEEDS.to_owned());
         }
         Ok(limit)
-    }
-}
-
-/// The rate of all volumes together, and the order of the requests that wait for it. All workers
-/// share it.
-///
-/// Only a server with such a rate takes the lock: once for a request that need not wait. A request
-/// that waits takes it several times, at each look of its thread.
-#[derive(Debug)]
-pub(crate) struct TotalRate {
-    origin: Instant,
-    state: Mutex<RateState>,
-}
-
-#[derive(Debug)]
-struct RateState {
-    limit: TotalLimit,
-    queue: WeightedQueue,
-}
-
-impl TotalRate {
-    pub(crate) fn new(limit: TotalLimit) -> Self {
-        Self::since(limit, Instant::now())
-    }
-
-    /// Creates a full bucket, whose times count from `origin`.
-    pub(crate) fn since(limit: TotalLimit, origin: Instant) -> Self {
-        let queue = WeightedQueue::new(limit.rates());
-        Self { origin, state: Mutex::new(RateState { limit, queue }) }
-    }
-
-    pub(crate) fn limit(&self) -> TotalLimit {
-        self.lock().limit
-    }
-
-    /// Changes the limits, also for requests that wait.
-    pub(crate) fn change(&self, limit: TotalLimit, now: Instant) {
-        let now = self.nanos(now);
-        let mut state = self.lock();
-        state.limit = limit;
-        state.queue.set_rates(limit.rates(), now);
-    }
-
-    /// Sets the weight of a volume, also for requests that wait.
-    pub(crate) fn set_weight(&self, volume: VolumeId, weight: u64, now: Instant) {
-        let now = self.nanos(now);
-        self.lock().queue.set_weight(volume.0, weight, now);
-    }
-
-    /// Takes the share of a request that may start at once. Otherwise the request waits, as the
-    /// first of the thread's line. Returns whether it may start.
-    pub(crate) fn take_or_enter(
-        &self,
-        thread: usize,
-        volume: u16,
-        bytes: u64,
-        now: Instant,
-    ) -> bool {
-        let now = self.nanos(now);
-        self.lock().queue.take_or_enter((thread, volume), bytes, now)
-    }
-
-    /// Has the first request of a thread's line wait.
-    pub(crate) fn enter(&self, thread: usize, volume: u16, bytes: u64, now: Instant) {
-        let now = self.nanos(now);
-        self.lock().queue.enter((thread, volume), bytes, now);
-    }
-
-    /// Removes the first request of a thread's line, which waits.
-    pub(crate) fn leave(&self, thread: usize, volume: u16, now: Instant) {
-        let now = self.nanos(now);
-        self.lock().queue.leave((thread, volume), now);
-    }
-
-    /// Lets the first request of one of a thread's lines start, if it is its turn.
-    pub(crate) fn grant(&self, thread: usize, now: Instant) -> Option<Grant> {
-        let now = self.nanos(now);
-        self.lock().queue.grant(thread, now)
-    }
-
-    /// Gives up the place that a thread keeps for its next request.
-    pub(crate) fn give_up(&self, thread: usize, now: Instant) {
-        let now = self.nanos(now);
-        self.lock().queue.give_up(thread, now);
-    }
-
-    /// Gives back the share of a request that was granted, and will not start.
-    pub(crate) fn give_back(&self, grant: Grant) {
-        self.lock().queue.give_back(grant);
-    }
-
-    /// Returns the time at which the thread is to ask for a grant again; `None` if nothing waits.
-    pub(crate) fn next_due(&self, thread: usize, now: Instant) -> Option<Instant> {
-        let since = self.nanos(now);
-        let due = self.lock().queue.next_due(thread, since)?;
-        Some(now + Duration::from_nanos(due.saturating_sub(since)))
-    }
-
-    fn nanos(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.origin).as_nanos() as u64
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RateState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

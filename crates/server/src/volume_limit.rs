@@ -1,42 +1,30 @@
 //! The limits of a volume's requests and connections, and the token buckets that enforce those of
 //! requests: one of the volume, and one of each of its clients.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use floe_block::format_size;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
-use crate::rate::{Bucket, Rates};
-
-/// Default of the setting `limit-burst`, in milliseconds.
-pub(crate) const BURST_MS: u64 = 100;
-
-/// Largest burst, in milliseconds: an hour.
-const BURST_MS_MAX: u64 = 3_600_000;
+use crate::client_name::ClientName;
+use crate::named_clients::{ClientChanges, NamedClients, given_clients};
+use crate::rate::SharedRate;
+use crate::rate::{
+    BURST_MS, Bucket, Rates, WEIGHT, Wrong, burst_out_of_range, bytes_out_of_range,
+    number_out_of_range, requests_out_of_range, weight_out_of_range,
+};
+use crate::total_limit::given;
 
 /// The problem of a burst without a limit that it applies to.
 pub(crate) const BURST_NEEDS: &str =
     "limit-burst needs requests-per-second, bytes-per-second or one of them for each client";
 
-/// Largest limit of requests per second.
-const REQUESTS_MAX: u64 = 1_000_000_000;
-
 /// Largest limit of connections.
 pub(crate) const CONNECTIONS_MAX: u64 = 65_536;
 
-/// Weight of a volume without a weight of its own.
-pub(crate) const WEIGHT: u64 = 100;
-
-/// Largest weight of a volume.
-const WEIGHT_MAX: u64 = 1000;
-
-/// Smallest limit of bytes per second, below which a typing error is likely.
-const BYTES_MIN: u64 = 4096;
-
 /// The limits of a volume's requests and connections, over all of its clients and for each of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestLimit {
     /// Most requests per second; `None` for no limit.
     #[serde(default)]
@@ -57,6 +45,9 @@ pub struct RequestLimit {
     /// Most bytes per second of each client; `None` for no limit.
     #[serde(default)]
     pub client_bytes_per_second: Option<u64>,
+    /// Clients that have limits of their own instead.
+    #[serde(default)]
+    pub clients: NamedClients,
     /// The volume's part of the limits of the server, in proportion to the weights of other
     /// volumes: 1 to 1000.
     #[serde(default = "default_weight")]
@@ -86,6 +77,7 @@ impl RequestLimit {
         connections: None,
         client_requests_per_second: None,
         client_bytes_per_second: None,
+        clients: NamedClients::NONE,
         weight: WEIGHT,
     };
 
@@ -109,9 +101,19 @@ impl RequestLimit {
         self.of_volume().is_any()
     }
 
-    /// Returns whether each client has a limit of requests or bytes per second.
+    /// Returns whether the clients of the volume share its limits by weight.
+    fn is_shared_by_weight(&self) -> bool {
+        self.has_volume_rate() && self.clients.has_weight()
+    }
+
+    /// Returns whether any client has a limit of requests or bytes per second.
     pub(crate) fn has_client_rate(&self) -> bool {
-        self.of_client().is_any()
+        self.limits_each_client() || self.clients.has_rate()
+    }
+
+    /// Returns whether each client without limits of its own has a limit.
+    pub(crate) fn limits_each_client(&self) -> bool {
+        self.of_each_client().is_any()
     }
 
     /// Returns the rates of all clients together.
@@ -123,12 +125,24 @@ impl RequestLimit {
         }
     }
 
-    /// Returns the rates of each client.
-    fn of_client(&self) -> Rates {
+    /// Returns the rates of each client without limits of its own.
+    fn of_each_client(&self) -> Rates {
         Rates {
             requests: self.client_requests_per_second,
             bytes: self.client_bytes_per_second,
             burst_ns: self.burst_ns(),
+        }
+    }
+
+    /// Returns the rates of a client.
+    fn of_client(&self, client: &ClientName) -> Rates {
+        match self.clients.get(client) {
+            None => self.of_each_client(),
+            Some(limit) => Rates {
+                requests: limit.requests_per_second,
+                bytes: limit.bytes_per_second,
+                burst_ns: self.burst_ns(),
+            },
         }
     }
 
@@ -142,7 +156,11 @@ impl RequestLimit {
             .or_else(|| bytes_out_of_range("client-bytes-per-second", bytes_of_client))
             .or_else(|| burst_out_of_range("limit-burst", self.limit_burst_ms))
             .or_else(|| number_out_of_range("connections", self.connections, CONNECTIONS_MAX))
-            .or_else(|| number_out_of_range("weight", Some(self.weight), WEIGHT_MAX))
+            .or_else(|| weight_out_of_range(self.weight))
+            .or_else(|| {
+                let problem = self.clients.problem(self.limits_each_client())?;
+                Some(("clients", problem))
+            })
     }
 
     fn burst_ns(&self) -> u64 {
@@ -150,39 +168,9 @@ impl RequestLimit {
     }
 }
 
-/// A setting that is out of its range: its name, and the problem.
-type Wrong = (&'static str, String);
-
-/// Returns the problem of a limit of requests per second that is out of its range.
-pub(crate) fn requests_out_of_range(name: &'static str, rate: Option<u64>) -> Option<Wrong> {
-    number_out_of_range(name, rate, REQUESTS_MAX)
-}
-
-/// Returns the problem of a limit of bytes per second that is out of its range.
-pub(crate) fn bytes_out_of_range(name: &'static str, rate: Option<u64>) -> Option<Wrong> {
-    let (rate, least) = (rate.filter(|rate| *rate < BYTES_MIN)?, format_size(BYTES_MIN));
-    Some((name, format!("{name} = {rate} is less than {least}; write for example 100MiB")))
-}
-
-/// Returns the problem of a burst in milliseconds that is out of its range.
-pub(crate) fn burst_out_of_range(name: &'static str, burst_ms: u64) -> Option<Wrong> {
-    let is_outside = !(1..=BURST_MS_MAX).contains(&burst_ms);
-    is_outside.then(|| {
-        let problem =
-            format!("{name} = {burst_ms}ms is not between 1ms and 1h; write for example 100ms");
-        (name, problem)
-    })
-}
-
-/// Returns the problem of a number that is not between 1 and `most`.
-fn number_out_of_range(name: &'static str, number: Option<u64>, most: u64) -> Option<Wrong> {
-    let number = number.filter(|number| !(1..=most).contains(number))?;
-    Some((name, format!("{name} = {number} is not between 1 and {most}")))
-}
-
 /// The request body that changes the limits of a volume. A field that is left out stays as it is,
 /// and `null` lifts a limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitChange {
     /// Most requests per second.
@@ -203,14 +191,12 @@ pub struct LimitChange {
     /// Most bytes per second of each client.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub client_bytes_per_second: Option<Option<u64>>,
+    /// Clients that get limits of their own, and those that have none any more (`null`).
+    #[serde(deserialize_with = "given_clients", skip_serializing_if = "BTreeMap::is_empty")]
+    pub clients: ClientChanges,
     /// The volume's weight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
-}
-
-/// Deserialises a field that is there, even if it is null.
-pub(crate) fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<u64>>, D::Error> {
-    Option::deserialize(from).map(Some)
 }
 
 impl LimitChange {
@@ -221,10 +207,10 @@ impl LimitChange {
 
     /// Returns the first value that no volume can have, as an error message.
     pub fn out_of_range(&self) -> Option<String> {
-        self.of(RequestLimit::default()).out_of_range().map(|(_, problem)| problem)
+        self.of(&RequestLimit::NONE).out_of_range().map(|(_, problem)| problem)
     }
 
-    fn of(&self, before: RequestLimit) -> RequestLimit {
+    fn of(&self, before: &RequestLimit) -> RequestLimit {
         RequestLimit {
             requests_per_second: self.requests_per_second.unwrap_or(before.requests_per_second),
             bytes_per_second: self.bytes_per_second.unwrap_or(before.bytes_per_second),
@@ -236,6 +222,7 @@ impl LimitChange {
             client_bytes_per_second: self
                 .client_bytes_per_second
                 .unwrap_or(before.client_bytes_per_second),
+            clients: before.clients.changed(&self.clients),
             weight: self.weight.unwrap_or(before.weight),
         }
     }
@@ -244,20 +231,17 @@ impl LimitChange {
     ///
     /// # Errors
     /// The value that cannot be used.
-    pub(crate) fn applied(&self, before: RequestLimit) -> Result<RequestLimit, String> {
-        if let Some(problem) = self.out_of_range() {
+    pub(crate) fn applied(&self, before: &RequestLimit) -> Result<RequestLimit, String> {
+        let limit = self.of(before);
+        if let Some((_, problem)) = limit.out_of_range() {
             return Err(problem);
         }
-        let limit = self.of(before);
         if self.limit_burst_ms.is_some() && !limit.has_rate() {
             return Err(BURST_NEEDS.to_owned());
         }
         Ok(limit)
     }
 }
-
-/// Name of a client, by which all of its connections are known.
-pub(crate) type ClientName = Arc<str>;
 
 /// The bucket from which a request takes its share.
 #[derive(Debug, Clone, Copy)]
@@ -305,6 +289,8 @@ struct LimitState {
     limit: RequestLimit,
     volume: Bucket,
     clients: ClientBuckets,
+    /// The rate of the volume instead of its bucket, if its clients share it by weight.
+    by_weight: Option<Arc<SharedRate>>,
     /// Number of changes of the volume's rates.
     volume_changes: u64,
     /// Number of changes of the clients' rates.
@@ -332,8 +318,9 @@ impl Default for ClientBuckets {
 }
 
 impl ClientBuckets {
-    /// Returns the bucket of a client, and whether that is the one of all others.
-    fn of(&mut self, client: &ClientName, now: u64) -> (&mut Bucket, bool) {
+    /// Returns the bucket of a client, and whether that is the one of clients beyond the most. A
+    /// named client always has its own.
+    fn of(&mut self, client: &ClientName, is_named: bool, now: u64) -> (&mut Bucket, bool) {
         if !self.buckets.contains_key(client) {
             let is_full = self.buckets.len() >= CLIENTS_MOST;
             if self.buckets.len() >= self.most && (!is_full || now >= self.search_at) {
@@ -342,16 +329,34 @@ impl ClientBuckets {
                 self.buckets.shrink_to(self.most);
                 self.search_at = now + SEARCH_INTERVAL_NS;
             }
-            if self.buckets.len() >= CLIENTS_MOST {
+            if self.buckets.len() >= CLIENTS_MOST && !is_named {
                 return (&mut self.others, true);
             }
-            self.buckets.insert(Arc::clone(client), Bucket::default());
+            self.buckets.insert(client.clone(), Bucket::default());
         }
         (self.buckets.get_mut(client).expect("it was inserted if it was missing"), false)
     }
 }
 
 impl LimitState {
+    /// Has clients share the volume's rate by their weights, if it has any. A rate whose clients
+    /// have the same numbers as before stays.
+    fn set_weights(&mut self, before: &RequestLimit, origin: Instant, now: Instant) {
+        let limit = &self.limit;
+        let by_weight = self.by_weight.take();
+        if !limit.is_shared_by_weight() {
+            return;
+        }
+        let by_weight = by_weight.filter(|_| before.clients.have_names_of(&limit.clients));
+        let rate =
+            by_weight.unwrap_or_else(|| Arc::new(SharedRate::since(limit.of_volume(), origin)));
+        rate.change(limit.of_volume(), now);
+        for (number, _, client) in limit.clients.numbered() {
+            rate.set_weight(number, client.weight, now);
+        }
+        self.by_weight = Some(rate);
+    }
+
     /// Returns the number of changes of a bucket's rates.
     fn changes(&self, scope: Scope<'_>) -> u64 {
         match scope {
@@ -365,8 +370,9 @@ impl LimitState {
         match scope {
             Scope::Volume => (self.limit.of_volume(), &mut self.volume, false),
             Scope::Client(client) => {
-                let (bucket, of_others) = self.clients.of(client, now);
-                (self.limit.of_client(), bucket, of_others)
+                let is_named = self.limit.clients.get(client).is_some();
+                let (bucket, of_others) = self.clients.of(client, is_named, now);
+                (self.limit.of_client(client), bucket, of_others)
             }
         }
     }
@@ -379,25 +385,39 @@ impl VolumeLimit {
 
     /// Creates full buckets for these limits, whose times count from `origin`.
     pub fn since(limit: RequestLimit, origin: Instant) -> Self {
-        Self { origin, state: Mutex::new(LimitState { limit, ..LimitState::default() }) }
+        let mut state = LimitState { limit, ..LimitState::default() };
+        state.set_weights(&RequestLimit::NONE, origin, origin);
+        Self { origin, state: Mutex::new(state) }
     }
 
     pub(crate) fn limit(&self) -> RequestLimit {
-        self.lock().limit
+        self.lock().limit.clone()
+    }
+
+    /// Returns the limits, and the rate that clients share by weight: each has the number by which
+    /// [`NamedClients::numbered`] names it.
+    pub(crate) fn shared(&self) -> (RequestLimit, Option<Arc<SharedRate>>) {
+        let state = self.lock();
+        (state.limit.clone(), state.by_weight.clone())
     }
 
     /// Changes the limits. Requests that wait for a rate that changes must ask again
     /// ([`VolumeLimit::is_current`]). Other rates keep their buckets as they are.
     pub(crate) fn change(&self, limit: RequestLimit, now: Instant) {
-        let now = self.nanos(now);
+        let (time, now) = (now, self.nanos(now));
         let mut state = self.lock();
         let before = std::mem::replace(&mut state.limit, limit);
-        if before.of_volume() != limit.of_volume() {
+        state.set_weights(&before, self.origin, time);
+        let LimitState { limit, .. } = &*state;
+        let changes_volume = before.of_volume() != limit.of_volume();
+        let changes_clients = before.of_each_client() != limit.of_each_client()
+            || !before.clients.have_rates_of(&limit.clients);
+        if changes_volume {
             state.volume.forgive(now);
             state.volume_changes += 1;
         }
         let mut clients = None;
-        if before.of_client() != limit.of_client() {
+        if changes_clients {
             clients = Some(std::mem::take(&mut state.clients));
             state.client_changes += 1;
         }
@@ -416,6 +436,11 @@ impl VolumeLimit {
         let since = self.nanos(now);
         let mut state = self.lock();
         let changes = state.changes(scope);
+        if let Scope::Client(client) = scope
+            && !state.limit.of_client(client).is_any()
+        {
+            return Share { start: now, changes, of_others: false };
+        }
         let (rates, bucket, of_others) = state.of(scope, since);
         let start = match bucket.take(&rates, bytes, since) {
             start if start <= since => now,
@@ -439,8 +464,13 @@ impl VolumeLimit {
         let LimitState { limit, volume, clients, .. } = &mut *state;
         let (rates, bucket) = match scope {
             Scope::Volume => (limit.of_volume(), Some(volume)),
-            Scope::Client(_) if share.of_others => (limit.of_client(), Some(&mut clients.others)),
-            Scope::Client(client) => (limit.of_client(), clients.buckets.get_mut(client)),
+            Scope::Client(client) => {
+                let bucket = match share.of_others {
+                    true => Some(&mut clients.others),
+                    false => clients.buckets.get_mut(client),
+                };
+                (limit.of_client(client), bucket)
+            }
         };
         bucket.into_iter().for_each(|bucket| bucket.give_back(&rates, bytes));
     }
@@ -461,14 +491,14 @@ mod tests {
     #[test]
     fn a_change_keeps_what_is_given_and_forgives_what_waits() {
         let change: LimitChange = serde_json::from_str(r#"{"requests_per_second": 5}"#).unwrap();
-        let first = change.applied(RequestLimit::default()).unwrap();
+        let first = change.applied(&RequestLimit::NONE).unwrap();
         assert_eq!((first.requests_per_second, first.bytes_per_second), (Some(5), None));
         let lift: LimitChange =
             serde_json::from_str(r#"{"requests_per_second": null, "bytes_per_second": 8192}"#)
                 .unwrap();
-        let second = lift.applied(first).unwrap();
+        let second = lift.applied(&first).unwrap();
         assert_eq!((second.requests_per_second, second.bytes_per_second), (None, Some(8192)));
-        let none = RequestLimit::default();
+        let none = RequestLimit::NONE;
         for (text, why) in [
             (r#"{"requests_per_second": 0}"#, "requests-per-second"),
             (r#"{"bytes_per_second": 4095}"#, "4KiB"),
@@ -476,9 +506,9 @@ mod tests {
             (r#"{"limit_burst_ms": 5}"#, "needs"),
         ] {
             let change: LimitChange = serde_json::from_str(text).unwrap();
-            assert!(change.applied(none).unwrap_err().contains(why), "{text}");
+            assert!(change.applied(&none).unwrap_err().contains(why), "{text}");
         }
-        let slow = RequestLimit { bytes_per_second: Some(4096), ..none };
+        let slow = RequestLimit { bytes_per_second: Some(4096), ..RequestLimit::NONE };
         let (volume, begun) = (VolumeLimit::new(slow), Instant::now());
         assert_eq!(volume.take(1 << 20, begun), begun);
         assert!(volume.take(1, begun) > begun + Duration::from_secs(200));
@@ -487,21 +517,23 @@ mod tests {
     }
 
     /// Limits each client to one request a second, and as many at once.
-    const ONE_EACH: RequestLimit = RequestLimit {
-        client_requests_per_second: Some(1),
-        limit_burst_ms: 1000,
-        ..RequestLimit::NONE
-    };
+    fn one_each() -> RequestLimit {
+        RequestLimit {
+            client_requests_per_second: Some(1),
+            limit_burst_ms: 1000,
+            ..RequestLimit::NONE
+        }
+    }
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn name(number: usize) -> ClientName {
-        number.to_string().into()
+        ClientName::Host(number.to_string().into())
     }
 
     #[test]
     fn each_client_has_a_bucket_and_keeps_it_while_it_is_away() {
-        let (volume, begun) = (VolumeLimit::new(ONE_EACH), Instant::now());
+        let (volume, begun) = (VolumeLimit::new(one_each()), Instant::now());
         let take = |number, now| volume.reserve(Scope::Client(&name(number)), 0, now);
         for number in 0..1000 {
             assert_eq!(take(number, begun).start, begun);
@@ -524,7 +556,7 @@ mod tests {
 
     #[test]
     fn clients_beyond_the_most_share_a_bucket_until_others_have_no_debt() {
-        let (volume, begun) = (VolumeLimit::new(ONE_EACH), Instant::now());
+        let (volume, begun) = (VolumeLimit::new(one_each()), Instant::now());
         let take = |number, now| volume.reserve(Scope::Client(&name(number)), 0, now);
         let buckets = || volume.lock().clients.buckets.len();
         for number in 0..CLIENTS_MOST {
@@ -551,8 +583,8 @@ mod tests {
 
     #[test]
     fn a_change_forgives_only_the_debts_of_the_rates_that_it_changes() {
-        let limit = RequestLimit { requests_per_second: Some(1), ..ONE_EACH };
-        let (volume, begun) = (VolumeLimit::new(limit), Instant::now());
+        let limit = RequestLimit { requests_per_second: Some(1), ..one_each() };
+        let (volume, begun) = (VolumeLimit::new(limit.clone()), Instant::now());
         let client = name(1);
         let scopes = [Scope::Volume, Scope::Client(&client)];
         let starts = || scopes.map(|scope| volume.reserve(scope, 0, begun).start);
@@ -561,11 +593,11 @@ mod tests {
         assert_eq!(shares.map(|share| share.start), [begun + SECOND; 2]);
         let current = || [0, 1].map(|at| volume.is_current(scopes[at], shares[at]));
 
-        volume.change(RequestLimit { connections: Some(5), ..limit }, begun);
+        volume.change(RequestLimit { connections: Some(5), ..limit.clone() }, begun);
         assert_eq!(current(), [true, true]);
         assert_eq!(starts(), [begun + 2 * SECOND; 2]);
 
-        volume.change(RequestLimit { requests_per_second: Some(2), ..limit }, begun);
+        volume.change(RequestLimit { requests_per_second: Some(2), ..limit.clone() }, begun);
         assert_eq!(current(), [false, true]);
         assert_eq!(starts(), [begun, begun + 3 * SECOND]);
 
@@ -578,5 +610,51 @@ mod tests {
         (0..2).for_each(|at| volume.give_back(scopes[at], 0, shares[at]));
         assert_eq!(starts(), [second[0] + SECOND / 2, begun]);
         assert_eq!(starts(), [second[0] + SECOND, begun + SECOND / 2]);
+    }
+
+    fn named(text: &str) -> RequestLimit {
+        let change: LimitChange = serde_json::from_str(text).unwrap();
+        change.applied(&one_each()).unwrap()
+    }
+
+    #[test]
+    fn a_named_client_has_its_own_limit_also_among_many_others() {
+        let slow = named(r#"{"clients": {"user:1": {"requests_per_second": 2}, "user:2": {}}}"#);
+        let (volume, begun) = (VolumeLimit::new(slow.clone()), Instant::now());
+        let take = |client: &ClientName| volume.reserve(Scope::Client(client), 0, begun).start;
+        for number in 0..CLIENTS_MOST {
+            assert_eq!(take(&name(number)), begun);
+        }
+        let users = [1, 2].map(ClientName::User);
+        (0..1000).for_each(|_| assert_eq!(take(&users[1]), begun, "it has no limit"));
+        assert_eq!([take(&users[0]), take(&users[0])], [begun; 2]);
+        assert_eq!(take(&users[0]), begun + SECOND / 2);
+        assert_eq!(volume.lock().clients.buckets.len(), CLIENTS_MOST + 1);
+        // Another weight is no other limit. Without its name it has that of each client.
+        let heavy = r#"{"clients": {"user:1": {"requests_per_second": 2, "weight": 7}}}"#;
+        let heavy: LimitChange = serde_json::from_str(heavy).unwrap();
+        volume.change(heavy.applied(&slow).unwrap(), begun);
+        assert_eq!(take(&users[0]), begun + SECOND);
+        volume.change(one_each(), begun);
+        assert_eq!([take(&users[0]), take(&users[0])], [begun, begun + SECOND]);
+    }
+
+    #[test]
+    fn clients_share_by_weight_while_the_volume_has_a_limit_and_they_have_weights() {
+        let change = |volume: &VolumeLimit, text: &str| {
+            let change: LimitChange = serde_json::from_str(text).unwrap();
+            volume.change(change.applied(&volume.limit()).unwrap(), Instant::now());
+            volume.shared().1
+        };
+        let volume = VolumeLimit::new(RequestLimit::NONE);
+        let heavy = r#"{"clients": {"user:1": {"weight": 300}}}"#;
+        assert!(change(&volume, heavy).is_none(), "there is nothing to share");
+        let first = change(&volume, r#"{"requests_per_second": 5}"#).unwrap();
+        let more = r#"{"requests_per_second": 7, "clients": {"user:1": {"weight": 7}}}"#;
+        let second = change(&volume, more).unwrap();
+        assert!(Arc::ptr_eq(&first, &second) && second.rates().requests == Some(7));
+        let third = change(&volume, r#"{"clients": {"user:0": {}}}"#).unwrap();
+        assert!(!Arc::ptr_eq(&second, &third), "numbers have changed");
+        assert!(change(&volume, r#"{"clients": {"user:1": null}}"#).is_none());
     }
 }

@@ -34,12 +34,12 @@ use crate::messages::{
 };
 use crate::offer::Offered;
 use crate::protocol::Request as ClientRequest;
+use crate::rate::SharedRate;
 use crate::sampler::Sampler;
 use crate::session::{Budget, Common, Session, Throttle};
 use crate::setup::{ServeError, ServerSetup};
 use crate::status::{Snapshot, ThreadCounters, TierKey};
 use crate::tier::{CachePart, StackChange};
-use crate::total_limit::TotalRate;
 use crate::worker::clients::{Locals, LookedFor, Origin, Origins};
 use crate::worker::handle::WorkerOutbox;
 use crate::worker::sessions::{ClientToken, Sessions};
@@ -61,7 +61,7 @@ pub(crate) struct Beginning {
     pub(crate) outbox: WorkerOutbox,
     pub(crate) connections: Arc<AtomicUsize>,
     /// The rate of all volumes together.
-    pub(crate) total: Arc<TotalRate>,
+    pub(crate) total: Arc<SharedRate>,
     /// The shed controller, if load shedding is configured.
     pub(crate) shed_controller: Option<Arc<ShedController>>,
 }

@@ -135,6 +135,7 @@ fn names_of_settings_stay() {
             "bytes-per-second",
             "client-requests-per-second",
             "client-bytes-per-second",
+            "clients",
             "limit-burst",
             "weight",
             "connections",

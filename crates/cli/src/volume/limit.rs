@@ -8,7 +8,7 @@ use clap::Args;
 use floe_server::admin::{LimitChange, TotalLimitChange, client};
 use floe_server::config::{Bytes, Interval};
 use floe_server::status::VolumeStatus;
-use floe_server::{RequestLimit, TotalLimit};
+use floe_server::{ClientChanges, ClientLimit, ClientName, NamedClient, RequestLimit, TotalLimit};
 
 use crate::admin::Answer;
 use crate::error::CliError;
@@ -19,6 +19,8 @@ Examples:
   floe volume limit pictures --requests-per-second 5000 --bytes-per-second 100MiB
   floe volume limit pictures --bytes-per-second none     # lifts it
   floe volume limit pictures --client-bytes-per-second 20MiB
+  floe volume limit pictures --client 10.0.0.0/8,requests-per-second=500
+  floe volume limit pictures --client 10.0.0.0/8,none    # has that of each client again
   floe volume limit pictures --connections 20            # disconnects nobody
   floe volume limit pictures --weight 300                # see floe limit";
 
@@ -72,6 +74,21 @@ impl<T: LimitForm> FromStr for OrNone<T> {
     }
 }
 
+/// A client with limits of its own, or the end of these.
+#[derive(Debug, Clone)]
+struct ClientChange(ClientName, Option<ClientLimit>);
+
+impl FromStr for ClientChange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_suffix(",none") {
+            Some(name) => Ok(Self(name.parse()?, None)),
+            None => text.parse().map(|NamedClient { name, limit }| Self(name, Some(limit))),
+        }
+    }
+}
+
 /// The limits of a volume as options, none of which must be given.
 #[derive(Debug, Args)]
 pub(crate) struct Limits {
@@ -89,6 +106,11 @@ pub(crate) struct Limits {
     /// no limit
     #[arg(long, value_name = "SIZE")]
     client_bytes_per_second: Option<OrNone<Bytes>>,
+    /// A client with limits of its own instead of those of each client, and with a weight among the
+    /// clients of the volume: NAME[,requests-per-second=N][,bytes-per-second=SIZE][,weight=N], or
+    /// NAME,none; may be repeated
+    #[arg(long, value_name = "CLIENT")]
+    client: Vec<ClientChange>,
     /// The time's worth of the limits that may start at once after a pause
     #[arg(long, value_name = "DURATION")]
     limit_burst: Option<Interval>,
@@ -109,16 +131,26 @@ impl Limits {
             limit.map(|OrNone(limit)| limit.map(|Bytes(bytes)| bytes))
         };
         let requests = |limit: Option<OrNone<u64>>| limit.map(|OrNone(limit)| limit);
+        let mut clients = ClientChanges::new();
+        for ClientChange(name, limit) in &self.client {
+            if clients.insert(name.clone(), *limit).is_some() {
+                return Err(CliError::usage(format!("--client names {name} twice")));
+            }
+        }
         let change = LimitChange {
             requests_per_second: requests(self.requests_per_second),
             bytes_per_second: bytes(self.bytes_per_second),
             client_requests_per_second: requests(self.client_requests_per_second),
             client_bytes_per_second: bytes(self.client_bytes_per_second),
+            clients,
             limit_burst_ms: self.limit_burst.map(|Interval(burst)| burst.as_millis() as u64),
             connections: self.connections.map(|OrNone(most)| most.map(|Connections(most)| most)),
             weight: self.weight,
         };
-        change.out_of_range().map_or(Ok(change), |problem| Err(CliError::usage(problem)))
+        match change.out_of_range() {
+            Some(problem) => Err(CliError::usage(problem)),
+            None => Ok(change),
+        }
     }
 }
 
@@ -139,7 +171,7 @@ impl Limit {
         let change = self.limits.change()?;
         if change == LimitChange::default() {
             let problem = "give --requests-per-second, --bytes-per-second, \
-                           --client-requests-per-second, --client-bytes-per-second, \
+                           --client-requests-per-second, --client-bytes-per-second, --client, \
                            --limit-burst, --connections or --weight";
             return Err(CliError::usage(problem));
         }
@@ -237,6 +269,15 @@ pub(crate) fn shown_total(limit: &TotalLimit) -> String {
     if limits.is_empty() { "no limit".to_owned() } else { limits.join(", ") }
 }
 
+/// Returns the limits and the weight of a client that a volume names, in words.
+fn of_client(name: &ClientName, limit: &ClientLimit) -> Vec<String> {
+    let of = format!(" of {name}");
+    let rates = rates(limit.requests_per_second, limit.bytes_per_second, &of);
+    let weight = limit.has_weight().then(|| format!("weight {}{of}", limit.weight));
+    let all: Vec<String> = rates.chain(weight).collect();
+    if all.is_empty() { vec![format!("no limit{of}")] } else { all }
+}
+
 /// Returns the limits of a volume in words.
 pub(crate) fn shown(limit: &RequestLimit) -> String {
     let connections = limit.connections.map(|most| match most {
@@ -246,6 +287,7 @@ pub(crate) fn shown(limit: &RequestLimit) -> String {
     let all = rates(limit.requests_per_second, limit.bytes_per_second, "");
     let (requests, bytes) = (limit.client_requests_per_second, limit.client_bytes_per_second);
     let mut limits: Vec<String> = all.chain(rates(requests, bytes, " of each client")).collect();
+    limits.extend(limit.clients.iter().flat_map(|(name, limit)| of_client(name, limit)));
     if limit.has_rate() {
         limits.extend(burst(limit.limit_burst_ms));
     }

@@ -36,6 +36,19 @@ fn wrong_limits_are_refused() {
         ("--weight 0", "weight | 0 | between 1 and 1000"),
         ("--weight 1001", "weight | 1001 | between 1 and 1000"),
         ("--weight heavy", "--weight | 'heavy'"),
+        ("--client pictures", "client | \"pictures\" names no client | host | user:UID"),
+        ("--client 10.0.0.1/8", "client | 10.0.0.1/8 has bits behind its prefix | 10.0.0.0/8"),
+        ("--client 2001:db8::5", "client | can choose the last 64 bits | 2001:db8::/64"),
+        ("--client loopback,weight=0", "client | loopback: weight = 0 | between 1 and 1000"),
+        ("--client loopback,weight=1001", "client | loopback: weight = 1001 | between 1 and 1000"),
+        ("--client loopback,speed=5", "client | loopback: \"speed=5\" | weight=N"),
+        ("--client user:5,weight=5 --client user:5", "clients names user:5 twice"),
+        ("--client 10.0.0.5 --client ::ffff:10.0.0.5,weight=5", "clients names 10.0.0.5 twice"),
+        (
+            "--client others,weight=5 --client-requests-per-second 5",
+            "clients names others | leave out others",
+        ),
+        ("--client loopback,weight=5 --limit-burst 1s", "limit-burst | requests-per-second"),
         ("--total-requests-per-second 0", "total-requests-per-second | 0 | between 1 and"),
         ("--total-bytes-per-second 4095", "total-bytes-per-second = 4095 | 4KiB"),
         ("--total-burst 1s", "total-burst | total-requests-per-second"),
@@ -55,6 +68,9 @@ fn wrong_limits_are_refused() {
         ("requests-per-second = 5\nattach = \"ublk\"", ["line 5", "attached"]),
         ("bytes-per-second = \"1MiB\"\nattach = \"ublk\"", ["line 5", "attached"]),
         ("client-bytes-per-second = \"1MiB\"\nattach = \"ublk\"", ["line 5", "attached"]),
+        ("clients = [\"user:5\"]\nattach = \"ublk\"", ["line 5", "attached"]),
+        ("clients = [\"user:x\"]", ["line 5", "user:1000"]),
+        ("clients = [\"user:1\", \"user:1\"]", ["line 5", "user:1 twice"]),
         ("connections = 3\nattach = \"ublk\"", ["line 5", "attached"]),
         ("connections = 65537", ["line 5", "65536"]),
         ("weight = 1001", ["line 5", "between 1 and 1000"]),
@@ -98,6 +114,11 @@ fn wrong_limits_are_refused() {
         ("add more memory:1MiB --limit-burst soon", "soon"),
         ("limit floe --client-requests-per-second 0", "between 1 and"),
         ("limit floe --client-bytes-per-second 512", "less than 4KiB; write for example 100MiB"),
+        ("limit floe --client pictures", "names no client"),
+        ("limit floe --client loopback,weight=0", "loopback: weight = 0 is not between 1 and"),
+        ("limit floe --client loopback,none --client loopback", "--client names loopback twice"),
+        ("limit floe --client loopback,weight=5,none", "names no client"),
+        ("add more memory:1MiB --client 10.0.0.0/33", "0 to 32 bits"),
         ("limit floe --connections 0", "between 1 and 65536"),
         ("limit floe --connections few", "from 1 to 65536, such as 20"),
         ("add more memory:1MiB --connections 65537", "between 1 and 65536"),
@@ -151,6 +172,24 @@ fn limits_are_set_shown_and_lifted() {
     ] {
         assert!(metrics.lines().any(|it| it == line), "{line}");
     }
+    let named = ["--client", "10.0.0.0/8,bytes-per-second=1MiB,weight=300", "--client", "user:7"];
+    let said = call(&[&["volume", "limit", "floe"][..], &named].concat());
+    let words = "1MiB/s of 10.0.0.0/8, weight 300 of 10.0.0.0/8, no limit of user:7, bursts of 1s";
+    assert!(said.trim_end().ends_with(words), "{said}");
+    assert!(call(&["status"]).contains("weight 300 of 10.0.0.0/8"));
+    let client = &shown("floe")["limit"]["clients"]["10.0.0.0/8"];
+    assert_eq!((&client["bytes_per_second"], &client["weight"]), (&1_048_576.into(), &300.into()));
+    let (_, metrics) = http(&server.admin, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    for line in [
+        "floe_volume_client_limit_requests_per_second{volume=\"floe\",client=\"10.0.0.0/8\"} 0",
+        "floe_volume_client_limit_bytes_per_second{volume=\"floe\",client=\"10.0.0.0/8\"} 1048576",
+        "floe_volume_client_weight{volume=\"floe\",client=\"user:7\"} 100",
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line}");
+    }
+    let named = ["--client", "10.0.0.0/8,none", "--client", "user:7,none"];
+    let said = call(&[&["volume", "limit", "floe"][..], &named].concat());
+    assert!(!said.contains("10.0.0.0/8") && !said.contains("user:7"), "{said}");
     let each = ["--client-requests-per-second", "none", "--client-bytes-per-second", "none"];
     call(&[&["volume", "limit", "floe"][..], &each].concat());
     call(&["volume", "add", "more", "memory:1MiB", "--requests-per-second", "7"]);
@@ -238,6 +277,11 @@ fn a_limit_of_connections_is_set_shown_and_lifted_and_disconnects_nobody() {
     }
     let said = call(&["volume", "limit", "floe", "--connections", "none"]);
     assert_eq!(said.trim_end(), "floe: no limit");
+    for (client, shown) in [("user:7", "no limit of user:7"), ("user:7,weight=9", "weight 9 of")] {
+        call(&["volume", "limit", "floe", "--client", client]);
+        let listed = call(&["volume", "list"]);
+        assert!(listed.contains(shown), "{listed}");
+    }
     drop((clients, connect().expect("a place")));
     server.end();
 }

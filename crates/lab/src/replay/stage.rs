@@ -299,7 +299,7 @@ impl Stage {
         }
         #[cfg(feature = "full")]
         {
-            let limit = volume.limit.has_volume_rate().then_some(volume.limit);
+            let limit = volume.limit.has_volume_rate().then(|| volume.limit.clone());
             opened.limit = limit.map(|limit| VolumeLimit::since(limit, self.clock.now()));
         }
     }

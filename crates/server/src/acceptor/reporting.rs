@@ -10,12 +10,13 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::control::board::PublishedState;
 use crate::live::{EVENTS_HEAD, History, Outlook, Sample, Update, WhatIf, event};
 use crate::offer::facts;
+use crate::rate::SharedRate;
 use crate::sampler::Sampling;
 use crate::setup::ServerSetup;
 use crate::status::{
     Facts, Lately, MemoryFacts, Report, ServiceTimes, SizeAdvice, Snapshot, Status, ThreadCounters,
 };
-use crate::total_limit::TotalRate;
+use crate::total_limit::TotalLimit;
 use crate::worker::shedding::ShedController;
 
 /// The reader of a report. The live page asks more often than admin clients, so advice covers
@@ -39,7 +40,7 @@ pub(crate) struct Reporting {
     /// The shed controller, if load shedding is configured.
     shed_controller: Option<Arc<ShedController>>,
     /// The rate of all volumes together.
-    total: Arc<TotalRate>,
+    total: Arc<SharedRate>,
     /// For each tier, the changes of the eviction policy's setting that were logged.
     switches: Vec<Switches>,
 }
@@ -49,7 +50,7 @@ impl Reporting {
         config: &ServerSetup,
         threads: usize,
         shed_controller: Option<Arc<ShedController>>,
-        total: Arc<TotalRate>,
+        total: Arc<SharedRate>,
     ) -> Self {
         Self {
             begun: Instant::now(),
@@ -90,7 +91,7 @@ impl Reporting {
     ) -> Report {
         let facts = Facts {
             volumes: facts(&state.volumes),
-            total_limit: self.total.limit(),
+            total_limit: TotalLimit::of(self.total.rates()),
             tiers: state.tiers.clone(),
             started: self.started,
             uptime: self.begun.elapsed(),

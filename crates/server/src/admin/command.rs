@@ -331,7 +331,7 @@ impl AdminCommand {
         let block_size = BlockSize::of(nvme_block_bytes.unwrap_or(512)).ok_or_else(|| {
             Reply::trouble(Trouble::Input, "nvme_block_bytes is neither 512 nor 4096")
         })?;
-        let limit = limit.applied(RequestLimit::default());
+        let limit = limit.applied(&RequestLimit::NONE);
         let limit = limit.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
         let share = share.applied(VolumeShare::default());
         let share = share.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;

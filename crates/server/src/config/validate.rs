@@ -22,6 +22,7 @@ use super::{
     VolumeConfig,
 };
 use crate::admin::{AdminAddress, AdminChoice};
+use crate::client_name::ClientName;
 use crate::listener::ListenAddress;
 use crate::nvme_access::NvmeAccess;
 use crate::tls::{TlsConfig, TlsError, TlsMode};
@@ -40,11 +41,12 @@ const LISTEN: &str = "nbd://127.0.0.1:10809";
 const FLUSH_INTERVAL: Interval = Interval(Duration::from_secs(5));
 
 /// Settings that limit a volume, in the order in which errors name them.
-const LIMITS: [&str; 6] = [
+const LIMITS: [&str; 7] = [
     "requests-per-second",
     "bytes-per-second",
     "client-requests-per-second",
     "client-bytes-per-second",
+    "clients",
     "connections",
     "weight",
 ];
@@ -153,10 +155,14 @@ impl ServerConfig {
             if let Some((setting, problem)) = limit.out_of_range() {
                 return of_volume(setting, problem);
             }
+            if let Some(twice) = volume.client_named_twice() {
+                return of_volume("clients", format!("clients names {twice} twice"));
+            }
             if volume.limit_burst.is_some() && !limit.has_rate() {
                 return of_volume("limit-burst", BURST_NEEDS.to_owned());
             }
-            if (limit.is_any() || volume.weight.is_some()) && volume.attach.is_some() {
+            let has_any = limit.is_any() || volume.weight.is_some() || !volume.clients.is_empty();
+            if has_any && volume.attach.is_some() {
                 let given = volume.given();
                 let setting = LIMITS.into_iter().find(|name| given.iter().any(|it| it == name));
                 let setting = setting.expect("a limit is given");
@@ -477,8 +483,18 @@ impl VolumeConfig {
             connections: self.connections,
             client_requests_per_second: self.client_requests_per_second,
             client_bytes_per_second: self.client_bytes_per_second.map(|Bytes(bytes)| bytes),
+            clients: self.clients.iter().map(|it| (it.name.clone(), it.limit)).collect(),
             weight: self.weight.unwrap_or(default.weight),
         }
+    }
+
+    /// Returns the first client that the settings name for the second time.
+    fn client_named_twice(&self) -> Option<&ClientName> {
+        let mut names = self.clients.iter().map(|client| &client.name).enumerate();
+        let is_second = |(at, name): &(usize, &ClientName)| {
+            self.clients[..*at].iter().any(|earlier| earlier.name == **name)
+        };
+        names.find(is_second).map(|(_, name)| name)
     }
 
     /// Returns the share of the volume in each tier.

@@ -17,6 +17,7 @@ use serde::{Serialize, Serializer};
 use super::declare::{Flag, Form, Number, SettingKind, Text};
 use crate::admin::AdminChoice;
 use crate::listener::ListenAddress;
+use crate::named_clients::NamedClient;
 use crate::tls::TlsMode;
 
 /// A type of settings: a single value, an optional one, or a list.
@@ -205,6 +206,8 @@ texts! {
     AdminChoice: "ADDRESS" "" "", |it| it;
     Group: "GROUP" "" "", |it| it.name;
     Nqn: "NQN" "" "", |it| it;
+    NamedClient: "CLIENT" "" "NAME[,requests-per-second=N][,bytes-per-second=SIZE][,weight=N]",
+        |it| it;
 }
 
 /// Deserialises the value of a setting.

@@ -13,7 +13,7 @@ use crate::messages::{Done, Event, Problem, WorkerCommand};
 use crate::offer::{Offered, absent, present};
 use crate::persistent::{SuperblockWriter, refuse_as_volume, without};
 use crate::status::ByProtocol;
-use crate::total_limit::TotalLimitChange;
+use crate::total_limit::{TotalLimit, TotalLimitChange};
 use crate::volume::{Reach, Volume, too_long};
 use crate::volume_limit::{LimitChange, VolumeLimit};
 use crate::volume_share::{self, ShareChange, VolumeShare};
@@ -58,7 +58,7 @@ pub(crate) fn add_volume(
     }
 
     // They add it, and number it alike.
-    let limit = Arc::new(VolumeLimit::new(volume.limit));
+    let limit = Arc::new(VolumeLimit::new(volume.limit.clone()));
     let tier_bytes = control.tier_bytes();
     let shares: Arc<[CacheShare]> =
         tier_bytes.iter().map(|bytes| volume.share.of(*bytes)).collect();
@@ -99,7 +99,7 @@ pub(crate) fn add_volume(
     }
 
     watch(control, &volume);
-    control.total.set_weight(ids[0], volume.limit.weight, Instant::now());
+    control.total.set_weight(ids[0].0, volume.limit.weight, Instant::now());
     let bytes = volume.backing.size_bytes();
     let shares = shares.to_vec();
     let (clients, connections) = (control.offer.clients().clone(), volume.limit.connections);
@@ -293,7 +293,7 @@ pub(crate) fn resize_volume(
 pub(crate) fn limit_volume(
     control: &mut Control,
     name: &str,
-    change: LimitChange,
+    change: &LimitChange,
 ) -> Result<Reply, Reply> {
     let offered = present(control.offer.all(), name)?;
     if offered.volume.reach.is_local() {
@@ -301,10 +301,10 @@ pub(crate) fn limit_volume(
         return Err(Reply::trouble(Trouble::Conflict, problem));
     }
     let (id, limit) = (offered.id, Arc::clone(&offered.limit));
-    let wanted = change.applied(limit.limit());
+    let wanted = change.applied(&limit.limit());
     let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
-    limit.change(wanted, Instant::now());
-    control.total.set_weight(id, wanted.weight, Instant::now());
+    limit.change(wanted.clone(), Instant::now());
+    control.total.set_weight(id.0, wanted.weight, Instant::now());
     limit_connections(control, name, wanted.connections);
     let enforced = enforce(control, id, &limit);
     control.publish();
@@ -321,6 +321,7 @@ pub(crate) fn limit_volume(
         connections = wanted.connections,
         client_requests_per_second = wanted.client_requests_per_second,
         client_bytes_per_second = wanted.client_bytes_per_second,
+        clients = %wanted.clients,
         weight = wanted.weight,
         "volume limited"
     );
@@ -329,14 +330,14 @@ pub(crate) fn limit_volume(
 
 /// Changes the limits of all volumes together. Requests that wait go on by the new limits.
 pub(crate) fn limit_total(control: &mut Control, change: TotalLimitChange) -> Result<Reply, Reply> {
-    let wanted = change.applied(control.total.limit());
+    let wanted = change.applied(TotalLimit::of(control.total.rates()));
     let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
     let has_clients = |offered: &Offered| offered.volume.reach.has_clients();
     if wanted.is_any() && !control.offer.all().iter().any(has_clients) {
         let problem = "there is no volume for clients that limits would apply to";
         return Err(Reply::trouble(Trouble::Conflict, problem));
     }
-    control.total.change(wanted, Instant::now());
+    control.total.change(wanted.rates(), Instant::now());
     let total = Arc::clone(&control.total);
     let enforced = control.ask_all(Wait::Long, || WorkerCommand::LimitTotal(Arc::clone(&total)));
     enforced.map_err(|problem| {

@@ -282,12 +282,20 @@ function rates(requests, size, of) {
     ...(known(size) ? [bytesPerSecond(size) + of] : [])];
 }
 
+// The limits and the weight of a client that a volume names, in words.
+function ofClient([name, limit]) {
+  const own = rates(limit.requests_per_second, limit.bytes_per_second, ` of ${name}`);
+  const weight = limit.weight === 100 ? [] : [`weight ${count(limit.weight)} of ${name}`];
+  return own.length + weight.length > 0 ? [...own, ...weight] : [`no limit of ${name}`];
+}
+
 // The limits of a volume in words; empty without any.
 function limitsOf({ limit }) {
   const { connections } = limit;
   return [
     ...rates(limit.requests_per_second, limit.bytes_per_second, ""),
     ...rates(limit.client_requests_per_second, limit.client_bytes_per_second, " of each client"),
+    ...Object.entries(limit.clients).flatMap(ofClient),
     ...(known(connections) ? [counted(connections, "connection")] : []),
     ...(limit.weight === 100 ? [] : [`weight ${count(limit.weight)}`])].join(", ");
 }

@@ -14,6 +14,8 @@ use floe_block::{
 use floe_policy::{AnyPolicy, Eviction};
 
 use super::*;
+use crate::client_name::ClientName;
+use crate::named_clients::ClientLimit;
 use crate::protocol::ProtocolName;
 use crate::status::{
     ByProtocol, CacheFacts, Facts, Lately, MemoryFacts, ServiceTimes, SheddingDecisionStatus,
@@ -100,7 +102,11 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
         name: (*name).to_owned(),
         bytes: 1 << 20,
         read_only: number == 1,
-        limit: RequestLimit { requests_per_second: Some(7), ..RequestLimit::default() },
+        limit: RequestLimit {
+            requests_per_second: Some(7),
+            clients: [(ClientName::Others, ClientLimit::default())].into_iter().collect(),
+            ..RequestLimit::default()
+        },
         refused: 0,
         counted: ByProtocol::default(),
         share: VolumeShare::default(),

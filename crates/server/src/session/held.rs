@@ -1,6 +1,6 @@
 //! A session's requests that wait for the limits of their volumes.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,11 @@ use rustix::net::getpeername;
 use super::budget::bytes_of;
 use super::receiving::Incoming;
 use super::{Payloads, Session, Want, is_owed_payload, line_up};
+use crate::client_name::ClientName;
 use crate::protocol::{Reply, Request};
-use crate::volume_limit::ClientName;
 
 /// Number of requests for which a client that waits for no limit keeps memory.
 const HELD_KEPT: usize = 4;
-
-/// Name of a client whose address cannot be found out. All such clients share a limit.
-const UNKNOWN: &str = "unknown";
 
 /// A request that waits for the limit of its volume.
 #[derive(Debug)]
@@ -57,31 +54,18 @@ pub(super) fn limited_bytes(request: &Request) -> Option<u64> {
 /// machine. Must be called when the name is known, after the handshake.
 fn client_name(session: &Session) -> &ClientName {
     session.client.get_or_init(|| match session.protocol.client() {
-        Some(name) => format!("host {name}").into(), // no name of a host is one of the others
-        None => peer_name(&session.socket).into(),
+        Some(name) => ClientName::Host(name.into()),
+        None => peer_name(&session.socket),
     })
 }
 
 /// Returns the name of the machine on the other side of a connection. On a Unix socket it is the
 /// user of the other side.
-fn peer_name(socket: &OwnedFd) -> String {
+fn peer_name(socket: &OwnedFd) -> ClientName {
     let address = getpeername(socket).ok().flatten();
     match address.and_then(|address| SocketAddr::try_from(address).ok()) {
-        Some(address) => machine_name(address.ip()),
-        None => peer_user(socket).map_or_else(|| UNKNOWN.to_owned(), |user| format!("user {user}")),
-    }
-}
-
-/// Returns the name of a machine with this address. With IPv6 it is the network, of 64 bits, in
-/// which a machine can choose its address as it likes. This machine has one name.
-fn machine_name(address: IpAddr) -> String {
-    match address.to_canonical() {
-        address if address.is_loopback() => "this machine".to_owned(),
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => {
-            let network = Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX));
-            format!("{network}/64")
-        }
+        Some(address) => ClientName::of_machine(address.ip()),
+        None => peer_user(socket).map_or(ClientName::Unknown, ClientName::User),
     }
 }
 
@@ -246,24 +230,11 @@ mod tests {
             let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             peer_name(&listener.accept().unwrap().0.into())
         });
-        assert_eq!(names, ["this machine", "this machine"]);
+        assert_eq!(names, [ClientName::Loopback, ClientName::Loopback]);
         let (socket, _client) = UnixStream::pair().unwrap();
         let user = rustix::process::getuid().as_raw();
-        assert_eq!(peer_name(&socket.into()), format!("user {user}"));
+        assert_eq!(peer_name(&socket.into()), ClientName::User(user));
         let file = tempfile::tempfile().unwrap();
-        assert_eq!(peer_name(&file.into()), UNKNOWN);
-    }
-
-    #[test]
-    fn addresses_of_one_ipv6_network_are_one_client() {
-        let name = |address: &str| machine_name(address.parse().unwrap());
-        assert_eq!(name("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
-        assert_eq!(name("2001:db8:1:2:ffff::1"), name("2001:db8:1:2:3:4:5:6"));
-        assert_ne!(name("2001:db8:1:3:3:4:5:6"), name("2001:db8:1:2:3:4:5:6"));
-        assert_eq!(name("::ffff:192.0.2.7"), name("192.0.2.7"));
-        assert_ne!(name("192.0.2.8"), name("192.0.2.7"));
-        for address in ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"] {
-            assert_eq!(name(address), "this machine", "{address}");
-        }
+        assert_eq!(peer_name(&file.into()), ClientName::Unknown);
     }
 }

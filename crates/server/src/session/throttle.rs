@@ -11,19 +11,30 @@
 //! All lines are ordered by the start of their first connection. So a turn costs as much as the
 //! lines that are due, however many wait.
 //!
-//! With a rate of the server ([`TotalRate`]) a connection then stands in a third line of its
-//! volume. It has taken its shares of its client's and its volume's limits. The first in that line
-//! has an entry in the queue of all threads, which decides by the weights of the volumes.
+//! If the clients of a volume have weights, each that the volume names has a line of its own in
+//! place of that of the volume, and all others together have one ([`WeightedLines`]).
+//!
+//! With a rate of the server, a connection then stands in a third line of its volume. It has taken
+//! its shares of its client's and its volume's limits. The weights of the volumes decide which line
+//! is next ([`WeightedLines`]).
 
-use std::cell::RefCell;
+mod weighted_lines;
+
+use std::cell::{LazyCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use floe_block::VolumeId;
 
-use crate::total_limit::{Grant, TotalRate};
-use crate::volume_limit::{ClientName, RequestLimit, Scope, Share, VolumeLimit};
+use self::weighted_lines::WeightedLines;
+use crate::client_name::ClientName;
+use crate::named_clients::NamedClients;
+use crate::rate::{Grant, SharedRate};
+use crate::volume_limit::{RequestLimit, Scope, Share, VolumeLimit};
+
+/// Shortest time until a thread looks again at lines of clients of which none is due.
+const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// The volumes' limits and lines on one thread.
 #[derive(Debug, Default)]
@@ -41,17 +52,22 @@ struct Lines {
     /// All lines for limits of volumes and clients that are not empty, ordered by the start of the
     /// first connection in each.
     dues: BTreeSet<(Instant, LineName)>,
-    /// The rate of the server, and the number of this thread; `None` without such a rate.
-    total: Option<(Arc<TotalRate>, usize)>,
-    /// Volumes whose line for the rate of the server does not wait any more.
-    free: BTreeSet<u16>,
+    /// Volumes whose clients share a limit by weight, ordered by the time at which this thread is
+    /// to look whether it is the turn of one of them.
+    looks: BTreeSet<(Instant, u16)>,
+    /// Connections that wait for the rate of the server, by number of the volume.
+    total: WeightedLines,
+    /// The number of this thread.
+    thread: usize,
 }
 
 /// The line in which a connection stands for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Standing {
-    /// The line of the volume, or of a client.
+    /// The line of the volume, or that for the limit of a client.
     Limit(Option<ClientName>),
+    /// The line of the clients with this number for the limit of the volume, by their weight.
+    Weighted(u16),
     /// The line for the rate of the server.
     Total,
 }
@@ -66,16 +82,22 @@ struct VolumeLines {
     limit: Option<Arc<VolumeLimit>>,
     /// True if the volume has a limit of its own.
     has_volume_rate: bool,
-    /// True if each client has a limit.
+    /// True if any client has a limit.
     has_client_rate: bool,
-    /// Connections that wait for the limit of the volume.
+    /// True if each client without a name has a limit.
+    limits_each: bool,
+    /// Clients that have limits of their own; none without a limit of any client.
+    named: NamedClients,
+    /// Connections that wait for the limit of the volume, if clients have no weights.
     volume: Line,
     /// Connections that wait for the limit of their client. No line is empty.
     clients: BTreeMap<ClientName, Line>,
-    /// Connections that wait for the rate of the server.
-    total: VecDeque<Place>,
-    /// The share of the first of them, between its turn and its start.
-    granted: Option<Grant>,
+    /// Connections that wait for the limit of the volume, if clients have weights.
+    by_weight: WeightedLines,
+    /// Numbers of the clients in `by_weight`; that of those without one is 0.
+    numbers: BTreeMap<ClientName, u16>,
+    /// Time in `looks`.
+    look_at: Option<Instant>,
     /// True if the volume is being removed: its requests do not wait for the rate of the server.
     is_exempt: bool,
 }
@@ -93,10 +115,21 @@ struct Line {
 struct Place {
     connection: u32,
     bytes: u64,
+    /// The name whose limits the client has.
+    client: ClientName,
     /// The share of its client's limit that a connection behind the line of its client has taken.
-    of_client: Option<(ClientName, Share)>,
+    of_client: Option<Share>,
     /// The share of its volume's limit that a connection in the last line has taken.
-    of_volume: Option<Share>,
+    of_volume: Option<OfVolume>,
+}
+
+/// The share of a volume's limit.
+#[derive(Debug, Clone, Copy)]
+enum OfVolume {
+    /// A share of the volume's bucket.
+    Bucket(Share),
+    /// A share of the rate that clients share by weight.
+    Weighted(Grant),
 }
 
 /// The bucket of a line; without a limit there is none.
@@ -147,6 +180,12 @@ impl Line {
         (first, share)
     }
 
+    /// Removes and returns all connections. The first keeps the share that it has taken.
+    fn dissolve(&mut self) -> VecDeque<Place> {
+        (self.start, self.share) = (None, None);
+        std::mem::take(&mut self.waiting)
+    }
+
     /// Removes a connection. If it is the first, it gives back the share that it has taken.
     fn leave(&mut self, connection: u32, source: Source<'_>, now: Instant) -> Place {
         let at = self.waiting.iter().position(|place| place.connection == connection);
@@ -162,31 +201,52 @@ impl Line {
 }
 
 impl VolumeLines {
-    /// Sets or lifts the limit. Returns whether it is another one, not only changed.
-    fn adopt(&mut self, limit: Option<Arc<VolumeLimit>>) -> bool {
-        let has =
-            |rate: fn(&RequestLimit) -> bool| limit.as_ref().is_some_and(|it| rate(&it.limit()));
-        self.has_volume_rate = has(RequestLimit::has_volume_rate);
-        self.has_client_rate = has(RequestLimit::has_client_rate);
+    /// Sets or lifts the limit. Returns whether it is another one, not only changed, and the rate
+    /// that clients share by weight.
+    fn adopt(&mut self, limit: Option<Arc<VolumeLimit>>) -> (bool, Option<Arc<SharedRate>>) {
+        let shared = limit.as_ref().map(|limit| limit.shared());
+        let (now, by_weight) = shared.unwrap_or((RequestLimit::NONE, None));
+        self.has_volume_rate = now.has_volume_rate();
+        self.has_client_rate = now.has_client_rate();
+        self.limits_each = now.limits_each_client();
+        self.numbers = match by_weight {
+            Some(_) => now.clients.numbered().map(|(at, name, _)| (name.clone(), at)).collect(),
+            None => BTreeMap::new(),
+        };
+        self.named = now.clients;
         let is_same = match (&self.limit, &limit) {
             (Some(before), Some(limit)) => Arc::ptr_eq(before, limit),
             (before, limit) => before.is_none() && limit.is_none(),
         };
         self.limit = limit;
-        !is_same
+        (!is_same, by_weight)
+    }
+
+    /// Returns whether the client or the clients with this name have a limit. Clients of a network
+    /// whose name is removed have none while they wait: they must not share that of one client.
+    fn is_limited(&self, client: &ClientName) -> bool {
+        match self.named.get(client) {
+            Some(limit) => limit.has_rate(),
+            None => self.limits_each && !client.is_of_many(),
+        }
+    }
+
+    /// Returns the number of a client among those that share a limit by weight.
+    fn number_of(&self, client: &ClientName) -> u16 {
+        self.numbers.get(self.named.name_for(client)).copied().unwrap_or(0)
     }
 
     /// Returns the line of a client or of the volume, and its bucket.
     fn line<'a>(&'a mut self, client: Option<&'a ClientName>) -> (&'a mut Line, Source<'a>) {
-        let limit = self.limit.as_deref();
+        let is_limited = match client {
+            None => self.has_volume_rate,
+            Some(client) => self.is_limited(client),
+        };
+        let limit = self.limit.as_deref().filter(|_| is_limited);
         match client {
-            None => {
-                let limit = limit.filter(|_| self.has_volume_rate);
-                (&mut self.volume, Source { limit, scope: Scope::Volume })
-            }
+            None => (&mut self.volume, Source { limit, scope: Scope::Volume }),
             Some(client) => {
-                let limit = limit.filter(|_| self.has_client_rate);
-                let line = self.clients.entry(Arc::clone(client)).or_default();
+                let line = self.clients.entry(client.clone()).or_default();
                 (line, Source { limit, scope: Scope::Client(client) })
             }
         }
@@ -232,11 +292,41 @@ impl Lines {
         self.places.insert((connection, name.0), Standing::Limit(name.1));
     }
 
-    /// Returns the rate of the server, if requests of this volume wait for it.
-    fn total_of(&self, volume: u16) -> Option<(&TotalRate, usize)> {
-        let (total, thread) = self.total.as_ref()?;
-        let lines = self.volumes.get(usize::from(volume))?.as_ref()?;
-        (!lines.is_exempt).then_some((total, *thread))
+    /// Puts a connection in the volume's line for its limit, or in that of its client.
+    fn enter_volume(&mut self, volume: u16, place: Place, now: Instant) {
+        let lines = self.lines_of(VolumeId(volume));
+        if !lines.by_weight.has_rate() {
+            return self.enter((volume, None), place, None, now);
+        }
+        let (number, connection) = (lines.number_of(&place.client), place.connection);
+        lines.by_weight.enter(number, place, now);
+        self.places.insert((connection, volume), Standing::Weighted(number));
+        self.look_by(volume, now);
+    }
+
+    /// Has this thread look at the lines of a volume's clients at this time or earlier. A look that
+    /// is due stays so, because a place that the thread keeps ends with it.
+    fn look_by(&mut self, volume: u16, at: Instant) {
+        let before = self.lines_of(VolumeId(volume)).look_at;
+        self.look_at(volume, Some(before.map_or(at, |before| before.min(at))));
+    }
+
+    /// Sets the time at which this thread looks at the lines of a volume's clients.
+    fn look_at(&mut self, volume: u16, at: Option<Instant>) {
+        let lines = self.lines_of(VolumeId(volume));
+        let before = std::mem::replace(&mut lines.look_at, at);
+        before.into_iter().for_each(|before| {
+            self.looks.remove(&(before, volume));
+        });
+        at.into_iter().for_each(|at| {
+            self.looks.insert((at, volume));
+        });
+    }
+
+    /// Returns whether requests of this volume wait for the rate of the server.
+    fn waits_for_total(&self, volume: u16) -> bool {
+        let lines = self.volumes.get(usize::from(volume)).and_then(Option::as_ref);
+        self.total.has_rate() && lines.is_some_and(|lines| !lines.is_exempt)
     }
 
     /// Returns the lines of a volume. Without any it has none yet.
@@ -248,48 +338,10 @@ impl Lines {
         self.volumes[at].get_or_insert_default()
     }
 
-    /// Puts a connection in the line for the rate of the server. `enters` says that the first in
-    /// line has no entry in the queue of all threads yet.
-    fn enter_total(&mut self, place: Place, volume: u16, enters: bool, now: Instant) {
+    /// Puts a connection in the line for the rate of the server.
+    fn enter_total(&mut self, volume: u16, place: Place, now: Instant) {
         self.places.insert((place.connection, volume), Standing::Total);
-        let lines = self.lines_of(VolumeId(volume));
-        lines.total.push_back(place);
-        if enters && lines.total.len() == 1 {
-            self.line_up_first(volume, now);
-        }
-    }
-
-    /// Has the first connection in the line for the rate of the server wait for its turn.
-    fn line_up_first(&mut self, volume: u16, now: Instant) {
-        let first = self.lines(VolumeId(volume)).and_then(|lines| lines.total.front());
-        let Some(bytes) = first.map(|place| place.bytes) else {
-            self.free.remove(&volume);
-            return;
-        };
-        match self.total_of(volume) {
-            _ if self.free.contains(&volume) => {} // all that wait there go
-            Some((total, thread)) => total.enter(thread, volume, bytes, now),
-            None => drop(self.free.insert(volume)),
-        }
-    }
-
-    /// Lets all in a volume's line for the rate of the server go.
-    fn free_total(&mut self, volume: u16, now: Instant) {
-        let waits = self.lines(VolumeId(volume)).is_some_and(|lines| !lines.total.is_empty());
-        if waits
-            && self.free.insert(volume)
-            && let Some((total, thread)) = &self.total
-        {
-            total.leave(*thread, volume, now);
-        }
-    }
-
-    /// Lifts the rate of the server on this thread.
-    fn lift_total(&mut self, now: Instant) {
-        (0..self.volumes.len()).for_each(|volume| self.free_total(volume as u16, now));
-        if let Some((total, thread)) = self.total.take() {
-            total.give_up(thread, now);
-        }
+        self.total.enter(volume, place, now);
     }
 
     /// Moves the first connection of a line, whose start has come, into the line for the rate of
@@ -297,61 +349,43 @@ impl Lines {
     fn promote_to_total(&mut self, name: &LineName, now: Instant) {
         let (mut place, share) = self.change_line(name, |line, source| line.pop(source, now));
         match &name.1 {
-            Some(client) => place.of_client = Some(client.clone()).zip(share),
-            None => place.of_volume = share,
+            Some(_) => place.of_client = share,
+            None => place.of_volume = share.map(OfVolume::Bucket),
         }
-        self.enter_total(place, name.0, true, now);
+        self.enter_total(name.0, place, now);
     }
 
-    /// Returns the connection in a line for the rate of the server that may start now.
-    fn first_of_total(&mut self, now: Instant) -> Option<(u32, VolumeId)> {
-        let volume = match self.free.first() {
-            Some(volume) => VolumeId(*volume),
-            None => {
-                let (total, thread) = self.total.as_ref()?;
-                let grant = total.grant(*thread, now)?;
-                let volume = VolumeId(grant.volume);
-                self.lines_of(volume).granted = Some(grant);
-                volume
-            }
+    /// Looks whether it is the turn of a connection that waits for the limit of this volume by
+    /// weight. Returns one that may start; one that has to wait for the server is moved there.
+    fn look(&mut self, volume: u16, now: Instant) -> Option<u32> {
+        let waits_for_total = self.waits_for_total(volume);
+        let by_weight = &mut self.lines_of(VolumeId(volume)).by_weight;
+        let Some((number, connection)) = by_weight.first_due(now) else {
+            let next = by_weight.next_due(|| now);
+            self.look_at(volume, next.map(|next| next.max(now + LOOK_INTERVAL)));
+            return None;
         };
-        let first = self.lines(volume).and_then(|lines| lines.total.front());
-        Some((first.expect("it waits for its turn").connection, volume))
-    }
-
-    /// Removes a connection from the line for the rate of the server. One that does not start gives
-    /// back what it has taken.
-    fn leave_total(&mut self, connection: u32, volume: u16, starts: bool, now: Instant) -> Place {
-        let lines = self.lines_of(VolumeId(volume));
-        let at = lines.total.iter().position(|place| place.connection == connection);
-        let at = at.expect("it stands in this line");
-        let place = lines.total.remove(at).expect("it was found there");
-        if at == 0 {
-            let grant = lines.granted.take();
-            match (&self.total, grant) {
-                (Some((total, _)), Some(grant)) if !starts => total.give_back(grant),
-                (Some((total, thread)), None) if !self.free.contains(&volume) => {
-                    total.leave(*thread, volume, now);
-                }
-                _ => {}
-            }
-            self.line_up_first(volume, now);
+        if !waits_for_total {
+            return Some(connection);
         }
-        place
+        let (mut place, grant) = by_weight.leave(connection, number, true, now);
+        place.of_volume = grant.map(OfVolume::Weighted);
+        self.enter_total(volume, place, now);
+        None
     }
 
     /// Sets or lifts the limit of a volume. The first in a line asks for its start again, unless
     /// the rates of that line are as before.
     fn set(&mut self, volume: VolumeId, limit: Option<Arc<VolumeLimit>>, now: Instant) {
         let Some(lines) = self.lines(volume) else { return };
-        let is_another = lines.adopt(limit);
+        let (is_another, by_weight) = lines.adopt(limit);
+        let clients: Vec<ClientName> = lines.clients.keys().cloned().collect();
         if is_another {
             lines.volume.waiting.iter_mut().for_each(|place| place.of_client = None);
-            for place in &mut lines.total {
+            for place in self.total.of_line(volume.0) {
                 (place.of_client, place.of_volume) = (None, None);
             }
         }
-        let clients: Vec<ClientName> = lines.clients.keys().cloned().collect();
         for client in [None].into_iter().chain(clients.into_iter().map(Some)) {
             self.change_line(&(volume.0, client), |line, source| {
                 if is_another || !source.has(line.share) {
@@ -359,29 +393,86 @@ impl Lines {
                 }
             });
         }
+        self.share_by_weight(volume.0, by_weight, is_another, now);
+    }
+
+    /// Sets or lifts the rate that a volume's clients share by weight. Those that wait for the
+    /// limit of the volume move to their new lines.
+    fn share_by_weight(
+        &mut self,
+        volume: u16,
+        rate: Option<Arc<SharedRate>>,
+        is_another: bool,
+        now: Instant,
+    ) {
+        let (thread, lines) = (self.thread, self.lines_of(VolumeId(volume)));
+        if lines.by_weight.waits_for(rate.as_ref()) {
+            rate.iter().for_each(|_| self.look_by(volume, now));
+            return;
+        }
+        let mut waiting: Vec<Place> = lines.by_weight.dissolve(now).collect();
+        if let Some(rate) = &rate {
+            lines.by_weight.set_rate(rate, thread);
+            let plain = self.change_line(&(volume, None), |line, _| line.dissolve());
+            waiting.extend(plain);
+        }
+        for place in self.total.of_line(volume) {
+            place.of_volume = None; // it was of the rate before
+        }
+        for mut place in waiting {
+            place.of_client = place.of_client.filter(|_| !is_another);
+            self.enter_volume(volume, place, now);
+        }
+        self.look_at(volume, rate.map(|_| now));
     }
 
     /// Moves a connection for which the limit of its client has come into the volume's line.
     fn promote(&mut self, name: &LineName, now: Instant) {
         let (mut place, share) = self.change_line(name, |line, source| line.pop(source, now));
-        place.of_client = name.1.clone().zip(share);
-        self.enter((name.0, None), place, None, now);
+        place.of_client = share;
+        self.enter_volume(name.0, place, now);
     }
 
     fn leave(&mut self, connection: u32, volume: u16, now: Instant) {
         let Some(standing) = self.places.remove(&(connection, volume)) else { return };
-        let place = match standing {
-            Standing::Total => self.leave_total(connection, volume, false, now),
-            Standing::Limit(client) => self
-                .change_line(&(volume, client), |line, source| line.leave(connection, source, now)),
-        };
-        let limit = self.lines(VolumeId(volume)).and_then(|lines| lines.limit.as_ref());
-        let Some(limit) = limit else { return };
-        if let Some((client, share)) = place.of_client {
-            limit.give_back(Scope::Client(&client), place.bytes, share);
+        let place = self.leave_line(connection, volume, standing, false, now);
+        if self.lines_of(VolumeId(volume)).look_at.is_some() {
+            self.look_by(volume, now); // another one may start earlier
         }
-        if let Some(share) = place.of_volume {
-            limit.give_back(Scope::Volume, place.bytes, share);
+        let lines = self.lines_of(VolumeId(volume));
+        let Some(limit) = &lines.limit else { return };
+        if let Some(share) = place.of_client {
+            limit.give_back(Scope::Client(&place.client), place.bytes, share);
+        }
+        match place.of_volume {
+            Some(OfVolume::Bucket(share)) => limit.give_back(Scope::Volume, place.bytes, share),
+            Some(OfVolume::Weighted(grant)) => lines.by_weight.give_back(grant),
+            None => {}
+        }
+    }
+
+    /// Removes a connection from the line in which it stands. One that starts keeps what it has
+    /// taken of that line's rate.
+    fn leave_line(
+        &mut self,
+        connection: u32,
+        volume: u16,
+        standing: Standing,
+        starts: bool,
+        now: Instant,
+    ) -> Place {
+        match standing {
+            Standing::Total => self.total.leave(connection, volume, starts, now).0,
+            Standing::Weighted(number) => {
+                let lines = self.lines_of(VolumeId(volume));
+                lines.by_weight.leave(connection, number, starts, now).0
+            }
+            Standing::Limit(client) => {
+                self.change_line(&(volume, client), |line, source| match starts {
+                    true => line.pop(source, now).0,
+                    false => line.leave(connection, source, now),
+                })
+            }
         }
     }
 }
@@ -390,7 +481,7 @@ impl Throttle {
     /// Creates the lines of the thread with the number `thread`.
     pub(crate) fn new(
         limits: impl Iterator<Item = (VolumeId, Arc<VolumeLimit>)>,
-        total: &Arc<TotalRate>,
+        total: &Arc<SharedRate>,
         thread: usize,
     ) -> Self {
         let (throttle, now) = (Self::default(), Instant::now());
@@ -405,12 +496,12 @@ impl Throttle {
         let mut state = self.state.borrow_mut();
         let is_exempt = limit.is_none();
         let limit = limit.filter(|limit| limit.limit().has_rate());
-        if limit.is_some() || state.total.is_some() {
+        if limit.is_some() || state.total.has_rate() {
             state.lines_of(volume);
         }
         state.set(volume, limit, now);
         if is_exempt {
-            state.free_total(volume.0, now);
+            state.total.free(volume.0, now);
         }
         if let Some(lines) = state.lines(volume) {
             lines.is_exempt = is_exempt;
@@ -418,12 +509,13 @@ impl Throttle {
     }
 
     /// Sets or lifts the rate of the server. `thread` is the number of this thread.
-    pub(crate) fn set_total(&self, total: &Arc<TotalRate>, thread: usize, now: Instant) {
+    pub(crate) fn set_total(&self, total: &Arc<SharedRate>, thread: usize, now: Instant) {
         let mut state = self.state.borrow_mut();
-        if total.limit().is_any() {
-            state.total = Some((Arc::clone(total), thread));
+        state.thread = thread;
+        if total.rates().is_any() {
+            state.total.set_rate(total, thread);
         } else {
-            state.lift_total(now);
+            state.total.lift(now);
         }
     }
 
@@ -431,11 +523,12 @@ impl Throttle {
     pub(crate) fn lift(&self, now: Instant) {
         let mut state = self.state.borrow_mut();
         (0..state.volumes.len()).for_each(|volume| state.set(VolumeId(volume as u16), None, now));
-        state.lift_total(now);
+        state.total.lift(now);
     }
 
     /// Returns whether a request of so many bytes may start now. If not, the connection stands in
-    /// line. `client` returns the name of its client, and is called only if that has a limit.
+    /// line. `client` returns the name of its client, and is called only if that has a limit or a
+    /// weight, or if the connection stands in line.
     pub(crate) fn take<'a>(
         &self,
         connection: u32,
@@ -444,46 +537,61 @@ impl Throttle {
         bytes: u64,
         now: Instant,
     ) -> bool {
-        let mut state = self.state.borrow_mut();
+        let state = &mut *self.state.borrow_mut();
         if state.lines(volume).is_none() {
-            if state.total.is_none() {
+            if !state.total.has_rate() {
                 return true;
             }
             state.lines_of(volume);
         }
-        let lines = state.lines(volume).expect("it has lines");
-        let place = |of_client| Place { connection, bytes, of_client, of_volume: None };
+        let lines = state.volumes[usize::from(volume.0)].as_mut().expect("it has lines");
+        let client = LazyCell::new(|| lines.named.name_for(client()).clone());
+        let place = |of_client, of_volume| {
+            let client = ClientName::clone(&client);
+            Place { connection, bytes, client, of_client, of_volume }
+        };
         let mut of_client = None;
         if lines.has_client_rate || !lines.clients.is_empty() {
-            let client = client();
-            let waits = lines.clients.contains_key(client);
-            let limit = lines.limit.as_ref().filter(|_| lines.has_client_rate && !waits);
-            let share = limit.map(|limit| limit.reserve(Scope::Client(client), bytes, now));
+            let waits = lines.clients.contains_key(&*client);
+            let limit = lines.limit.as_ref().filter(|_| !waits && lines.is_limited(&client));
+            of_client = limit.map(|limit| limit.reserve(Scope::Client(&client), bytes, now));
+            if waits || of_client.is_some_and(|share| share.start > now) {
+                let place = place(None, None);
+                let name = (volume.0, Some(place.client.clone()));
+                state.enter(name, place, of_client, now);
+                return false;
+            }
+        }
+        let of_volume = if lines.by_weight.has_rate() {
+            let number = lines.numbers.get(&*client).copied().unwrap_or(0);
+            let place = place(of_client, None);
+            let grant = lines.by_weight.take_or_enter(number, bytes, || place, now);
+            if grant.is_none() {
+                state.places.insert((connection, volume.0), Standing::Weighted(number));
+                state.look_by(volume.0, now);
+                return false;
+            }
+            grant.map(OfVolume::Weighted)
+        } else {
+            let waits = !lines.volume.waiting.is_empty();
+            let limit = lines.limit.as_ref().filter(|_| lines.has_volume_rate && !waits);
+            let share = limit.map(|limit| limit.reserve(Scope::Volume, bytes, now));
             if waits || share.is_some_and(|share| share.start > now) {
-                state.enter((volume.0, Some(Arc::clone(client))), place(None), share, now);
+                let place = place(of_client, None);
+                state.enter((volume.0, None), place, share, now);
                 return false;
             }
-            of_client = share.map(|share| (client, share));
+            share.map(OfVolume::Bucket)
+        };
+        if lines.is_exempt || !state.total.has_rate() {
+            return true;
         }
-        let mut share = None;
-        if lines.volume.waiting.is_empty() {
-            let limit = lines.limit.as_ref().filter(|_| lines.has_volume_rate);
-            share = limit.map(|limit| limit.reserve(Scope::Volume, bytes, now));
-            if share.is_none_or(|share| share.start <= now) {
-                let is_first = lines.total.is_empty();
-                let Some((total, thread)) = state.total_of(volume.0) else { return true };
-                if is_first && total.take_or_enter(thread, volume.0, bytes, now) {
-                    return true;
-                }
-                let of_client = of_client.map(|(client, share)| (Arc::clone(client), share));
-                let place = Place { of_volume: share, ..place(of_client) };
-                state.enter_total(place, volume.0, false, now);
-                return false;
-            }
+        let place = || place(of_client, of_volume);
+        let starts = state.total.take_or_enter(volume.0, bytes, place, now).is_some();
+        if !starts {
+            state.places.insert((connection, volume.0), Standing::Total);
         }
-        let of_client = of_client.map(|(client, share)| (Arc::clone(client), share));
-        state.enter((volume.0, None), place(of_client), share, now);
-        false
+        starts
     }
 
     /// Puts a connection in line for its next request.
@@ -497,44 +605,51 @@ impl Throttle {
     ) {
         let mut state = self.state.borrow_mut();
         let lines = state.lines_of(volume);
-        let may_wait_for_client = lines.has_client_rate || !lines.clients.is_empty();
-        let client = may_wait_for_client.then(client);
-        let client = client.filter(|it| lines.has_client_rate || lines.clients.contains_key(*it));
-        let place = Place { connection, bytes, of_client: None, of_volume: None };
-        state.enter((volume.0, client.cloned()), place, None, now);
+        let client = lines.named.name_for(client()).clone();
+        let waits_for_client = lines.is_limited(&client) || lines.clients.contains_key(&client);
+        let name = waits_for_client.then(|| client.clone());
+        let place = Place { connection, bytes, client, of_client: None, of_volume: None };
+        match name {
+            Some(_) => state.enter((volume.0, name), place, None, now),
+            None => state.enter_volume(volume.0, place, now),
+        }
     }
 
     /// Returns a connection that may start its request to this volume now. Must be called again
     /// after the start of that request.
     pub(crate) fn first_due(&self, now: Instant) -> Option<(u32, VolumeId)> {
         let mut state = self.state.borrow_mut();
-        while let Some((_, name)) = state.dues.first().filter(|(start, _)| *start <= now) {
-            let (name, volume) = (name.clone(), VolumeId(name.0));
-            let waits_for_total = state.total_of(volume.0).is_some();
-            let lines = state.lines(volume)?;
-            let goes_on = lines.has_volume_rate || !lines.volume.waiting.is_empty();
-            if name.1.is_some() && goes_on {
-                state.promote(&name, now);
-            } else if waits_for_total {
-                state.promote_to_total(&name, now);
+        loop {
+            if let Some((_, name)) = state.dues.first().filter(|(start, _)| *start <= now) {
+                let (name, volume) = (name.clone(), VolumeId(name.0));
+                let waits_for_total = state.waits_for_total(volume.0);
+                let lines = state.lines(volume)?;
+                let goes_on = lines.has_volume_rate || !lines.volume.waiting.is_empty();
+                if name.1.is_some() && goes_on {
+                    state.promote(&name, now);
+                } else if waits_for_total {
+                    state.promote_to_total(&name, now);
+                } else {
+                    let (line, _) = lines.line(name.1.as_ref());
+                    return line.waiting.front().map(|first| (first.connection, volume));
+                }
+            } else if let Some(&(_, volume)) = state.looks.first().filter(|(at, _)| *at <= now) {
+                if let Some(connection) = state.look(volume, now) {
+                    return Some((connection, VolumeId(volume)));
+                }
             } else {
-                let (line, _) = lines.line(name.1.as_ref());
-                return line.waiting.front().map(|first| (first.connection, volume));
+                break;
             }
         }
-        state.first_of_total(now)
+        let (volume, connection) = state.total.first_due(now)?;
+        Some((connection, VolumeId(volume)))
     }
 
     /// Removes the connection that [`Throttle::first_due`] has returned: its request starts.
     pub(crate) fn start(&self, connection: u32, volume: VolumeId, now: Instant) {
         let mut state = self.state.borrow_mut();
         let standing = state.places.remove(&(connection, volume.0)).expect("it stands in line");
-        let first = match standing {
-            Standing::Total => state.leave_total(connection, volume.0, true, now),
-            Standing::Limit(client) => {
-                state.change_line(&(volume.0, client), |line, source| line.pop(source, now)).0
-            }
-        };
+        let first = state.leave_line(connection, volume.0, standing, true, now);
         debug_assert_eq!(first.connection, connection, "the first in line starts");
     }
 
@@ -576,12 +691,9 @@ impl Throttle {
     fn next_due_since(&self, now: impl FnOnce() -> Instant) -> Option<Instant> {
         let state = self.state.borrow();
         let due = state.dues.first().map(|(start, _)| *start);
-        let of_total = match &state.total {
-            _ if !state.free.is_empty() => Some(now()),
-            Some((total, thread)) if !state.places.is_empty() => total.next_due(*thread, now()),
-            _ => None,
-        };
-        due.into_iter().chain(of_total).min()
+        // A look at lines that have become empty is due with the next one.
+        let look = state.looks.first().filter(|_| !state.places.is_empty()).map(|(at, _)| *at);
+        due.into_iter().chain(look).chain(state.total.next_due(now)).min()
     }
 }
 

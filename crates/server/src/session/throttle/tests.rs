@@ -1,11 +1,12 @@
 //! Tests of the lines.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use floe_testkit::Random;
 
 use super::*;
-use crate::total_limit::TotalLimit;
+use crate::named_clients::ClientLimit;
 
 fn limit(requests: u64) -> Arc<VolumeLimit> {
     let requests_per_second = Some(requests);
@@ -23,10 +24,29 @@ fn limits(requests: Option<u64>, of_client: Option<u64>) -> Arc<VolumeLimit> {
     }))
 }
 
+/// Limits as of [`limits`], with clients that have names.
+fn limits_with(
+    requests: Option<u64>,
+    of_client: Option<u64>,
+    clients: NamedClients,
+) -> Arc<VolumeLimit> {
+    let limit = limits(requests, of_client).limit();
+    Arc::new(VolumeLimit::new(RequestLimit { clients, ..limit }))
+}
+
+/// Gives clients these weights, and the same limit as all others.
+fn weights(weights: &[(u32, u64)], of_client: Option<u64>) -> NamedClients {
+    let client = |&(connection, weight): &(u32, u64)| {
+        let limit = ClientLimit { requests_per_second: of_client, weight, bytes_per_second: None };
+        (name(connection), limit)
+    };
+    weights.iter().map(client).collect()
+}
+
 /// The client that a connection belongs to: connections 0, 2, 4 and so on are of one, the
 /// others of another.
 fn name(connection: u32) -> ClientName {
-    ["even", "odd"][connection as usize % 2].into()
+    ClientName::Host(["even", "odd"][connection as usize % 2].into())
 }
 
 fn take(throttle: &Throttle, connection: u32, volume: VolumeId, now: Instant) -> bool {
@@ -45,6 +65,7 @@ impl Throttle {
         let state = self.state.borrow();
         let mut dues = BTreeSet::new();
         let mut places = BTreeMap::new();
+        let mut looks = BTreeSet::new();
         for (volume, lines) in state.volumes.iter().enumerate() {
             let (volume, Some(lines)) = (volume as u16, lines) else { continue };
             let clients = lines.clients.iter().map(|(client, line)| (Some(client), line));
@@ -58,21 +79,25 @@ impl Throttle {
                     assert!(before.is_none(), "a connection stands in two lines of a volume");
                 }
             }
-            for place in &lines.total {
-                let before = places.insert((place.connection, volume), Standing::Total);
+            let weighted = lines.by_weight.check();
+            assert!(weighted.is_empty() || lines.look_at.is_some(), "nothing ends the wait");
+            looks.extend(lines.look_at.map(|at| (at, volume)));
+            for (number, connection) in weighted {
+                let before = places.insert((connection, volume), Standing::Weighted(number));
                 assert!(before.is_none(), "a connection stands in two lines of a volume");
             }
-            assert!(lines.granted.is_none(), "what is granted starts");
-            assert!(!state.free.contains(&volume) || !lines.total.is_empty());
-            let waits = state.total_of(volume).is_some() || state.free.contains(&volume);
-            assert!(lines.total.is_empty() || waits, "nothing ends the wait");
+        }
+        for (volume, connection) in state.total.check() {
+            let before = places.insert((connection, volume), Standing::Total);
+            assert!(before.is_none(), "a connection stands in two lines of a volume");
         }
         assert_eq!((&state.dues, &state.places), (&dues, &places));
+        assert_eq!(state.looks, looks);
     }
 }
 
 #[test]
-fn a_client_is_asked_for_its_name_only_if_it_has_a_limit() {
+fn a_client_is_asked_for_its_name_only_if_it_has_a_limit_or_waits() {
     let (throttle, begun) = (Throttle::default(), Instant::now());
     let unasked = || -> &'static ClientName { panic!("the name is asked for") };
     assert!(throttle.take(0, unasked, VolumeId(0), 0, begun), "the volume has no limit");
@@ -81,8 +106,7 @@ fn a_client_is_asked_for_its_name_only_if_it_has_a_limit() {
     assert!(throttle.take(0, unasked, VolumeId(0), 0, begun));
     throttle.set(VolumeId(0), Some(limit(1)), begun);
     assert!(throttle.take(0, unasked, VolumeId(0), 0, begun));
-    assert!(!throttle.take(0, unasked, VolumeId(0), 0, begun));
-    throttle.wait(1, unasked, VolumeId(0), 0, begun);
+    assert!(!take(&throttle, 0, VolumeId(0), begun));
 }
 
 #[test]
@@ -129,7 +153,7 @@ fn a_change_of_other_limits_leaves_those_that_wait_where_they_are() {
     assert!(!take(&throttle, 2, volume, begun) && !take(&throttle, 1, volume, begun));
     let before = shared.limit();
     for connections in 1..50 {
-        let limit = RequestLimit { connections: Some(connections), ..before };
+        let limit = RequestLimit { connections: Some(connections), ..before.clone() };
         shared.change(limit, begun);
         throttle.set(volume, Some(Arc::clone(&shared)), begun);
     }
@@ -259,6 +283,194 @@ fn a_lifted_limit_lets_all_go() {
     assert!(take(&throttle, 0, VolumeId(0), begun) && throttle.next_due().is_none());
 }
 
+#[test]
+fn a_client_whose_name_is_removed_while_it_waits_goes_on() {
+    let begun = Instant::now();
+    let second = Duration::from_secs(1);
+    let slow = |requests| ClientLimit {
+        requests_per_second: Some(requests),
+        weight: 1000,
+        ..ClientLimit::default()
+    };
+    for (of_volume, is_removed) in [(None, true), (Some(1), true), (None, false), (Some(1), false)]
+    {
+        let throttles = two_threads(begun);
+        let clients: NamedClients = [(name(0), slow(1)), (name(1), slow(1))].into_iter().collect();
+        let shared = limits_with(of_volume, None, clients);
+        let volume = VolumeId(0);
+        let set = || throttles.iter().for_each(|it| it.set(volume, Some(shared.clone()), begun));
+        set();
+        assert!(take(&throttles[0], 0, volume, begun));
+        let mut started = 1;
+        for (at, throttle) in throttles.iter().enumerate() {
+            // Of both clients, and so many that some wait for the volume as well.
+            for it in 1..5 {
+                started += usize::from(take(throttle, 10 * at as u32 + it, volume, begun));
+            }
+            throttle.check();
+        }
+        assert!(started <= 2);
+        let left = if is_removed {
+            NamedClients::NONE
+        } else {
+            [(name(1), slow(1_000_000))].into_iter().collect()
+        };
+        shared.change(RequestLimit { clients: left, ..shared.limit() }, begun);
+        set();
+        throttles.iter().for_each(Throttle::check);
+        let mut now = begun;
+        while let Some(due) = throttles.iter().filter_map(Throttle::next_due).min() {
+            now = due.max(now);
+            for throttle in &throttles {
+                started += std::iter::from_fn(|| throttle.next_in_turn(now)).count();
+                throttle.check();
+            }
+            assert!(now < begun + 10 * second, "a request waits for ever");
+        }
+        assert_eq!(started, 9);
+        let time = (now - begun).as_secs_f64();
+        assert!(time < if of_volume.is_some() { 9.0 } else { 1.1 }, "{time}");
+    }
+}
+
+#[test]
+fn clients_of_a_removed_network_do_not_wait_for_the_limit_of_one_client() {
+    let slow = |requests| ClientLimit { requests_per_second: Some(requests), ..Default::default() };
+    let machine = |number| ClientName::of_machine(Ipv4Addr::new(10, 0, 0, number as u8).into());
+    for (name, is_machine) in [("10.0.0.0/8", false), ("others", false), ("10.0.0.0", true)] {
+        let (throttle, volume, begun) = (Throttle::default(), VolumeId(0), Instant::now());
+        let take = |connection: u32| {
+            let client = machine(if is_machine { 0 } else { connection % 10 });
+            throttle.take(connection, || &client, volume, 0, begun)
+        };
+        let named = [(name.parse().unwrap(), slow(1))].into_iter().collect();
+        let shared = limits_with(None, None, named);
+        throttle.set(volume, Some(Arc::clone(&shared)), begun);
+        assert_eq!((0..9).filter(|&connection| take(connection)).count(), 1, "{name}");
+        let each = limits(None, Some(1)).limit();
+        shared.change(each, begun);
+        throttle.set(volume, Some(shared), begun);
+        throttle.check();
+        let started = std::iter::from_fn(|| throttle.next_in_turn(begun)).count();
+        assert_eq!(started, if is_machine { 1 } else { 8 }, "{name}");
+        // From then on each has its own limit.
+        let started = (10..30).filter(|&connection| take(connection)).count();
+        assert_eq!(started, if is_machine { 0 } else { 10 }, "{name}");
+        throttle.check();
+    }
+}
+
+#[test]
+fn a_thread_asks_the_shared_limit_only_for_clients_that_have_one() {
+    let slow = ClientLimit { requests_per_second: Some(1), ..ClientLimit::default() };
+    let named = |number| [(name(number), slow)].into_iter().collect();
+    let (throttle, volume, begun) = (Throttle::default(), VolumeId(0), Instant::now());
+    let shared = limits_with(None, None, named(0));
+    throttle.set(volume, Some(Arc::clone(&shared)), begun);
+    // A change that the thread does not know yet shows whether it asks.
+    shared.change(RequestLimit { clients: named(1), ..shared.limit() }, begun);
+    (0..9).for_each(|_| assert!(take(&throttle, 1, volume, begun)));
+    throttle.set(volume, Some(shared), begun);
+    assert!(take(&throttle, 1, volume, begun) && !take(&throttle, 1, volume, begun));
+    (0..9).for_each(|_| assert!(take(&throttle, 0, volume, begun)));
+}
+
+#[test]
+fn a_place_that_is_kept_for_a_client_ends_with_it() {
+    let begun = Instant::now();
+    let (throttles, volume) = (two_threads(begun), VolumeId(0));
+    let shared = limits_with(Some(10), None, weights(&[(0, 300)], None));
+    throttles.iter().for_each(|it| it.set(volume, Some(Arc::clone(&shared)), begun));
+    assert!(take(&throttles[0], 0, volume, begun) && !take(&throttles[0], 0, volume, begun));
+    let now = begun + Duration::from_millis(200);
+    assert_eq!(throttles[0].next_in_turn(now), Some((0, volume)));
+    // A request that comes and goes while the thread is busy does not put off its next look.
+    let later = now + Duration::from_millis(1);
+    wait(&throttles[0], 1, volume, later);
+    assert!(!take(&throttles[0], 3, volume, later));
+    throttles[0].leave(1, later);
+    throttles[0].leave(3, later);
+    assert_eq!(throttles[0].next_in_turn(now), None);
+    throttles[0].check();
+    assert!(!throttles[0].is_waited_for() && throttles[0].next_due().is_none());
+    let much_later = begun + Duration::from_secs(1);
+    assert!(take(&throttles[1], 1, volume, much_later), "a place is kept for nobody");
+}
+
+#[test]
+fn clients_share_the_limit_of_their_volume_by_weight() {
+    for seed in 0..40 {
+        let (mut random, begun) = (Random(seed), Instant::now());
+        let (throttles, volume) = (two_threads(begun), VolumeId(1));
+        // Connections of two clients with names, and of others, on both threads or on one.
+        let clients = ["a", "b", "c", "d"].map(|it| ClientName::Host(it.into()));
+        let weights = [0; 3].map(|_| 1 + random.below(300) as u64);
+        let limit = |weight| ClientLimit { weight, ..ClientLimit::default() };
+        let others = [(ClientName::Others, limit(weights[2]))];
+        let named = (0..2).map(|at| (clients[at].clone(), limit(weights[at]))).chain(others);
+        let shared = limits_with(Some(1000), None, named.collect());
+        throttles.iter().for_each(|it| it.set(volume, Some(Arc::clone(&shared)), begun));
+        let connections: Vec<(u32, usize, usize)> = (0..4)
+            .flat_map(|client| {
+                let (count, first) = (1 + random.below(4), random.below(2));
+                (0..count)
+                    .map(move |it| (10 * client + it as u32, client as usize, (first + it) % 2))
+            })
+            .collect();
+        let of = |connection: u32| connection as usize / 10;
+        let mut started = [0u64; 3];
+        let mut waiting = std::collections::BTreeSet::new();
+        for step in 0..4000 {
+            let now = begun + step * Duration::from_micros(500);
+            for (thread, throttle) in throttles.iter().enumerate() {
+                while let Some((connection, _)) = throttle.next_in_turn(now) {
+                    started[of(connection).min(2)] += 1;
+                    throttle.wait(connection, || &clients[of(connection)], volume, 0, now);
+                }
+                for (connection, client, _) in connections.iter().filter(|it| it.2 == thread) {
+                    while !waiting.contains(connection) {
+                        if throttle.take(*connection, || &clients[*client], volume, 0, now) {
+                            started[of(*connection).min(2)] += 1;
+                        } else {
+                            waiting.insert(*connection);
+                        }
+                    }
+                }
+                throttle.check();
+            }
+        }
+        let all: u64 = started.iter().sum();
+        assert!((1990..=2005).contains(&all), "seed {seed}: {started:?}");
+        // By at most one request of each, and 1 ms of the rate for each.
+        let parts = [0, 1, 2].map(|at| started[at] as f64 / weights[at] as f64);
+        for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+            let most = 3.0 / weights[one] as f64 + 3.0 / weights[other] as f64;
+            let difference = (parts[one] - parts[other]).abs();
+            assert!(difference <= most, "seed {seed}: {started:?} by {weights:?}");
+        }
+    }
+}
+
+#[test]
+fn a_client_of_little_weight_waits_for_the_server_with_its_share_and_gives_it_back() {
+    let shared = limits_with(Some(10), None, weights(&[(0, 1), (1, 1000)], None));
+    let (volume, begun) = (VolumeId(0), Instant::now());
+    let (_, [throttle, _]) = with_total(1, begun);
+    throttle.set(volume, Some(Arc::clone(&shared)), begun);
+    assert!(take(&throttle, 0, volume, begun));
+    assert!(!take(&throttle, 2, volume, begun) && !take(&throttle, 3, volume, begun));
+    throttle.check();
+    let now = begun + Duration::from_millis(100);
+    assert_eq!(throttle.first_due(now), None, "the volume lets the heavy one through");
+    assert_eq!(throttle.state.borrow().total.check(), [(0, 3)]);
+    throttle.leave(3, now);
+    assert_eq!(throttle.first_due(now), None);
+    assert_eq!(throttle.state.borrow().total.check(), [(0, 2)], "its share goes to the other one");
+    throttle.check();
+    assert_eq!(throttle.next_in_turn(begun + Duration::from_secs(1)), Some((2, volume)));
+    assert!(!throttle.is_waited_for());
+}
+
 /// Rates of a volume: of all clients, and of each.
 type Rates = [Option<u64>; 2];
 
@@ -292,9 +504,11 @@ fn each_request_starts_once_within_the_limit_whatever_happens() {
     const VOLUMES: usize = 3;
     for seed in 0..200 {
         let (mut random, mut now) = (Random(seed), Instant::now());
-        let throttles = [Throttle::default(), Throttle::default()];
+        let throttles = two_threads(now);
         let mut rates: [Rates; VOLUMES] = [[None; 2]; VOLUMES];
         let mut shared = [(); VOLUMES].map(|()| limits(None, None));
+        // Number of clients with names, which have weights.
+        let mut named = [0; VOLUMES];
         let mut models = [Waiting::new(), Waiting::new()];
         let mut starts: [Starts; VOLUMES] = Default::default();
         let go_on = |at: usize,
@@ -321,7 +535,9 @@ fn each_request_starts_once_within_the_limit_whatever_happens() {
                 0 => {
                     let mut rate = || [None, Some(1), Some(100)][random.below(3)];
                     rates[volume] = [rate(), rate()];
-                    shared[volume] = limits(rates[volume][0], rates[volume][1]);
+                    let [of_volume, of_client] = rates[volume];
+                    shared[volume] = limits(of_volume, of_client);
+                    named[volume] = 0;
                     starts[volume] = Starts::default();
                     let limit = &shared[volume];
                     throttles.iter().for_each(|it| it.set(id, Some(Arc::clone(limit)), now));
@@ -336,7 +552,14 @@ fn each_request_starts_once_within_the_limit_whatever_happens() {
                             starts[volume].0[of_client].clear();
                         }
                     }
-                    let limit = limits(rates[volume][0], rates[volume][1]).limit();
+                    let names = if random.below(2) == 0 { named[volume] } else { random.below(3) };
+                    if std::mem::replace(&mut named[volume], names) != names {
+                        starts[volume] = Starts::default();
+                    }
+                    let [of_volume, of_client] = rates[volume];
+                    let clients = [0, 1].map(|it| (it, [1, 7, 300, 1000][random.below(4)]));
+                    let clients = weights(&clients[..names], of_client);
+                    let limit = limits_with(of_volume, of_client, clients).limit();
                     let connections = Some(random.below(5) as u64);
                     shared[volume].change(RequestLimit { connections, ..limit }, now);
                     let limit = &shared[volume];
@@ -378,10 +601,15 @@ fn each_request_starts_once_within_the_limit_whatever_happens() {
     }
 }
 
+/// The lines of two threads, without a rate of the server.
+fn two_threads(begun: Instant) -> [Throttle; 2] {
+    let total = Arc::new(SharedRate::since(total_rates(None), begun));
+    [0, 1].map(|thread| Throttle::new([].into_iter(), &total, thread))
+}
+
 /// A rate of the server for two threads, and their lines.
-fn with_total(requests: u64, begun: Instant) -> (Arc<TotalRate>, [Throttle; 2]) {
-    let limit = total_limit(Some(requests));
-    let total = Arc::new(TotalRate::since(limit, begun));
+fn with_total(requests: u64, begun: Instant) -> (Arc<SharedRate>, [Throttle; 2]) {
+    let total = Arc::new(SharedRate::since(total_rates(Some(requests)), begun));
     let throttles = [Throttle::default(), Throttle::default()];
     for (thread, throttle) in throttles.iter().enumerate() {
         throttle.set_total(&total, thread, begun);
@@ -389,15 +617,15 @@ fn with_total(requests: u64, begun: Instant) -> (Arc<TotalRate>, [Throttle; 2]) 
     (total, throttles)
 }
 
-fn total_limit(requests: Option<u64>) -> TotalLimit {
-    TotalLimit { total_requests_per_second: requests, total_burst_ms: 1, ..TotalLimit::NONE }
+fn total_rates(requests: Option<u64>) -> crate::rate::Rates {
+    crate::rate::Rates { requests, bytes: None, burst_ns: 1_000_000 }
 }
 
 #[test]
 fn volumes_share_the_rate_of_the_server_by_weight() {
     let begun = Instant::now();
     let (total, throttles) = with_total(100, begun);
-    total.set_weight(VolumeId(1), 300, begun);
+    total.set_weight(1, 300, begun);
     // The first volume has ten connections on both threads, the other one on the second thread.
     let connections = |thread: usize| match thread {
         0 => (0..10).map(|connection| (connection, VolumeId(0))).collect::<Vec<_>>(),
@@ -485,18 +713,18 @@ fn each_request_starts_once_within_the_rate_of_the_server_whatever_happens() {
             let volume = random.below(VOLUMES);
             let id = VolumeId(volume as u16);
             let time = begun + now;
-            let is_free = || throttles.iter().any(|it| !it.state.borrow().free.is_empty());
+            let is_free = || throttles.iter().any(|it| it.state.borrow().total.is_free());
             let was_free = is_free();
             match random.below(16) {
                 0 => {
                     rate = [None, Some(1), Some(100)][random.below(3)];
-                    total.change(total_limit(rate), time);
+                    total.change(total_rates(rate), time);
                     for (thread, throttle) in throttles.iter().enumerate() {
                         throttle.set_total(&total, thread, time);
                     }
                     starts.clear();
                 }
-                1 => total.set_weight(id, 1 + random.below(1000) as u64, time),
+                1 => total.set_weight(id.0, 1 + random.below(1000) as u64, time),
                 2 => {
                     let mut rate = || [None, Some(3), Some(100)][random.below(3)];
                     shared[volume] = limits(rate(), rate());

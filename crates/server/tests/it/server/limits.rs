@@ -22,8 +22,9 @@ const SIZE: u64 = 8 << 20;
 pub(super) const NQN: &str = "nqn.2026-11.io.example:floe";
 
 /// So few that what waits behind them would take longer than any test.
-const HARDLY_ANY: RequestLimit =
-    RequestLimit { requests_per_second: Some(1), limit_burst_ms: 1000, ..RequestLimit::NONE };
+fn hardly_any() -> RequestLimit {
+    RequestLimit { requests_per_second: Some(1), limit_burst_ms: 1000, ..RequestLimit::NONE }
+}
 
 /// A server of `floe`, which is limited, and `free`, which is not.
 pub(super) fn setup(threads: usize, limit: RequestLimit) -> Setup {
@@ -49,7 +50,7 @@ fn lift(rig: &Rig) {
 }
 
 /// Waits for all replies, and returns their number.
-fn replies(client: &mut Client) -> u64 {
+pub(super) fn replies(client: &mut Client) -> u64 {
     std::iter::from_fn(|| client.next_reply().unwrap().map(|it| it.outcome.unwrap())).count() as u64
 }
 
@@ -67,7 +68,7 @@ fn a_limit_holds_over_all_clients_threads_and_protocols() {
     let limit =
         RequestLimit { requests_per_second: Some(200), limit_burst_ms: 50, ..RequestLimit::NONE };
     for threads in 1..=2 {
-        let rig = start(threads, limit);
+        let rig = start(threads, limit.clone());
         let begun = Instant::now();
         let answered: u64 = std::thread::scope(|scope| {
             let clients = (0..3).map(|number| {
@@ -134,7 +135,7 @@ fn bytes_are_limited_whatever_moves_them_and_a_trim_moves_none() {
 #[test]
 fn neighbours_and_flushes_go_on_and_a_lifted_limit_wakes_all_that_wait() {
     for threads in 1..=2 {
-        let rig = start(threads, HARDLY_ANY);
+        let rig = start(threads, hardly_any());
         let begun = Instant::now();
         let mut clients: Vec<Client> = (0..3).map(|number| rig.client_on(number)).collect();
         for client in &mut clients {
@@ -171,7 +172,7 @@ fn neighbours_and_flushes_go_on_and_a_lifted_limit_wakes_all_that_wait() {
 
 #[test]
 fn one_volume_of_a_host_does_not_hold_up_another_on_the_same_queue() {
-    let rig = start(1, HARDLY_ANY);
+    let rig = start(1, hardly_any());
     let host = host(&rig);
     let mut queue = host.io_queue(1, 128).unwrap();
     let range = |namespace, first| Range { namespace, first, blocks: 1 };
@@ -197,7 +198,7 @@ fn one_volume_of_a_host_does_not_hold_up_another_on_the_same_queue() {
 
 #[test]
 fn a_thousand_throttled_writes_hold_none_of_the_others_memory() {
-    let mut setup = setup(1, HARDLY_ANY);
+    let mut setup = setup(1, hardly_any());
     setup.config.limits.budget_bytes = 8 << 20;
     let rig = setup.start().unwrap();
     let mut crowd: Vec<_> = (0..100).map(|_| rig.raw()).collect();
@@ -254,7 +255,7 @@ fn writes_of_a_client_that_has_gone_do_not_start_when_their_turn_comes() {
 #[test]
 fn what_waits_delays_neither_a_removal_nor_the_end() {
     for threads in 1..=2 {
-        let rig = start(threads, HARDLY_ANY);
+        let rig = start(threads, hardly_any());
         let host = host(&rig);
         let mut queue = host.io_queue(1, 128).unwrap();
         for at in 0..50 {
@@ -304,7 +305,7 @@ fn a_volume_that_is_added_is_limited_from_its_first_request_on() {
 
 #[test]
 fn what_cannot_be_a_limit_changes_nothing() {
-    let rig = start(1, HARDLY_ANY);
+    let rig = start(1, hardly_any());
     let change = |requests, bytes, limit_burst_ms| {
         let change = LimitChange {
             requests_per_second: requests,
@@ -319,7 +320,7 @@ fn what_cannot_be_a_limit_changes_nothing() {
     refused(change(None, None, Some(0)), "limit-burst");
     refused(change(Some(None), None, Some(5)), "limit-burst needs");
     refused(admin::limit_volume(&rig.admin, "nothing", &LimitChange::default()), "no volume");
-    assert_eq!(limited(&rig).limit, HARDLY_ANY);
+    assert_eq!(limited(&rig).limit, hardly_any());
     let both = change(None, Some(Some(1 << 20)), Some(250)).unwrap().limit;
     let expected = RequestLimit {
         requests_per_second: Some(1),
@@ -334,11 +335,9 @@ fn what_cannot_be_a_limit_changes_nothing() {
 
 /// Has each client at most this many bytes per second: what comes behind a MiB waits for four
 /// minutes.
-const HARDLY_ANY_EACH: RequestLimit = RequestLimit {
-    client_bytes_per_second: Some(4096),
-    limit_burst_ms: 1000,
-    ..RequestLimit::NONE
-};
+fn hardly_any_each() -> RequestLimit {
+    RequestLimit { client_bytes_per_second: Some(4096), limit_burst_ms: 1000, ..RequestLimit::NONE }
+}
 
 fn lift_each(rig: &Rig) {
     let none = LimitChange { client_bytes_per_second: Some(None), ..LimitChange::default() };
@@ -346,7 +345,7 @@ fn lift_each(rig: &Rig) {
 }
 
 /// A host with two queues and a name of its own.
-fn named_host(rig: &Rig, name: &str) -> Controller {
+pub(super) fn named_host(rig: &Rig, name: &str) -> Controller {
     let address = rig.nvme[0].strip_prefix("nvme-tcp://").unwrap();
     let address = address.split_once('/').map_or(address, |(address, _)| address);
     let host = format!("nqn.2026-11.io.example:{name}");
@@ -366,7 +365,7 @@ fn a_client_that_has_used_up_its_limit_waits_on_all_connections_and_others_do_no
         read
     };
     for threads in 1..=2 {
-        let rig = start(threads, HARDLY_ANY_EACH);
+        let rig = start(threads, hardly_any_each());
         // Clients on the Unix socket are one client, and those on TCP from here another.
         let [mut unix, mut tcp, mut second, mut third] = [0, 1, 1, 1].map(|at| rig.client_on(at));
         tcp.read(0, &mut vec![0; 1 << 20]).unwrap();
@@ -423,7 +422,7 @@ fn the_limit_of_the_volume_and_that_of_each_client_hold_together() {
         ..RequestLimit::NONE
     };
     for threads in 1..=2 {
-        let rig = start(threads, limit);
+        let rig = start(threads, limit.clone());
         let begun = Instant::now();
         let hosts = ["a", "b"].map(|name| named_host(&rig, name));
         let counts: Vec<(f64, f64)> = std::thread::scope(|scope| {

@@ -9,6 +9,7 @@ mod limits;
 mod lives;
 mod memory;
 mod mood;
+mod named_clients;
 mod resize;
 mod restack;
 mod shares;

@@ -1,5 +1,6 @@
 //! The order in which requests of several volumes and threads use one rate: start-time fair
-//! queueing by the weights of the volumes.
+//! queueing by the weights of the volumes. The clients of a volume share its rate in the same way:
+//! then each number of a volume here is that of a client.
 //!
 //! Each thread has at most one entry for each volume: the first request of its line there. A
 //! request costs time of the rate. Its tag is the virtual time until which its volume has had its
@@ -21,8 +22,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::rate::{Bucket, Rates};
-use crate::volume_limit::WEIGHT;
+use crate::rate::{Bucket, Rates, WEIGHT};
 
 /// Time of the rate by which a volume may go ahead of another whose thread has not looked yet, in
 /// nanoseconds. A thread needs less time to wake up.
@@ -125,6 +125,10 @@ impl WeightedQueue {
         }
     }
 
+    pub(super) fn rates(&self) -> Rates {
+        self.rates
+    }
+
     /// Changes the rates. A whole burst may start again, and requests that wait keep their order.
     pub(super) fn set_rates(&mut self, rates: Rates, now: u64) {
         if self.rates != rates {
@@ -217,17 +221,18 @@ impl WeightedQueue {
     }
 
     /// Takes the share of a request that may start at once, because none waits. Otherwise the
-    /// request waits: it is the first of its thread's line. Returns whether it may start.
-    pub(super) fn take_or_enter(&mut self, line: Line, bytes: u64, now: u64) -> bool {
+    /// request waits: it is the first of its thread's line. Returns the share if it may start.
+    pub(super) fn take_or_enter(&mut self, line: Line, bytes: u64, now: u64) -> Option<Grant> {
         let keeps = self.kept.get(line.0).is_some_and(Option::is_some);
         let is_free = self.entries.len() == usize::from(keeps);
         if is_free && self.bucket.start(&self.rates, bytes, now) <= now {
             self.bucket.take(&self.rates, bytes, now);
-            self.virtual_time = self.advance(line.1, bytes).0;
-            return true;
+            let (start, cost) = self.advance(line.1, bytes);
+            self.virtual_time = start;
+            return Some(Grant { volume: line.1, bytes, cost, changes: self.changes });
         }
         self.enter(line, bytes, now);
-        false
+        None
     }
 
     /// Has a request wait that has become the first of its thread's line.
@@ -272,9 +277,9 @@ impl WeightedQueue {
             return self.start((thread, volume), bytes, now);
         }
         let first = self.first_other(thread, now);
-        let mut own = self.entries.iter().filter(|(_, entry)| entry.line.0 == thread);
-        let (&(start, _), entry) = own.next()?;
-        let (line, bytes) = (entry.line, entry.bytes?);
+        let own = self.tags.range((thread, 0)..=(thread, u16::MAX));
+        let (line, tag) = own.min_by_key(|(_, tag)| **tag)?;
+        let (line, start, bytes) = (*line, tag.0, self.entries[tag].bytes?);
         let first = first.filter(|first| first.tag.0 <= start);
         let ahead = match &first {
             Some(first) if self.is_spare(first, bytes, now) => GRACE_NS,

@@ -90,7 +90,7 @@ fn simulate(
             let asks = is_busy && flow.threads.contains(&thread);
             while asks && !queue.tags.contains_key(&line) {
                 let bytes = 512 + random.below(flow.most) as u64;
-                if queue.take_or_enter(line, bytes, now) {
+                if queue.take_or_enter(line, bytes, now).is_some() {
                     flow.served.push((now, cost(bytes), bytes));
                 }
             }
@@ -219,7 +219,7 @@ fn large_requests_of_a_slow_thread_are_not_starved_by_small_ones() {
             threads: vec![thread],
             served: Vec::new(),
         });
-        assert!(queue.take_or_enter(quick, large, 0));
+        assert!(queue.take_or_enter(quick, large, 0).is_some());
         queue.enter(slow, large, 0);
         queue.enter(quick, small, 0);
         for now in (0..2 * SECOND).step_by(20_000) {
@@ -255,9 +255,9 @@ fn a_light_volume_does_not_slip_in_while_a_heavy_ones_thread_takes_its_next_requ
     let rates = Rates { requests: Some(1), bytes: None, burst_ns: 100 * SECOND };
     let mut queue = with_weights(rates, &[1000, 1]);
     let (heavy, light) = ((0, 0), (1, 1));
-    (0..100).for_each(|_| assert!(queue.take_or_enter(light, 0, 0)));
-    assert!(!queue.take_or_enter(heavy, 0, 0));
-    assert!(!queue.take_or_enter(light, 0, 0));
+    (0..100).for_each(|_| assert!(queue.take_or_enter(light, 0, 0).is_some()));
+    assert!(queue.take_or_enter(heavy, 0, 0).is_none());
+    assert!(queue.take_or_enter(light, 0, 0).is_none());
     // There is enough for all of these.
     let now = 60 * SECOND;
     for _ in 0..50 {
@@ -277,10 +277,10 @@ fn a_light_volume_does_not_slip_in_while_a_heavy_ones_thread_takes_its_next_requ
 fn a_thread_that_hangs_delays_others_once() {
     let mut queue = queue(100, &[100; 3]);
     let interval = SECOND / 100;
-    assert!(queue.take_or_enter((1, 1), 0, 0));
-    assert!(queue.take_or_enter((2, 2), 0, interval));
+    assert!(queue.take_or_enter((1, 1), 0, 0).is_some());
+    assert!(queue.take_or_enter((2, 2), 0, interval).is_some());
     for line in [(0, 0), (1, 1), (2, 2)] {
-        assert!(!queue.take_or_enter(line, 0, interval));
+        assert!(queue.take_or_enter(line, 0, interval).is_none());
     }
     // Thread 0 does not look. The others wait for it, and then go on without it.
     let mut now = 2 * interval;
@@ -308,10 +308,10 @@ fn a_thread_that_hangs_delays_others_once() {
 #[test]
 fn a_change_holds_for_requests_that_wait() {
     let mut queue = queue(1, &[1, 1]);
-    assert!(queue.take_or_enter((0, 0), 0, 0));
+    assert!(queue.take_or_enter((0, 0), 0, 0).is_some());
     let line = |volume| (usize::from(volume), volume);
     for volume in [0, 1] {
-        assert!(!queue.take_or_enter(line(volume), 0, 0));
+        assert!(queue.take_or_enter(line(volume), 0, 0).is_none());
     }
     // Volume 1 gets more weight while its request waits, and then most of the starts.
     queue.set_weight(1, 9, 0);
@@ -339,14 +339,14 @@ fn a_change_holds_for_requests_that_wait() {
 #[test]
 fn a_request_that_leaves_gives_back_its_part() {
     let mut queue = queue(10, &[100, 100]);
-    assert!(queue.take_or_enter((0, 1), 0, 0));
+    assert!(queue.take_or_enter((0, 1), 0, 0).is_some());
     for _ in 0..100 {
-        assert!(!queue.take_or_enter((0, 0), 0, 0));
+        assert!(queue.take_or_enter((0, 0), 0, 0).is_none());
         queue.leave((0, 0), 0);
     }
     assert_eq!(queue.len(), 0);
-    assert!(!queue.take_or_enter((0, 0), 0, 0));
-    assert!(!queue.take_or_enter((0, 1), 0, 0));
+    assert!(queue.take_or_enter((0, 0), 0, 0).is_none());
+    assert!(queue.take_or_enter((0, 1), 0, 0).is_none());
     // Those that have left have not put the volume back, nor moved the bucket.
     let now = SECOND / 10;
     let grant = queue.grant(0, now).unwrap();
@@ -362,9 +362,9 @@ fn a_request_that_leaves_gives_back_its_part() {
 fn a_share_that_is_prepaid_is_given_back_once() {
     for step in 0..4 {
         let mut queue = queue(10, &[100; 2]);
-        assert!(queue.take_or_enter((1, 1), 0, 0));
-        assert!(!queue.take_or_enter((0, 0), 0, 0));
-        assert!(!queue.take_or_enter((1, 1), 0, 0));
+        assert!(queue.take_or_enter((1, 1), 0, 0).is_some());
+        assert!(queue.take_or_enter((0, 0), 0, 0).is_none());
+        assert!(queue.take_or_enter((1, 1), 0, 0).is_none());
         let now = SECOND / 10 + GRACE_NS;
         assert_eq!(queue.grant(1, now), None, "the late thread has the share");
         assert!(queue.next_due(1, now).unwrap() > now + SECOND / 20);
@@ -399,9 +399,9 @@ fn prepaid_grant(queue: &mut WeightedQueue, now: u64) -> Grant {
 fn nothing_overflows() {
     let rates = Rates { requests: Some(1), bytes: Some(4096), burst_ns: 1_000_000 };
     let mut queue = with_weights(rates, &[1]);
-    assert!(queue.take_or_enter((0, 0), u32::MAX.into(), 0));
+    assert!(queue.take_or_enter((0, 0), u32::MAX.into(), 0).is_some());
     for _ in 0..100 {
-        assert!(!queue.take_or_enter((0, 0), u32::MAX.into(), 0));
+        assert!(queue.take_or_enter((0, 0), u32::MAX.into(), 0).is_none());
         let due = queue.next_due(0, 0).unwrap();
         assert!(due > 1_000_000 * SECOND && queue.grant(0, due).is_some());
         queue.grant(0, 0);
