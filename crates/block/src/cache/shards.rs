@@ -148,6 +148,11 @@ impl Shards {
         part
     }
 
+    /// Returns the bytes of the cache device for which all shards of all parts have addresses.
+    pub(super) fn addressed_bytes(&self) -> u64 {
+        self.space.groups * self.space.shards * self.group_bytes()
+    }
+
     /// Changes the size of all shards to that of `config`.
     pub(super) fn resize(&mut self, config: &Config) {
         let groups = self.space.groups_of(config.cache_bytes);
@@ -161,6 +166,15 @@ impl Shards {
         if let Some(size) = &mut self.fetch_size {
             size.resize(sectors_of(config, self.all, self.shards.len()));
         }
+    }
+
+    /// Sets the size of all shards, which were just restored, to that of `config`.
+    pub(super) fn restrict(&mut self, config: &Config) {
+        for shard in &mut self.shards {
+            let groups = self.space.groups_of(config.cache_bytes) as u32;
+            resize::restrict(&mut shard.parts.map.directory, groups);
+        }
+        self.resize(config);
     }
 
     /// Returns whether some shard may have groups above its limit.
