@@ -13,7 +13,7 @@ use super::{Control, Wait, beside};
 use crate::admin::{AllowedPaths, NewTier, Reply, Trouble};
 use crate::config::{too_large_tables, too_large_tiers};
 use crate::messages::{Message, Problem, StackCommand, WorkerCommand};
-use crate::persistent::ForceFlags;
+use crate::persistent::{CacheSizes, ForceFlags};
 use crate::status::{CacheFacts, TierKey};
 use crate::tier::open::CacheMaker;
 use crate::tier::{Tier, link};
@@ -250,8 +250,11 @@ fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
     unlinked.and(vacated)
 }
 
-/// Changes the size of a volatile tier while clients go on. A smaller tier gives its space back
-/// before this returns. On failure the tier keeps its size.
+/// Changes the size of a tier while clients go on. A smaller tier gives its space back before this
+/// returns. On failure the tier keeps its size.
+///
+/// The superblock of a persistent tier has a larger size before the tier uses it, and a smaller one
+/// once no more is used: a crash in between leaves the old size.
 pub(crate) fn resize_tier(
     control: &mut Control,
     number: usize,
@@ -267,9 +270,12 @@ pub(crate) fn resize_tier(
     if size_bytes == before {
         return Ok(Reply::Done("unchanged"));
     }
-    let key = tier.facts.key;
-    if size_bytes > before {
-        grow_device(control, number, size_bytes)?;
+    let (key, is_persistent) = (tier.facts.key, tier.facts.config.kept);
+    match size_bytes > before {
+        true if is_persistent => record_size(control, number, size_bytes)
+            .map_err(|problem| kept_size(control, number, problem))?,
+        true => grow_device(control, number, size_bytes)?,
+        false => {}
     }
     set_size(control, number, size_bytes).map_err(|problem| {
         let problem = format!("tier {number} has no certain size now: {problem}");
@@ -277,29 +283,48 @@ pub(crate) fn resize_tier(
     })?;
     control.publish();
     let give_back = || WorkerCommand::Tier(StackCommand::GiveBack { tier: key });
-    if let Err(problem) = control.ask_all(Wait::UntilEnd, give_back) {
+    let given_back = control.ask_all(Wait::UntilEnd, give_back).map(drop);
+    let given_back = given_back
+        .map_err(|problem| format!("not all of the space could be given back: {problem}"));
+    let recorded = given_back.and_then(|()| match is_persistent && size_bytes < before {
+        true => record_size(control, number, size_bytes),
+        false => Ok(()),
+    });
+    if let Err(problem) = recorded {
         // The first problem is what counts.
         let _ = set_size(control, number, before);
-        let problem = format!(
-            "tier {number} keeps {}, because not all of the space could be given back: {problem}",
-            format_size(before)
-        );
-        return Err(Reply::trouble(Trouble::Failed, problem));
+        return Err(kept_size(control, number, problem));
     }
     let name = &control.tiers[number].facts.name;
     tracing::info!(tier = number, %name, before, bytes = size_bytes, "tier resized");
     Ok(Reply::Done("resized"))
 }
 
+/// Records the size of a persistent tier in its superblock.
+fn record_size(control: &mut Control, number: usize, size_bytes: u64) -> Result<(), String> {
+    let writer = control.tiers[number].cache.writer.clone();
+    let mut writer = writer.expect("a persistent tier has a superblock");
+    let record = move || writer.set_cache_bytes(size_bytes);
+    let recorded = beside(control, record).map_err(|problem| problem.to_string())?;
+    recorded.map_err(|error| format!("the size could not be recorded on its device: {error}"))
+}
+
+fn kept_size(control: &Control, number: usize, problem: String) -> Reply {
+    let size = format_size(control.tiers[number].facts.size_bytes);
+    Reply::trouble(Trouble::Failed, format!("tier {number} keeps {size}, because {problem}"))
+}
+
 /// Checks that a tier can have another size, as far as that is known without its device.
 fn check_size(control: &Control, tier: &Tier, number: usize, size_bytes: u64) -> Result<(), Reply> {
     let size = format_size(size_bytes);
-    if tier.facts.config.kept {
+    let sizes = tier.cache.writer.as_ref().map(|writer| writer.sizes(tier.source.size_bytes()));
+    if let Some(CacheSizes { most, .. }) = sizes.filter(|sizes| size_bytes > sizes.most) {
         return Err(conflict(format!(
-            "tier {number} is persistent, and its journal is made for its size: {}",
+            "tier {number} cannot have {size}: its cache was made for {}; {}",
+            format_size(most),
             match number {
                 0 => "floe flush && floe stop, and start with a new cache (--initialise)",
-                _ => "add a tier of the other size, then remove this one",
+                _ => "add a tier of that size, then remove this one",
             }
         )));
     }
@@ -308,8 +333,7 @@ fn check_size(control: &Control, tier: &Tier, number: usize, size_bytes: u64) ->
             "the size of a tier is a multiple of {SECTOR_BYTES} bytes, not {size}"
         )));
     }
-    let (config, data_start) = (&tier.facts.config, tier.cache.data_start);
-    let shards = tier.shards;
+    let (config, data_start, shards) = (&tier.facts.config, tier.cache.data_start, tier.shards);
     match config.check_size(size_bytes.saturating_sub(data_start), shards) {
         Ok(()) => {}
         Err(ConfigError::TooSmall { group_bytes, .. }) => {
@@ -341,7 +365,7 @@ fn check_size(control: &Control, tier: &Tier, number: usize, size_bytes: u64) ->
     }
     let offered = control.offer.all().iter().filter(|offered| !offered.leaving);
     let shares = offered.map(|offered| (offered.volume.name.as_str(), offered.volume.share));
-    volume_share::check(shares, &resized(&tier.facts.name, size_bytes), size_bytes)
+    volume_share::check(shares, &name_with_size(&tier.facts, size_bytes), size_bytes)
         .map_err(conflict)
 }
 
@@ -373,7 +397,7 @@ fn set_size(control: &mut Control, number: usize, size_bytes: u64) -> Result<(),
     let cache_bytes = size_bytes.saturating_sub(tier.cache.data_start);
     let most_dirty_bytes = tier.dirty_share.map(|share| (share * size_bytes as f64) as u64);
     tier.cache.most_dirty_bytes = most_dirty_bytes;
-    tier.facts.name = resized(&tier.facts.name, size_bytes);
+    tier.facts.name = name_with_size(&tier.facts, size_bytes);
     tier.facts.size_bytes = size_bytes;
     tier.facts.config = Arc::new(Config { cache_bytes, ..Config::clone(&tier.facts.config) });
     control.renumber(|offered| offered.shares[number] = offered.volume.share.of(size_bytes));
@@ -389,7 +413,13 @@ fn set_size(control: &mut Control, number: usize, size_bytes: u64) -> Result<(),
     control.ask_all(Wait::Long, resize).map(drop)
 }
 
-/// Returns the name of a tier, its device and settings, with another size.
+/// Returns the name of a tier with another size. The name of a persistent tier has the size of its
+/// device, which stays.
+fn name_with_size(facts: &CacheFacts, size_bytes: u64) -> String {
+    if facts.config.kept { facts.name.clone() } else { resized(&facts.name, size_bytes) }
+}
+
+/// Returns the name of a volatile tier, its device and settings, with another size.
 fn resized(name: &str, size_bytes: u64) -> String {
     let size = format_size(size_bytes);
     let parts = name.split(',').map(|part| match part.split_once([':', '=']) {
