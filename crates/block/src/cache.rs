@@ -730,13 +730,6 @@ pub fn resize(cache: &mut BlockCache, cache_bytes: u64) -> Result<(), ConfigErro
     Ok(())
 }
 
-/// Gives a persistent cache that was restored the size that it had last. Its free places above that
-/// size were given back in an earlier session.
-pub(crate) fn restrict(cache: &mut BlockCache, cache_bytes: u64) {
-    cache.config.cache_bytes = cache_bytes;
-    cache.shards.restrict(&cache.config);
-}
-
 /// Goes on with giving back the space of a cache that has become smaller: the coldest blocks leave,
 /// dirty ones after they were cleaned, and their places are discarded on the cache device.
 ///

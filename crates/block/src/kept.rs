@@ -6,7 +6,7 @@ use std::sync::Arc;
 use floe_device::Halves;
 
 use super::journal::{NO_SUM, Salvage, WrongCopy};
-use crate::cache::{BlockCache, restrict};
+use crate::cache::{BlockCache, resize};
 use crate::config::{Config, ConfigError};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::journal::{
@@ -263,7 +263,9 @@ impl KeptCache {
         }
         if superblock.cache_bytes.is_some() {
             let bytes = superblock.data_bytes();
-            caches.iter_mut().for_each(|cache| restrict(cache, bytes));
+            // Any free place may have data: of volumes that were removed since, or that a killed
+            // session wrote and its log never named. So all above the size is given back again.
+            caches.iter_mut().try_for_each(|cache| resize(cache, bytes))?;
         }
         let (layout_of_judge, id) = (layout.clone(), superblock.id);
         let judge = CacheJudge { layout: layout_of_judge, id, sums: all_sums };

@@ -168,15 +168,6 @@ impl Shards {
         }
     }
 
-    /// Sets the size of all shards, which were just restored, to that of `config`.
-    pub(super) fn restrict(&mut self, config: &Config) {
-        for shard in &mut self.shards {
-            let groups = self.space.groups_of(config.cache_bytes) as u32;
-            resize::restrict(&mut shard.parts.map.directory, groups);
-        }
-        self.resize(config);
-    }
-
     /// Returns whether some shard may have groups above its limit.
     #[inline]
     pub(super) fn is_giving_back(&self) -> bool {

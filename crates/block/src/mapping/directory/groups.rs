@@ -92,17 +92,6 @@ impl Groups {
         self.free.extend(unused.rev());
     }
 
-    /// Sets the limit, and takes the space of free groups above it for given back.
-    pub(super) fn restrict(&mut self, limit: u32) {
-        self.claim_all();
-        self.limit = limit;
-        while self.over() > 0
-            && let Some(group) = self.free.pop()
-        {
-            self.returned.push(group);
-        }
-    }
-
     /// Ends the emptying of groups that need not leave any more.
     fn leave_as_many_as_needed(&mut self) {
         self.leaving.truncate(self.excess() as usize);

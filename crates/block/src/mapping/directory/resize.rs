@@ -26,12 +26,6 @@ pub(crate) fn claim_all(directory: &mut Directory) {
     directory.groups.claim_all();
 }
 
-/// Sets the limit of a directory that was just restored. The space of its free groups above the
-/// limit was given back in an earlier session.
-pub(crate) fn restrict(directory: &mut Directory, groups: u32) {
-    directory.groups.restrict(groups);
-}
-
 /// Returns the number of groups above the limit whose space is not given back yet.
 pub(crate) fn groups_over(directory: &Directory) -> u64 {
     directory.groups.over().into()
