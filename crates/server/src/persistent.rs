@@ -128,11 +128,11 @@ pub(crate) fn examine(
 }
 
 impl Ready {
-    /// Returns the bytes that the cache uses of a device of `has` bytes.
-    pub(crate) fn used_bytes(&self, has: u64) -> u64 {
+    /// Returns the sizes of the cache on a device of `has` bytes.
+    pub(crate) fn sizes(&self, has: u64) -> CacheSizes {
         match &self.found {
-            Examined::Kept(kept, _) => CacheSizes::of(kept.superblock(), has).used,
-            Examined::New(_) => has,
+            Examined::Kept(kept, _) => CacheSizes::of(kept.superblock(), has),
+            Examined::New(_) => CacheSizes { used: has, most: has },
         }
     }
 

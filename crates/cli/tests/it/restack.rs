@@ -205,6 +205,33 @@ fn a_persistent_tier_keeps_its_size_for_the_next_server() {
     assert_same("the volume", &volume.backing(), &content);
 }
 
+/// The shares of the server that recorded the size may have been others.
+#[test]
+fn a_recorded_size_that_is_too_small_for_the_shares_refuses_no_start() {
+    let content = pattern(1, 8 * MIB);
+    let volume = Volume::new(&content, "back").on("2");
+    let guaranteed = |server: &Server| server.status().volumes[0].cached[0].guaranteed_bytes;
+    let server = volume.serve();
+    tier_ok(&server, &["resize", "0", "2MiB"]);
+    server.kill(&volume);
+
+    let volume = volume.with(&["--cache-guaranteed", "3584KiB"]);
+    let server = volume.serve();
+    let log = server.log();
+    assert!(log.contains("guarantees less") && log.contains("3584KiB"), "{log}");
+    assert_eq!(guaranteed(&server), 2 << 20);
+    assert_same("the volume", &read(&mut connect(&server), content.len()), &content);
+    refused(&server, &["resize", "0", "1MiB"], &["cache-guaranteed"]);
+    tier_ok(&server, &["resize", "0", "3MiB"]);
+    assert_eq!(guaranteed(&server), 3 << 20);
+    tier_ok(&server, &["resize", "0", "4MiB"]);
+    assert_eq!(guaranteed(&server), 3584 << 10);
+    server.kill(&volume);
+    let server = volume.serve();
+    assert!(!server.log().contains("guarantees less"));
+    server.end();
+}
+
 #[test]
 fn a_size_that_a_tier_cannot_have_is_refused_in_a_line() {
     let volume = Volume::new(&pattern(1, MIB), "back").on("2");

@@ -130,13 +130,21 @@ impl SuperblockWriter {
         self.written().superblock.layout.data_offset_bytes(0)
     }
 
-    /// Records the bytes of the device that the cache takes.
+    /// Records the bytes of the device that the cache takes. If that fails, writes what was
+    /// recorded before again, since the device may have taken one of the two copies. If that fails,
+    /// too, the device has either until the next write.
     pub(crate) fn set_cache_bytes(&mut self, bytes: u64) -> Result<(), StartError> {
         let mut written = self.written();
         if written.over {
             return Ok(()); // the session has ended while the device hung
         }
-        written.change(|superblock| superblock.set_cache_bytes(bytes))
+        let recorded = written.change(|superblock| superblock.set_cache_bytes(bytes));
+        if recorded.is_err()
+            && let Err(error) = written.write()
+        {
+            tracing::warn!(%error, "the next server may find the tier's size of before or after");
+        }
+        recorded
     }
 
     pub(crate) fn id(&self) -> [u8; 16] {
