@@ -159,9 +159,9 @@ impl ShareChange {
     }
 }
 
-/// Returns the shares of volumes in a tier of `tier_bytes`. A tier that was resized for other shares
-/// may be unable to guarantee all that it is to guarantee. It guarantees less then: at most a
-/// volume's largest part, and to all volumes a smaller part in proportion.
+/// Returns the shares of volumes in a tier of `tier_bytes`. A tier that was resized for other
+/// shares may be unable to guarantee all that it is to guarantee. It guarantees less then: at most
+/// a volume's largest part, and to all volumes a smaller part in proportion.
 pub(crate) fn fit(shares: &[VolumeShare], tier_bytes: u64) -> Vec<CacheShare> {
     let bounded = |share: &VolumeShare| {
         let CacheShare { guaranteed_bytes, most_bytes } = share.of(tier_bytes);
