@@ -412,7 +412,10 @@ pub(crate) fn share_volume(
     }
     changed.sort_unstable();
     changed.dedup();
-    let enforced = changed.into_iter().fold(Ok(()), |all, id| all.and(enforce_share(control, id)));
+    let mut enforced = Ok(());
+    for id in changed {
+        enforced = enforced.and(enforce_share(control, id));
+    }
     control.publish();
     enforced.map_err(|problem| {
         let problem =
