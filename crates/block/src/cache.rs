@@ -707,20 +707,23 @@ impl Condition<'_> {
     }
 }
 
-/// Changes the size of a cache that is not persistent, to be done in all parts alike. Requests may
-/// be under way. To grow, the cache device has that size before.
+/// Changes the size of a cache, to be done in all parts alike. Requests may be under way. To grow,
+/// the cache device has that size before. A persistent cache becomes at most as large as it was
+/// made.
 ///
 /// A smaller cache gives its space back by and by: see [`give_back`]. A later growth uses that
 /// space first. The caller sets the limit of dirty bytes ([`BlockCache::limit_dirty`]) and the
 /// shares ([`BlockCache::set_share`]) of all volumes again.
 ///
+/// The owner of a persistent cache records its size in the superblock
+/// ([`Superblock::set_cache_bytes`](crate::Superblock::set_cache_bytes)): a larger one before this,
+/// and a smaller one after all space was given back. The next session begins with that size.
+///
 /// # Errors
 /// When the cache cannot have that size; it keeps its own.
-///
-/// # Panics
-/// When the cache is persistent.
 pub fn resize(cache: &mut BlockCache, cache_bytes: u64) -> Result<(), ConfigError> {
-    assert!(!cache.config.kept, "the journal of a persistent cache is made for its size");
+    let most = if cache.config.kept { cache.shards.addressed_bytes() } else { u64::MAX };
+    let cache_bytes = cache_bytes.min(most);
     cache.config.check_size(cache_bytes, cache.shards.all)?;
     cache.config.cache_bytes = cache_bytes;
     cache.shards.resize(&cache.config);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use floe_device::Halves;
 
 use super::journal::{NO_SUM, Salvage, WrongCopy};
-use crate::cache::BlockCache;
+use crate::cache::{BlockCache, resize};
 use crate::config::{Config, ConfigError};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::journal::{
@@ -211,7 +211,8 @@ impl KeptCache {
     /// Begins a session with these volumes, and starts the cache in `parts` parts, each with its
     /// journal for [`Tier::with_journal`](crate::Tier::with_journal). Data of other volumes is
     /// dropped. The cache's size, block sizes and number of shards come from the device, not from
-    /// `config`.
+    /// `config`. The size is that which the cache had last: see
+    /// [`Superblock::set_cache_bytes`].
     ///
     /// Flush the backing devices first. A killed process may have left data in their write caches
     /// that clients could read, and that a power cut would then lose. Then add the volumes by their
@@ -230,6 +231,7 @@ impl KeptCache {
         self.mend_journal(io)?;
         let Self { mut superblock, mut shards, .. } = self;
         let layout = superblock.layout.clone();
+        // There are addresses for all the cache was made for: it may become as large again.
         let mut caches = BlockCache::parts(config, parts)?;
         let known = |id: VolumeId| volumes.iter().any(|volume| volume.id == id);
         for shard in &mut shards {
@@ -258,6 +260,12 @@ impl KeptCache {
             let sums = Sums::new(std::mem::take(&mut shard.sums));
             all_sums.push(Arc::clone(&sums));
             journals[part].push((Restored { blocks: Vec::new(), ..shard }, sums));
+        }
+        if superblock.cache_bytes.is_some() {
+            let bytes = superblock.data_bytes();
+            // Any free place may have data: of volumes that were removed since, or that a killed
+            // session wrote and its log never named. So all above the size is given back again.
+            caches.iter_mut().try_for_each(|cache| resize(cache, bytes))?;
         }
         let (layout_of_judge, id) = (layout.clone(), superblock.id);
         let judge = CacheJudge { layout: layout_of_judge, id, sums: all_sums };

@@ -36,11 +36,13 @@ pub enum Planted {
     ParityEmpty,
     /// A damaged page at the end of a log is taken for the end of the log.
     LastPageLost,
+    /// Blocks leave a cache that becomes smaller, and the log goes on to say where they are.
+    LeftUnlogged,
 }
 
 impl Planted {
     /// All types of planted faults.
-    pub const ALL: [Planted; 14] = [
+    pub const ALL: [Planted; 15] = [
         Self::RecordBeforeData,
         Self::LostDirtyBit,
         Self::SkippedFlush,
@@ -55,6 +57,7 @@ impl Planted {
         Self::GapForgotten,
         Self::ParityEmpty,
         Self::LastPageLost,
+        Self::LeftUnlogged,
     ];
 }
 

@@ -228,6 +228,7 @@ impl Shard {
         let parts = &mut self.parts;
         let task = &mut parts.tasks[id];
         let cleans = matches!(task.work, Work::Clean { .. });
+        let gives_back = matches!(task.work, Work::GiveBack { .. });
         if task.outstanding == 0 {
             task.parts.clear();
         }
@@ -245,6 +246,7 @@ impl Shard {
             TaskStep::CleanRead => Cleaning::of(parts, id).read_ended(),
             TaskStep::CleanWrite => Cleaning::of(parts, id).write_ended(),
             TaskStep::Unlogging if cleans => Cleaning::of(parts, id).unlogged(),
+            TaskStep::Unlogging if gives_back => leaving::unlogged(parts, id),
             TaskStep::Settling if cleans => Cleaning::of(parts, id).settled(),
             TaskStep::Noting if cleans => Cleaning::of(parts, id).noted(),
             TaskStep::Unlogging => Writing::of(parts, id).unlogged(),

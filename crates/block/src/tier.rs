@@ -192,6 +192,9 @@ impl Tier {
                 return self.begin(device, op, offset, Action::Zero { len, may_unmap, fast });
             }
             Order::Discard { op, device, offset, len } => {
+                if let (DeviceId::Cache, Some(journal)) = (device, &mut self.journal) {
+                    journal.forget(offset, (len / SECTOR_BYTES) as usize);
+                }
                 return self.begin(device, op, offset, Action::Discard { len });
             }
             Order::Flush { op, device } => return self.begin(device, op, 0, Action::Flush),
@@ -554,14 +557,11 @@ pub fn grow_device(tier: &mut Tier, bytes: u64) -> io::Result<()> {
     tier.device.set_size(bytes)
 }
 
-/// Changes the size of a tier that is not persistent, as [`resize`] does for a cache. The space of
-/// a smaller tier is given back while the driver advances.
+/// Changes the size of a tier, as [`resize`] does for a cache. The space of a smaller tier is given
+/// back while the driver advances.
 ///
 /// # Errors
 /// When the cache cannot have that size; it keeps its own.
-///
-/// # Panics
-/// When the tier is persistent.
 pub fn resize_tier(tier: &mut Tier, cache_bytes: u64) -> Result<(), ConfigError> {
     resize(&mut tier.cache, cache_bytes)
 }

@@ -55,6 +55,8 @@ struct CheckResult {
     clean: bool,
     shards: u64,
     block_sizes: String,
+    /// Bytes of the device that the cache takes after `floe tier resize`.
+    resized_to_bytes: Option<u64>,
     /// Result of `floe calibrate` that is recorded in the cache.
     calibration: Option<OfCalibration>,
     volumes: Vec<OfVolume>,
@@ -275,6 +277,7 @@ impl CheckResult {
             shards: superblock.map_or(0, |superblock| superblock.layout.shards()),
             block_sizes: superblock
                 .map_or_else(String::new, |superblock| superblock.layout.sizes().to_string()),
+            resized_to_bytes: superblock.and_then(|superblock| superblock.cache_bytes),
             calibration: superblock.and_then(|superblock| superblock.calibrated).map(
                 |Calibrated { write_cost, target, target_bytes }| OfCalibration {
                     write_cost,
@@ -320,6 +323,9 @@ impl CheckResult {
                 output::counted(self.shards as usize, "shard"),
                 self.block_sizes
             );
+            if let Some(bytes) = self.resized_to_bytes {
+                output::say!("resized to {}", output::bytes(bytes));
+            }
             if let Some(OfCalibration { write_cost, target, .. }) = &self.calibration {
                 output::say!(
                     "calibrated: a write costs {write_cost:.2} reads, obp's target is {target:.3}"

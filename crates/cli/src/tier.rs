@@ -18,7 +18,7 @@ pub(crate) enum TierCommand {
     Add(Add),
     /// Detach a tier after writing its dirty data below it, while clients are served
     Remove(Remove),
-    /// Change the size of a volatile tier, while clients are served
+    /// Change the size of a tier, while clients are served
     Resize(ResizeArguments),
 }
 

@@ -24,7 +24,7 @@
 //! | `GET /tiers` | a list of [`TierStatus`](crate::status::TierStatus) as JSON, from the top |
 //! | `POST /tiers` | attaches the tier that a [`NewTier`] as JSON describes |
 //! | `DELETE /tiers/NUMBER` | detaches a tier after its dirty data is in the tier below |
-//! | `POST /tiers/NUMBER/resize` | gives a volatile tier the size in a [`NewSize`] as JSON |
+//! | `POST /tiers/NUMBER/resize` | gives a tier the size in a [`NewSize`] as JSON |
 //!
 //! A failed request is answered with a line that gives the reason. The status is 400 for an invalid
 //! request and 403 for a missing right. It is 404 or 409 for a conflict with the present volumes

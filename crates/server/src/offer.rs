@@ -11,6 +11,7 @@ use crate::status::VolumeFacts;
 use crate::volume::Volume;
 use crate::volume_clients::VolumeClients;
 use crate::volume_limit::VolumeLimit;
+use crate::volume_share;
 
 /// A volume that the server offers, with its ids in the cache.
 #[derive(Debug, Clone)]
@@ -101,11 +102,16 @@ impl Offer {
             bytes: volume.backing.size_bytes(),
             limit: Arc::new(VolumeLimit::new(volume.limit.clone())),
             clients: clients.clone(),
-            shares: tier_bytes.iter().map(|bytes| volume.share.of(*bytes)).collect(),
+            shares: Vec::new(),
             volume: volume.clone(),
             leaving: false,
         });
-        let volumes: Vec<Offered> = offered.collect();
+        let mut volumes: Vec<Offered> = offered.collect();
+        let shares: Vec<_> = volumes.iter().map(|offered| offered.volume.share).collect();
+        for bytes in tier_bytes {
+            let fitting = volume_share::fit(&shares, *bytes);
+            volumes.iter_mut().zip(fitting).for_each(|(offered, share)| offered.shares.push(share));
+        }
         let exports = Arc::new(exports_of(&volumes)?);
         for Offered { volume, .. } in &volumes {
             clients.limit(&volume.name, volume.limit.connections);

@@ -47,7 +47,7 @@ pub use write_back::{Target, WrittenBack, write_back};
 pub(crate) use content::{may_claim, refuse_as_volume, try_volatile};
 pub(crate) use guard::guarded;
 pub(crate) use peer_tiers::{missing, without};
-pub(crate) use superblock_writer::{SuperblockWriter, random_stack};
+pub(crate) use superblock_writer::{CacheSizes, SuperblockWriter, random_stack};
 
 /// A cache that can begin a session. Nothing on its device has been changed yet.
 pub(crate) struct Ready {
@@ -128,15 +128,12 @@ pub(crate) fn examine(
 }
 
 impl Ready {
-    /// Returns the bytes that the cache uses of a device of `has` bytes.
-    pub(crate) fn used_bytes(&self, has: u64) -> u64 {
-        let unused = match &self.found {
-            Examined::Kept(kept, _) => {
-                superblock_writer::unused_bytes(&kept.superblock().layout, has)
-            }
-            Examined::New(_) => None,
-        };
-        has - unused.unwrap_or(0)
+    /// Returns the sizes of the cache on a device of `has` bytes.
+    pub(crate) fn sizes(&self, has: u64) -> CacheSizes {
+        match &self.found {
+            Examined::Kept(kept, _) => CacheSizes::of(kept.superblock(), has),
+            Examined::New(_) => CacheSizes { used: has, most: has },
+        }
     }
 
     /// Begins the session; makes the cache first if it is a new one.
@@ -389,8 +386,8 @@ fn begin(
     Ok(Parts {
         parts,
         ids,
+        data_start: writer.data_start(),
         writer: Some(writer),
-        data_start: 0,
         most_dirty_bytes: None,
         opened: Some(OpenedStatus { ended: ended.to_owned(), dirty_bytes, valid_bytes }),
     })

@@ -9,7 +9,7 @@ use std::time::Instant;
 use floe_block::{BlockCache, Companion, Driver, Exchange, Fault, PartJournal};
 use floe_device::{OpenError, Pool, Ring};
 
-use crate::persistent::{Parts, StartError, SuperblockWriter};
+use crate::persistent::{CacheSizes, Parts, StartError, SuperblockWriter};
 use crate::status::{BackingBytes, CacheFacts, TierKey};
 use crate::volume::DeviceSource;
 
@@ -27,6 +27,11 @@ pub struct Tier {
     pub(crate) source: Arc<dyn DeviceSource>,
     /// Number of shards of the tier's cache.
     pub(crate) shards: u64,
+    /// The recorded size of a persistent tier, and the largest that it can have.
+    pub(crate) sizes: Option<CacheSizes>,
+    /// True if the last resize has failed where not all workers or not the superblock may have the
+    /// size: a resize to the present size is not done yet.
+    pub(crate) unsettled: bool,
     /// Limit of dirty data, as a share of the size; `None` without a limit.
     pub(crate) dirty_share: Option<f64>,
     /// The tier may hold dirty data.
@@ -118,6 +123,8 @@ impl Tier {
         let share = |most: u64| most as f64 / cache_bytes.max(1) as f64;
         Self {
             shards: cache.parts[0].0.shards() as u64,
+            sizes: cache.writer.as_ref().map(|writer| writer.sizes(source.size_bytes())),
+            unsettled: false,
             dirty_share: cache.most_dirty_bytes.map(share),
             may_be_dirty: config.mode.keeps_writes()
                 || cache.parts.iter().any(|(cache, _)| cache.condition().has_dirty_data()),

@@ -159,6 +159,26 @@ impl ShareChange {
     }
 }
 
+/// Returns the shares of volumes in a tier of `tier_bytes`. A tier that was resized for other
+/// shares may be unable to guarantee all that it is to guarantee. It guarantees less then: at most
+/// a volume's largest part, and to all volumes a smaller part in proportion.
+pub(crate) fn fit(shares: &[VolumeShare], tier_bytes: u64) -> Vec<CacheShare> {
+    let bounded = |share: &VolumeShare| {
+        let CacheShare { guaranteed_bytes, most_bytes } = share.of(tier_bytes);
+        let guaranteed_bytes = most_bytes.map_or(guaranteed_bytes, |it| it.min(guaranteed_bytes));
+        CacheShare { guaranteed_bytes, most_bytes }
+    };
+    let mut fitting: Vec<CacheShare> = shares.iter().map(bounded).collect();
+    let sum: u128 = fitting.iter().map(|share| u128::from(share.guaranteed_bytes)).sum();
+    if sum > u128::from(tier_bytes) {
+        for CacheShare { guaranteed_bytes, .. } in &mut fitting {
+            let part = u128::from(*guaranteed_bytes) * u128::from(tier_bytes) / sum;
+            *guaranteed_bytes = part as u64; // at most the tier
+        }
+    }
+    fitting
+}
+
 /// Checks that a tier can guarantee all that it is to guarantee to these volumes.
 ///
 /// # Errors
@@ -249,6 +269,13 @@ mod tests {
                  tier fast has 10KiB"
                 .to_owned())
         );
+        let fit = |shares: &[VolumeShare], bytes| -> Vec<u64> {
+            fit(shares, bytes).iter().map(|share| share.guaranteed_bytes).collect()
+        };
+        assert_eq!(fit(&[a, b], 12 << 10), [6 << 10, 6 << 10]);
+        assert_eq!(fit(&[a, VolumeShare::default(), b], 8 << 10), [4915, 0, 3276]);
+        assert_eq!(fit(&[share("6KiB", "50%")], 8 << 10), [4 << 10]);
+        assert_eq!(fit(&[share("1PiB", "none"), a], 0), [0, 0]);
         let problem = check(&[("a", share("6KiB", "50%"))], 10 << 10).unwrap_err();
         assert!(problem.contains("6KiB is more than cache-most = 50% of tier fast"), "{problem}");
     }

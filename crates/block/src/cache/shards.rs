@@ -151,6 +151,11 @@ impl Shards {
         part
     }
 
+    /// Returns the bytes of the cache device for which all shards of all parts have addresses.
+    pub(super) fn addressed_bytes(&self) -> u64 {
+        self.space.groups * self.space.shards * self.group_bytes()
+    }
+
     /// Changes the size of all shards to that of `config`.
     pub(super) fn resize(&mut self, config: &Config) {
         let groups = self.space.groups_of(config.cache_bytes);

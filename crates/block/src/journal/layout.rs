@@ -191,6 +191,15 @@ impl Layout {
         self.shards * self.shard_sectors * SECTOR_BYTES
     }
 
+    /// Returns the bytes of data of all shards in a cache that takes at most `cache_bytes` of its
+    /// device, its metadata included.
+    pub(super) fn data_bytes_within(&self, cache_bytes: u64) -> u64 {
+        let group_bytes = self.sizes.largest() * SECTOR_BYTES;
+        let shard_bytes = cache_bytes.saturating_sub(self.data_start) / self.shards;
+        let used = shard_bytes / group_bytes * group_bytes;
+        used.min(self.shard_sectors * SECTOR_BYTES) * self.shards
+    }
+
     /// Returns the end of the cache on its device, in bytes.
     pub fn end_bytes(&self) -> u64 {
         self.data_offset_bytes(self.shards)

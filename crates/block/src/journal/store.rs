@@ -84,6 +84,7 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
         void: false,
         retired: None,
         layout,
+        cache_bytes: None,
         calibrated: None,
         stack: 0,
         next_stack: 0,

@@ -28,6 +28,7 @@ const MAGIC: [u8; 8] = *b"FloeBlk\n";
 const SUM_BYTES: usize = size_of::<u64>();
 const COMPANIONS_AT: usize = 128;
 const RETIRED_AT: usize = 3968;
+const CACHE_BYTES_AT: usize = 3976;
 const TABLE_AT: usize = 4096;
 
 const CLEAN: u32 = 1;
@@ -57,6 +58,9 @@ pub struct Superblock {
     pub retired: Option<u64>,
     /// Positions of all structures on the device.
     pub layout: Layout,
+    /// Bytes of the device that the cache takes, its metadata included, if these are fewer than it
+    /// was made for.
+    pub cache_bytes: Option<u64>,
     /// Calibration of the device, if it was measured.
     pub calibrated: Option<Calibrated>,
     /// Random number shared by the tiers that were last served as one stack, and by no others. 0
@@ -145,6 +149,19 @@ pub(super) enum Copy {
 }
 
 impl Superblock {
+    /// Returns the bytes of data that the cache may hold: those of the layout, or fewer after it
+    /// has become smaller.
+    pub fn data_bytes(&self) -> u64 {
+        let all = self.layout.data_bytes();
+        self.cache_bytes.map_or(all, |bytes| self.layout.data_bytes_within(bytes))
+    }
+
+    /// Sets the bytes of the device that the cache takes. Has no effect before the superblock is
+    /// written.
+    pub fn set_cache_bytes(&mut self, bytes: u64) {
+        self.cache_bytes = (bytes < self.layout.end_bytes()).then_some(bytes);
+    }
+
     /// Returns the offset of the copy for this generation.
     pub(super) fn offset(&self) -> u64 {
         SUPERBLOCK_OFFSETS[self.generation as usize % 2]
@@ -171,6 +188,9 @@ impl Superblock {
             + u32::from(self.retired.is_some()) * RETIRED;
         let retired = self.retired.unwrap_or_default();
         bytes[RETIRED_AT..RETIRED_AT + size_of::<u64>()].copy_from_slice(&retired.to_le_bytes());
+        let cache_bytes = self.cache_bytes.unwrap_or_default();
+        bytes[CACHE_BYTES_AT..CACHE_BYTES_AT + size_of::<u64>()]
+            .copy_from_slice(&cache_bytes.to_le_bytes());
         let nothing = Calibrated { write_cost: 0.0, target: 0.0, target_bytes: 0.0 };
         let calibrated = self.calibrated.unwrap_or(nothing);
         let mut header = Header {
@@ -240,16 +260,23 @@ impl Superblock {
                 .map_err(|_| "a table of tiers that is too short")?;
         let companions = companions.iter().filter(|entry| entry.flags.get() & IN_USE != 0);
         let flags = header.flags.get();
-        let (retired, _) =
-            U64::ref_from_prefix(&bytes[RETIRED_AT..]).expect("a copy is longer than that");
+        let word = |at: usize| {
+            U64::ref_from_prefix(&bytes[at..]).expect("a copy is longer than that").0.get()
+        };
+        let layout = layout.stated()?;
+        let cache_bytes = Some(word(CACHE_BYTES_AT)).filter(|bytes| *bytes > 0);
+        if let Some(bytes) = cache_bytes.filter(|bytes| layout.data_bytes_within(*bytes) == 0) {
+            return Err(format!("a size of {bytes} bytes, which has no room for data"));
+        }
         Ok(Superblock {
             id: header.id,
             generation: header.generation.get(),
             session: header.session.get(),
             clean: flags & CLEAN != 0,
             void: flags & VOID != 0,
-            retired: (flags & RETIRED != 0).then_some(retired.get()),
-            layout: layout.stated()?,
+            retired: (flags & RETIRED != 0).then(|| word(RETIRED_AT)),
+            layout,
+            cache_bytes,
             calibrated: (flags & CALIBRATED != 0).then(|| header.calibrated()).transpose()?,
             stack: header.stack.get(),
             next_stack: header.next_stack.get(),

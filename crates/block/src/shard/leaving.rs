@@ -5,6 +5,9 @@
 //! that the group becomes clean. Clean blocks that no task uses are dropped, and the place of an
 //! empty group is discarded on the cache device. Only then the group is free for other blocks.
 //!
+//! In a persistent cache the log durably says that nothing is there before a place is discarded.
+//! While the log cannot be written nothing is discarded: what it calls dirty stays in its place.
+//!
 //! The part calls [`go_on`] between the rounds of its driver, while it has groups above the limit.
 
 use super::clean::{Cleaning, is_paced};
@@ -30,7 +33,11 @@ const CLEANED_WHILE_PACED: usize = 2;
 /// `cache_bytes` of the whole cache. `more` is the space behind that of all shards that the shard
 /// gets for further addresses, if it needs some.
 pub(crate) fn change_size(parts: &mut Parts, cache_bytes: u64, groups: u32, more: Option<Sectors>) {
+    let is_smaller = cache_bytes < parts.config.cache_bytes;
     parts.config.cache_bytes = cache_bytes;
+    if parts.config.kept && is_smaller {
+        resize::claim_all(&mut parts.map.directory);
+    }
     parts.map.resize(groups, more);
     parts.admission.resize(&parts.config, u64::from(groups) * parts.config.sizes.largest());
     parts.leaving.begin();
@@ -118,6 +125,9 @@ fn empty(parts: &mut Parts, group: u32) -> bool {
     }
     for &block in &idle {
         parts.admission.evicted(block, &parts.map.directory);
+        if !planted!(LeftUnlogged) {
+            parts.logging.note_dropped(&parts.map.directory, block, &mut parts.orders);
+        }
         if waits {
             resize::drop_leaving(&mut parts.map.directory, block);
         }
@@ -137,11 +147,29 @@ fn clean(parts: &mut Parts, volume: VolumeId, start: u64) {
     }
 }
 
-/// Orders that the space of a free group is given back.
+/// Begins to give back the space of a free group.
 fn give_back(parts: &mut Parts, group: u32) {
     parts.leaving.giving_back += 1;
-    let (offset, len) = parts.map.group_bytes(group);
     let id = parts.tasks.begin(Work::GiveBack { group }, NOBODY, 0..1);
+    if parts.logging.is_kept() {
+        parts.tasks[id].step = TaskStep::Unlogging;
+        parts.await_commit(id, Part::Noted, &(0..1));
+    } else {
+        discard(parts, id, group);
+    }
+}
+
+/// Continues once the log durably says that nothing is in the group, or cannot be written.
+pub(super) fn unlogged(parts: &mut Parts, id: TaskId) {
+    let group = group_of(parts, id);
+    match parts.tasks[id].fault.is_none() && parts.logging.is_on() {
+        true => discard(parts, id, group),
+        false => given_back(parts, id),
+    }
+}
+
+fn discard(parts: &mut Parts, id: TaskId, group: u32) {
+    let (offset, len) = parts.map.group_bytes(group);
     parts.tasks[id].step = TaskStep::GivingBack;
     let op = parts.tasks.new_op(id, Part::GivenBack, &(0..1));
     parts.orders.push(Order::Discard { op, device: DeviceId::Cache, offset, len });
@@ -150,11 +178,16 @@ fn give_back(parts: &mut Parts, group: u32) {
 /// Handles the end of a group's discard. A failure does no harm: the group is written before it is
 /// read again.
 pub(super) fn given_back(parts: &mut Parts, id: TaskId) {
-    let Work::GiveBack { group } = parts.tasks[id].work else {
-        unreachable!("nothing else discards the cache device")
-    };
+    let group = group_of(parts, id);
     parts.leaving.giving_back -= 1;
     resize::returned(&mut parts.map.directory, group);
     parts.tasks[id].step = TaskStep::Done;
     parts.tasks.free(id);
+}
+
+fn group_of(parts: &Parts, id: TaskId) -> u32 {
+    let Work::GiveBack { group } = parts.tasks[id].work else {
+        unreachable!("nothing else discards the cache device")
+    };
+    group
 }

@@ -69,7 +69,12 @@ impl Format {
     }
 
     pub fn cache_bytes(&self) -> u64 {
-        self.group_bytes() * self.groups * self.shards
+        self.bytes_of(self.groups)
+    }
+
+    /// Bytes of data with so many groups in each shard.
+    pub fn bytes_of(&self, groups: u64) -> u64 {
+        self.group_bytes() * groups * self.shards
     }
 
     /// Where everything is on a kept cache's device, which is as small as it can be.

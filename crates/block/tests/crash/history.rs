@@ -41,6 +41,9 @@ pub enum Event {
         ok: bool,
     },
     Cleaned,
+    Resized {
+        bytes: u64,
+    },
     Created,
     Rotten {
         byte: usize,
@@ -68,6 +71,7 @@ impl History {
             }
             Event::Answered { name, ok } => name << 1 | u64::from(ok),
             Event::Cleaned => 1,
+            Event::Resized { bytes } => bytes,
             Event::Created => 16,
             Event::Rotten { byte } => byte as u64,
             Event::DeviceDead { cache, dead } => 2 + u64::from(cache) * 2 + u64::from(dead),
@@ -124,6 +128,7 @@ impl fmt::Display for Event {
                 write!(f, "    {name} is answered: {}", if *ok { "done" } else { "failed" })
             }
             Event::Cleaned => write!(f, "    cleaning begins"),
+            Event::Resized { bytes } => write!(f, "    the cache is to have {bytes} bytes"),
             Event::Created => write!(f, "  a new cache is made"),
             Event::Rotten { byte } => write!(f, "  byte {byte} of the cache device has rotted"),
             Event::DeviceDead { cache, dead } => write!(

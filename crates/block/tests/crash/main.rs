@@ -41,7 +41,10 @@ fn setting(name: &str) -> Option<u64> {
 #[test]
 fn whatever_was_flushed_is_there_after_any_crash() {
     match run(0, setting("FLOE_CRASHES").unwrap_or(30_000), Options::default()) {
-        Ok(survived) => eprintln!("{survived}"),
+        Ok(survived) => {
+            eprintln!("{survived}");
+            assert!(survived.crashes() < 1_000 || survived.smaller > 10, "sizes change");
+        }
         Err(fallen) => panic!("{fallen}"),
     }
 }

@@ -98,6 +98,7 @@ impl AddAssign for Survived {
         self.checkpoints += other.checkpoints;
         self.bypassed += other.bypassed;
         self.retired += other.retired;
+        self.smaller += other.smaller;
     }
 }
 
@@ -109,7 +110,7 @@ impl fmt::Display for Survived {
              {} requests, {} of which failed after {} failures of devices; {} bits rotted, \
              {} of them in the newest page of a log, {} bytes of halves were mended; {} \
              pages lost in copies that were salvaged; {} units of 512 bytes checked; \
-             {} checkpoints; {} journals gone past, {} caches retired",
+             {} checkpoints; {} journals gone past, {} caches retired; {} caches became smaller",
             self.crashes(),
             self.power_cuts,
             self.cuts_while_starting,
@@ -125,7 +126,8 @@ impl fmt::Display for Survived {
             self.checked_units,
             self.checkpoints,
             self.bypassed,
-            self.retired
+            self.retired,
+            self.smaller
         )
     }
 }

@@ -8,6 +8,7 @@
 mod bypass;
 mod clients;
 mod mend;
+mod size;
 mod start;
 mod wishes;
 
@@ -85,6 +86,8 @@ pub struct Survived {
     /// nothing of it counted.
     pub bypassed: u64,
     pub retired: u64,
+    /// How often a cache became smaller.
+    pub smaller: u64,
 }
 
 /// What went wrong.
@@ -114,6 +117,8 @@ pub struct World {
     /// Whether a failing cache device may cost data in this life.
     may_be_dirty: bool,
     bypassing: Bypassing,
+    /// The bytes of a cache that becomes smaller, before.
+    shrinks_from: Option<u64>,
     survived: Survived,
     answers: Vec<Answer>,
     bytes: Vec<u8>,
@@ -177,6 +182,7 @@ impl World {
             life: 0,
             may_be_dirty: false,
             bypassing: Bypassing::Not,
+            shrinks_from: None,
             survived: Survived::default(),
             answers: Vec::new(),
             bytes: Vec::new(),
@@ -254,6 +260,9 @@ impl World {
             }
             if self.draw(|rng| rng.random_bool(temper.shares)) {
                 self.change_share();
+            }
+            if self.draw(|rng| rng.random_bool(temper.resizes)) {
+                self.change_size()?;
             }
             self.let_die();
             if self.draw_if_mirror(40) {
@@ -349,6 +358,7 @@ impl World {
             return Ok(());
         }
         self.see_to_journal()?;
+        self.see_to_size()?;
         let mut answers = std::mem::take(&mut self.answers);
         self.driver().take_answers(&mut answers);
         for Answer { request: id, result, .. } in answers.drain(..) {

@@ -1,6 +1,8 @@
 //! `floe tier`: tiers put into a running server and taken out, on real devices, with clients at
 //! work and kills in between.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Output;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +11,7 @@ use std::time::Duration;
 use crate::common::{Server, Volume, assert_same, floe, floe_ok, text};
 use crate::hosts::kills::load::Load;
 use crate::hosts::kills::model::{Model, SECTOR};
+use crate::kept::NEVER;
 use floe_server::nbd_client::Client;
 use floe_testkit::pattern;
 use rand::rngs::SmallRng;
@@ -148,12 +151,95 @@ fn a_tier_is_resized_while_clients_use_it() {
     server.end();
 }
 
+/// Bytes that a file takes on its file system.
+fn allocated(file: &Path) -> u64 {
+    file.metadata().expect("the file").blocks() * 512
+}
+
+#[test]
+fn a_persistent_tier_keeps_its_size_for_the_next_server() {
+    let mut content = pattern(1, 8 * MIB);
+    let volume = Volume::new(&content, "back").on("2").with(&NEVER);
+    let file = volume.path("cache.img");
+    let size = |server: &Server| server.status().tiers[0].size_bytes as usize;
+    let server = volume.serve();
+    let mut client = connect(&server);
+    content[..3 * MIB].copy_from_slice(&pattern(2, 3 * MIB));
+    client.write(0, &content[..3 * MIB], false).expect("a write");
+    client.flush().expect("a flush");
+    let before = allocated(&file);
+    assert_eq!(tier_ok(&server, &["resize", "0", "2MiB"]), "resized tier 0 from 4MiB to 2MiB\n");
+    let given_back = before - allocated(&file);
+    assert!(given_back > 1 << 20, "{given_back} bytes were given back");
+    assert_eq!(file.metadata().expect("the file").len(), 4 << 20, "it stays as long");
+    let listed = server.status().tiers[0].clone();
+    assert!(!listed.name.contains("2MiB"), "the size of the file stays: {}", listed.name);
+    assert!(listed.dirty_bytes > 0 && listed.valid_bytes <= 2 << 20, "{listed:?}");
+    server.kill(&volume); // before reads have what is dirty written down to make room
+
+    let server = volume.serve();
+    assert_eq!(size(&server), 2 * MIB);
+    assert!(server.status().tiers[0].dirty_bytes > 0);
+    assert_same("the volume", &read(&mut connect(&server), content.len()), &content);
+    assert_eq!(tier_ok(&server, &["resize", "0", "3MiB"]), "resized tier 0 from 2MiB to 3MiB\n");
+    content[MIB..4 * MIB].copy_from_slice(&pattern(3, 3 * MIB));
+    let mut client = connect(&server);
+    client.write(MIB as u64, &content[MIB..4 * MIB], false).expect("a write");
+    client.flush().expect("a flush");
+    assert_same("the volume", &read(&mut client, content.len()), &content);
+    let valid = server.status().tiers[0].valid_bytes;
+    assert!(valid > 3 << 19, "it uses what it got: {valid}");
+    server.end();
+
+    let checked = floe_ok(&["check", text(&file)]);
+    assert!(checked.contains("resized to 3MiB"), "{checked}");
+    let server = volume.serve();
+    assert_eq!(size(&server), 3 * MIB);
+    assert_same("the volume", &read(&mut connect(&server), content.len()), &content);
+    assert_eq!(tier_ok(&server, &["resize", "0", "4MiB"]), "resized tier 0 from 3MiB to 4MiB\n");
+    server.kill(&volume);
+    let server = volume.serve();
+    assert_eq!(size(&server), 4 * MIB);
+    assert_same("the volume", &read(&mut connect(&server), content.len()), &content);
+    server.drain_and_end();
+    assert_same("the volume", &volume.backing(), &content);
+}
+
+/// The shares of the server that recorded the size may have been others.
+#[test]
+fn a_recorded_size_that_is_too_small_for_the_shares_refuses_no_start() {
+    let content = pattern(1, 8 * MIB);
+    let volume = Volume::new(&content, "back").on("2");
+    let guaranteed = |server: &Server| server.status().volumes[0].cached[0].guaranteed_bytes;
+    let server = volume.serve();
+    tier_ok(&server, &["resize", "0", "2MiB"]);
+    server.kill(&volume);
+
+    let volume = volume.with(&["--cache-guaranteed", "3584KiB"]);
+    let server = volume.serve();
+    let log = server.log();
+    assert!(log.contains("guarantees less") && log.contains("3584KiB"), "{log}");
+    assert_eq!(guaranteed(&server), 2 << 20);
+    assert_same("the volume", &read(&mut connect(&server), content.len()), &content);
+    refused(&server, &["resize", "0", "1MiB"], &["cache-guaranteed"]);
+    tier_ok(&server, &["resize", "0", "3MiB"]);
+    assert_eq!(guaranteed(&server), 3 << 20);
+    tier_ok(&server, &["resize", "0", "4MiB"]);
+    assert_eq!(guaranteed(&server), 3584 << 10);
+    server.kill(&volume);
+    let server = volume.serve();
+    assert!(!server.log().contains("guarantees less"));
+    server.end();
+}
+
 #[test]
 fn a_size_that_a_tier_cannot_have_is_refused_in_a_line() {
     let volume = Volume::new(&pattern(1, MIB), "back").on("2");
     let server = volume.serve();
     tier_ok(&server, &["add", "memory:4MiB,block-sizes=64KiB,shards=4"]);
-    refused(&server, &["resize", "0", "8MiB"], &["tier 0 is persistent", "--initialise"]);
+    let made_for = ["tier 0 cannot have 8MiB", "was made for 4MiB", "--initialise"];
+    refused(&server, &["resize", "0", "8MiB"], &made_for);
+    refused(&server, &["resize", "0", "64KiB"], &["tier 0 cannot have 64KiB", "it has at least"]);
     refused(&server, &["resize", "2", "8MiB"], &["no tier 2", "number 1"]);
     refused(&server, &["resize", "1", "5000"], &["multiple of 4096"]);
     refused(&server, &["resize", "1", "64KiB"], &["tier 1 cannot have 64KiB", "at least 256KiB"]);
@@ -208,15 +294,96 @@ fn a_tier_that_was_away_brings_nothing_old_back() {
     server.end();
 }
 
+/// Compares the volume with what it may have after so many kills.
+fn look(server: &Server, model: &Mutex<Model>, kill: u64) {
+    let mut client = connect(server);
+    let mut bytes = vec![0; LOOK * SECTOR];
+    for start in (0..SECTORS).step_by(LOOK) {
+        client.read((start * SECTOR) as u64, &mut bytes).expect("a read");
+        let mut model = model.lock().expect("no client failed");
+        for (at, bytes) in (start..).zip(bytes.chunks(SECTOR)) {
+            model
+                .found(at, bytes)
+                .unwrap_or_else(|wrong| panic!("after {kill} kills: {wrong}\n{}", server.log()));
+        }
+    }
+    client.disconnect().expect("a goodbye");
+}
+
+/// A number from the environment, or another one.
+fn setting(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name)
+        .map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Two persistent tiers on devices that lose what was not flushed, which change their sizes all the
+/// time under writes, in a server that is killed again and again.
+#[test]
+fn persistent_tiers_have_a_size_and_all_that_was_flushed_when_the_server_is_killed() {
+    const MADE_FOR: [u64; 2] = [4, 6];
+    const TIER: &str = "file:FOLDER/tier.img,size=6MiB,write=back,block-sizes=4KiB+64KiB,\
+                        shards=4,write-cache=volatile";
+    let (kills, seed) = (setting("FLOE_KILLS", 8), setting("FLOE_SEED", 1));
+    println!("seed {seed}");
+    let mut random = SmallRng::seed_from_u64(seed);
+    let volume = Volume::new(&vec![0; SECTORS * SECTOR], "back").losing_unflushed();
+    let volume = volume.with(&["--shards", "4", "--threads", "2", "--tier", TIER]);
+    let model = Mutex::new(Model::new(SECTORS));
+    // The sizes that each tier may have, in MiB.
+    let mut sizes = MADE_FOR.map(|mib| vec![mib]);
+    let mut resized = 0;
+    for kill in 0..20 * kills {
+        if kill >= kills && resized > 0 {
+            break;
+        }
+        let server = volume.serve();
+        for (tier, may) in server.status().tiers.iter().zip(&mut sizes) {
+            let mib = tier.size_bytes >> 20;
+            assert!(may.contains(&mib), "after {kill} kills: {mib} MiB, not of {may:?}");
+            *may = vec![mib];
+        }
+        look(&server, &model, kill);
+        let client = connect(&server);
+        let seeds: (u64, u64) = random.random();
+        let time = Duration::from_millis(random.random_range(50..900));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let load =
+                Load { model: &model, client, number: 0, clients: 1, seed: seeds.0, flushes: 8 };
+            scope.spawn(move || load.run());
+            let resizer = scope.spawn(|| {
+                let mut random = SmallRng::seed_from_u64(seeds.1);
+                while !stop.load(Ordering::SeqCst) {
+                    let number = random.random_range(0..2);
+                    let mib = random.random_range(2..=MADE_FOR[number]);
+                    sizes[number].push(mib);
+                    let line = ["resize", &number.to_string(), &format!("{mib}MiB")];
+                    if !tier(&server, &line).status.success() {
+                        break;
+                    }
+                    sizes[number] = vec![mib];
+                    resized += 1;
+                }
+            });
+            std::thread::sleep(time);
+            let pid = rustix::process::Pid::from_raw(server.pid() as i32).expect("it has a number");
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is there");
+            stop.store(true, Ordering::SeqCst);
+            resizer.join().expect("it ends");
+        });
+        server.kill(&volume);
+        model.lock().expect("no client failed").killed();
+    }
+    println!("{resized} sizes in {kills} lives or more");
+    assert!(resized > 0);
+}
+
 /// A server on devices that lose what was not flushed, with tiers coming, going and changing size
 /// all the time, killed again and again.
 #[test]
 fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
     const CLIENTS: usize = 2;
-    let kills: u64 =
-        std::env::var("FLOE_KILLS").map_or(8, |text| text.parse().expect("FLOE_KILLS is a number"));
-    let seed =
-        std::env::var("FLOE_SEED").map_or(1, |text| text.parse().expect("FLOE_SEED is a number"));
+    let (kills, seed) = (setting("FLOE_KILLS", 8), setting("FLOE_SEED", 1));
     println!("seed {seed}");
     let mut random = SmallRng::seed_from_u64(seed);
     let volume = Volume::new(&vec![0; SECTORS * SECTOR], "back").losing_unflushed();
@@ -274,18 +441,7 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
             kept.insert(at, spec);
             attempt(&kept).unwrap_or_else(|log| panic!("after {kill} kills: {log}"))
         });
-        let mut client = connect(&server);
-        let mut bytes = vec![0; LOOK * SECTOR];
-        for start in (0..SECTORS).step_by(LOOK) {
-            client.read((start * SECTOR) as u64, &mut bytes).expect("a read");
-            let mut model = model.lock().expect("no client failed");
-            for (at, bytes) in (start..).zip(bytes.chunks(SECTOR)) {
-                model.found(at, bytes).unwrap_or_else(|wrong| {
-                    panic!("after {kill} kills: {wrong}\n{}", server.log())
-                });
-            }
-        }
-        client.disconnect().expect("a goodbye");
+        look(&server, &model, kill);
         let clients: Vec<Client> = (0..CLIENTS).map(|_| connect(&server)).collect();
         let (stop, time) =
             (AtomicBool::new(false), Duration::from_millis(random.random_range(50..900)));

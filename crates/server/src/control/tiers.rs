@@ -6,14 +6,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floe_block::{Config, ConfigError, Exchange, RequestKind, SECTOR_BYTES, VolumeId, format_size};
+use floe_block::{
+    CacheShare, Config, ConfigError, Exchange, RequestKind, SECTOR_BYTES, VolumeId, format_size,
+};
 
-use super::volumes::enforce_share;
+use super::volumes::{enforce_share, fit_shares};
 use super::{Control, Wait, beside};
 use crate::admin::{AllowedPaths, NewTier, Reply, Trouble};
 use crate::config::{too_large_tables, too_large_tiers};
 use crate::messages::{Message, Problem, StackCommand, WorkerCommand};
-use crate::persistent::ForceFlags;
+use crate::persistent::{CacheSizes, ForceFlags};
 use crate::status::{CacheFacts, TierKey};
 use crate::tier::open::CacheMaker;
 use crate::tier::{Tier, link};
@@ -90,11 +92,12 @@ pub(crate) fn attach_tier(
         let problem = format!("the superblock of a cache could not be written: {error}");
         return Err(dismiss(control, above, Problem::Other(problem)));
     }
-    let (mut new_ids, tier_bytes) = (new_ids.into_iter(), control.tiers[at].facts.size_bytes);
+    let mut new_ids = new_ids.into_iter();
     control.renumber(|offered| {
         offered.ids.insert(at, new_ids.next().expect("it has numbered all volumes"));
-        offered.shares.insert(at, offered.volume.share.of(tier_bytes));
+        offered.shares.insert(at, CacheShare::default());
     });
+    fit_shares(control, at);
 
     // It is put in, and there is no way back but to detach it: also a worker that is late will.
     let put_in = || WorkerCommand::Tier(StackCommand::PutIn { above, ids: Arc::clone(&ids) });
@@ -250,8 +253,11 @@ fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
     unlinked.and(vacated)
 }
 
-/// Changes the size of a volatile tier while clients go on. A smaller tier gives its space back
-/// before this returns. On failure the tier keeps its size.
+/// Changes the size of a tier while clients go on. A smaller tier gives its space back before this
+/// returns. On failure the tier keeps its size; blocks that have left stay away.
+///
+/// The superblock of a persistent tier has a larger size before the tier uses it, and a smaller one
+/// once no more is used: a crash in between leaves the old size.
 pub(crate) fn resize_tier(
     control: &mut Control,
     number: usize,
@@ -262,44 +268,80 @@ pub(crate) fn resize_tier(
         let problem = format!("there is no tier {number}: the last one is number {last}");
         return Err(Reply::trouble(Trouble::NotFound, problem));
     };
-    let before = tier.facts.size_bytes;
     check_size(control, tier, number, size_bytes)?;
-    if size_bytes == before {
+    let (key, before, sizes) = (tier.facts.key, tier.facts.size_bytes, tier.sizes);
+    let is_unsettled = tier.unsettled;
+    if size_bytes == before && !is_unsettled {
         return Ok(Reply::Done("unchanged"));
     }
-    let key = tier.facts.key;
-    if size_bytes > before {
-        grow_device(control, number, size_bytes)?;
+    // Where the last resize has failed, the tier may serve another size than it has recorded.
+    let recorded = sizes.map_or(before, |sizes| sizes.used);
+    if size_bytes > before || is_unsettled && size_bytes == before {
+        make_room(control, number, size_bytes)?;
+    }
+    if sizes.is_some() && (size_bytes > recorded || is_unsettled) {
+        record_size(control, number, size_bytes.max(recorded))
+            .map_err(|problem| kept_size(control, number, problem))?;
     }
     set_size(control, number, size_bytes).map_err(|problem| {
-        let problem = format!("tier {number} has no certain size now: {problem}");
+        control.tiers[number].unsettled = true;
+        let problem = format!(
+            "tier {number} has no certain size now: {problem}; repeat the command when that is over"
+        );
         Reply::trouble(Trouble::Failed, problem)
     })?;
     control.publish();
     let give_back = || WorkerCommand::Tier(StackCommand::GiveBack { tier: key });
-    if let Err(problem) = control.ask_all(Wait::UntilEnd, give_back) {
+    let given_back = control.ask_all(Wait::UntilEnd, give_back).map(drop);
+    let given_back = given_back
+        .map_err(|problem| format!("not all of the space could be given back: {problem}"));
+    let done = given_back.and_then(|()| match sizes.is_some() && size_bytes < recorded {
+        true => record_size(control, number, size_bytes),
+        false => Ok(()),
+    });
+    if let Err(problem) = done {
         // The first problem is what counts.
-        let _ = set_size(control, number, before);
-        let problem = format!(
-            "tier {number} keeps {}, because not all of the space could be given back: {problem}",
-            format_size(before)
-        );
-        return Err(Reply::trouble(Trouble::Failed, problem));
+        control.tiers[number].unsettled |= set_size(control, number, before).is_err();
+        return Err(kept_size(control, number, problem));
     }
+    control.tiers[number].unsettled = false;
     let name = &control.tiers[number].facts.name;
     tracing::info!(tier = number, %name, before, bytes = size_bytes, "tier resized");
     Ok(Reply::Done("resized"))
 }
 
+/// Records the size of a persistent tier in its superblock.
+///
+/// While the device hangs, the writer is locked: what else is recorded there meanwhile, such as
+/// another failure of the tier, waits for the device. If the server ends first, the device may get
+/// the size later or not, as in a crash.
+fn record_size(control: &mut Control, number: usize, size_bytes: u64) -> Result<(), String> {
+    let tier = &mut control.tiers[number];
+    let mut writer = tier.cache.writer.clone().expect("a persistent tier has a superblock");
+    tier.unsettled = true; // until the device has it
+    let record = move || writer.set_cache_bytes(size_bytes);
+    let recorded = beside(control, record).map_err(|problem| problem.to_string())?;
+    recorded.map_err(|error| format!("the size could not be recorded on its device: {error}"))?;
+    let sizes = &mut control.tiers[number].sizes;
+    sizes.iter_mut().for_each(|sizes| sizes.used = size_bytes);
+    Ok(())
+}
+
+fn kept_size(control: &Control, number: usize, problem: String) -> Reply {
+    let size = format_size(control.tiers[number].facts.size_bytes);
+    Reply::trouble(Trouble::Failed, format!("tier {number} keeps {size}, because {problem}"))
+}
+
 /// Checks that a tier can have another size, as far as that is known without its device.
 fn check_size(control: &Control, tier: &Tier, number: usize, size_bytes: u64) -> Result<(), Reply> {
     let size = format_size(size_bytes);
-    if tier.facts.config.kept {
+    if let Some(CacheSizes { most, .. }) = tier.sizes.filter(|sizes| size_bytes > sizes.most) {
         return Err(conflict(format!(
-            "tier {number} is persistent, and its journal is made for its size: {}",
+            "tier {number} cannot have {size}: its cache was made for {}; {}",
+            format_size(most),
             match number {
                 0 => "floe flush && floe stop, and start with a new cache (--initialise)",
-                _ => "add a tier of the other size, then remove this one",
+                _ => "add a tier of that size, then remove this one",
             }
         )));
     }
@@ -308,8 +350,7 @@ fn check_size(control: &Control, tier: &Tier, number: usize, size_bytes: u64) ->
             "the size of a tier is a multiple of {SECTOR_BYTES} bytes, not {size}"
         )));
     }
-    let (config, data_start) = (&tier.facts.config, tier.cache.data_start);
-    let shards = tier.shards;
+    let (config, data_start, shards) = (&tier.facts.config, tier.cache.data_start, tier.shards);
     match config.check_size(size_bytes.saturating_sub(data_start), shards) {
         Ok(()) => {}
         Err(ConfigError::TooSmall { group_bytes, .. }) => {
@@ -325,7 +366,8 @@ fn check_size(control: &Control, tier: &Tier, number: usize, size_bytes: u64) ->
     if let Some(problem) = too_large_tables(size_bytes) {
         return Err(conflict(format!("tier {number} cannot have {size}: {problem}")));
     }
-    if size_bytes > tier.facts.size_bytes {
+    let before = tier.facts.size_bytes;
+    if size_bytes > before {
         let memory = control.config.memory.as_ref().map_or(0, |memory| memory.usage().size_bytes);
         let tiers = control.tiers.iter().enumerate().map(|(at, tier)| {
             let bytes = if at == number { size_bytes } else { tier.facts.size_bytes };
@@ -339,14 +381,19 @@ fn check_size(control: &Control, tier: &Tier, number: usize, size_bytes: u64) ->
         let problem = "its device fails: floe cache restore when it works again";
         return Err(conflict(format!("tier {number} cannot be resized while {problem}")));
     }
-    let offered = control.offer.all().iter().filter(|offered| !offered.leaving);
-    let shares = offered.map(|offered| (offered.volume.name.as_str(), offered.volume.share));
-    volume_share::check(shares, &resized(&tier.facts.name, size_bytes), size_bytes)
-        .map_err(conflict)
+    let shares_fit = |bytes| {
+        let offered = control.offer.all().iter().filter(|offered| !offered.leaving);
+        let shares = offered.map(|offered| (offered.volume.name.as_str(), offered.volume.share));
+        volume_share::check(shares, &name_with_size(&tier.facts, bytes), bytes)
+    };
+    // A tier that is too small for its shares already may become larger.
+    let is_better = size_bytes >= before && shares_fit(before).is_err();
+    if is_better { Ok(()) } else { shares_fit(size_bytes).map_err(conflict) }
 }
 
-/// Makes the device of a tier as large as the tier is to become, where it is smaller.
-fn grow_device(control: &mut Control, number: usize, size_bytes: u64) -> Result<(), Reply> {
+/// Makes the device of a tier as large as the tier is to become, where it is smaller. Checks that
+/// the file system below it has room for as much.
+fn make_room(control: &mut Control, number: usize, size_bytes: u64) -> Result<(), Reply> {
     let keeps = |problem: String, control: &Control| {
         let facts = &control.tiers[number].facts;
         format!("tier {number} keeps {}: {problem}", format_size(facts.size_bytes))
@@ -356,6 +403,9 @@ fn grow_device(control: &mut Control, number: usize, size_bytes: u64) -> Result<
     let device = Arc::clone(&source);
     let grown = beside(control, move || device.grow(size_bytes)).map_err(Problem::into_reply)?;
     grown.map_err(|error| conflict(keeps(error.to_string(), control)))?;
+    if control.tiers[number].sizes.is_some() {
+        return Ok(()); // its device is as long as it can become
+    }
     // A device that was larger before has data beyond the tier's new size.
     let bytes = source.size_bytes();
     let grow = || WorkerCommand::GrowDevice { tier: key, bytes };
@@ -373,10 +423,10 @@ fn set_size(control: &mut Control, number: usize, size_bytes: u64) -> Result<(),
     let cache_bytes = size_bytes.saturating_sub(tier.cache.data_start);
     let most_dirty_bytes = tier.dirty_share.map(|share| (share * size_bytes as f64) as u64);
     tier.cache.most_dirty_bytes = most_dirty_bytes;
-    tier.facts.name = resized(&tier.facts.name, size_bytes);
+    tier.facts.name = name_with_size(&tier.facts, size_bytes);
     tier.facts.size_bytes = size_bytes;
     tier.facts.config = Arc::new(Config { cache_bytes, ..Config::clone(&tier.facts.config) });
-    control.renumber(|offered| offered.shares[number] = offered.volume.share.of(size_bytes));
+    fit_shares(control, number);
     let offered = control.offer.all().iter();
     let shares: Arc<[_]> = offered
         .filter(|it| !it.leaving && it.volume.share.is_any())
@@ -389,7 +439,13 @@ fn set_size(control: &mut Control, number: usize, size_bytes: u64) -> Result<(),
     control.ask_all(Wait::Long, resize).map(drop)
 }
 
-/// Returns the name of a tier, its device and settings, with another size.
+/// Returns the name of a tier with another size. The name of a persistent tier has the size of its
+/// device, which stays.
+fn name_with_size(facts: &CacheFacts, size_bytes: u64) -> String {
+    if facts.config.kept { facts.name.clone() } else { resized(&facts.name, size_bytes) }
+}
+
+/// Returns the name of a volatile tier, its device and settings, with another size.
 fn resized(name: &str, size_bytes: u64) -> String {
     let size = format_size(size_bytes);
     let parts = name.split(',').map(|part| match part.split_once([':', '=']) {

@@ -401,14 +401,22 @@ pub(crate) fn share_volume(
     let wanted = change.applied(offered.volume.share);
     let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
     check_share(control, name, wanted)?;
-    let tier_bytes = control.tier_bytes();
     control.renumber(|offered| {
         if offered.id == id && !offered.leaving {
             offered.volume.share = wanted;
-            offered.shares = tier_bytes.iter().map(|bytes| wanted.of(*bytes)).collect();
         }
     });
-    let enforced = enforce_share(control, id);
+    let mut changed = vec![id];
+    for tier in 0..control.tiers.len() {
+        // A tier that has too little for all shares gives the others more or less, too.
+        changed.extend(fit_shares(control, tier));
+    }
+    changed.sort_unstable();
+    changed.dedup();
+    let mut enforced = Ok(());
+    for id in changed {
+        enforced = enforced.and(enforce_share(control, id));
+    }
     control.publish();
     enforced.map_err(|problem| {
         let problem =
@@ -417,6 +425,24 @@ pub(crate) fn share_volume(
     })?;
     tracing::info!(volume = name, share = %wanted, "share of the volume set");
     Ok(Reply::Done("shared"))
+}
+
+/// Derives the shares of all volumes in a tier from its size. Returns the volumes whose shares have
+/// changed; workers do not know of it yet.
+pub(crate) fn fit_shares(control: &mut Control, tier: usize) -> Vec<VolumeId> {
+    let staying = control.offer.all().iter().filter(|offered| !offered.leaving);
+    let shares: Vec<VolumeShare> = staying.map(|offered| offered.volume.share).collect();
+    let mut fitting = volume_share::fit(&shares, control.tiers[tier].facts.size_bytes).into_iter();
+    let mut changed = Vec::new();
+    control.renumber(|offered| {
+        if !offered.leaving {
+            let share = fitting.next().expect("each volume has a share");
+            if std::mem::replace(&mut offered.shares[tier], share) != share {
+                changed.push(offered.id);
+            }
+        }
+    });
+    changed
 }
 
 /// Makes all workers enforce a volume's shares in the tiers.

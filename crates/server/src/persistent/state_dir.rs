@@ -343,6 +343,7 @@ mod tests {
             void: false,
             retired: None,
             layout: Layout::new(&sizes, 4 << 20, 1).expect("there is room"),
+            cache_bytes: None,
             calibrated: None,
             stack: 0,
             next_stack: 0,

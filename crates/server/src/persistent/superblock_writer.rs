@@ -1,5 +1,6 @@
 //! Writes the superblock of a cache that is being served: when a volume is added, removed or
-//! resized, before a sampled sector of a volume changes, and at a clean shutdown.
+//! resized, or the cache itself is, before a sampled sector of a volume changes, and at a clean
+//! shutdown.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -23,7 +24,7 @@ use crate::volume::{DeviceSource, Volume};
 const CONTENT_TIME: Duration = Duration::from_secs(10);
 
 /// The superblock writer of one cache.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct SuperblockWriter(Arc<Mutex<Written>>);
 
 /// The superblock of a cache in memory, with its state on the device and in the state directory.
@@ -119,10 +120,31 @@ impl SuperblockWriter {
         written.note();
     }
 
-    /// Returns the bytes of a device of this size that the cache leaves unused. Returns `None` if a
-    /// new cache would use no more of the device.
-    pub(super) fn unused_bytes(&self, device_bytes: u64) -> Option<u64> {
-        unused_bytes(&self.written().superblock.layout, device_bytes)
+    /// Returns the sizes of the cache on a device of this size.
+    pub(crate) fn sizes(&self, device_bytes: u64) -> CacheSizes {
+        CacheSizes::of(&self.written().superblock, device_bytes)
+    }
+
+    /// Returns the byte offset on the device at which the data begins.
+    pub(crate) fn data_start(&self) -> u64 {
+        self.written().superblock.layout.data_offset_bytes(0)
+    }
+
+    /// Records the bytes of the device that the cache takes. If that fails, writes what was
+    /// recorded before again, since the device may have taken one of the two copies. If that fails,
+    /// too, the device has either until the next write.
+    pub(crate) fn set_cache_bytes(&mut self, bytes: u64) -> Result<(), StartError> {
+        let mut written = self.written();
+        if written.over {
+            return Ok(()); // the session has ended while the device hung
+        }
+        let recorded = written.change(|superblock| superblock.set_cache_bytes(bytes));
+        if recorded.is_err()
+            && let Err(error) = written.write()
+        {
+            tracing::warn!(%error, "the next server may find the tier's size of before or after");
+        }
+        recorded
     }
 
     pub(crate) fn id(&self) -> [u8; 16] {
@@ -427,7 +449,7 @@ pub struct Parts {
     /// The cache's id of each volume, in the order of the server's volumes.
     pub(crate) ids: Vec<VolumeId>,
     pub(crate) writer: Option<SuperblockWriter>,
-    /// Byte offset on the device at which the data of a cache without a journal begins.
+    /// Byte offset on the device at which the data begins.
     pub(crate) data_start: u64,
     /// Upper limit of dirty bytes, if any.
     pub(crate) most_dirty_bytes: Option<u64>,
@@ -464,14 +486,19 @@ impl Parts {
     /// Returns the bytes that the cache uses of a device of `has` bytes. If the device has grown,
     /// the cache keeps its size, and a warning is logged.
     pub(crate) fn used_bytes(&self, has: u64) -> u64 {
-        self.writer.as_ref().and_then(|writer| writer.unused_bytes(has)).map_or(has, |unused| {
+        let Some(writer) = &self.writer else { return has };
+        let CacheSizes { used, most } = writer.sizes(has);
+        if most < has {
             tracing::warn!(
-                unused_bytes = unused,
+                unused_bytes = has - most,
                 "the cache device has grown, and the cache uses as much of it as it was made with; \
                  to use all of it, run floe flush, end the server, and start it with --initialise"
             );
-            has - unused
-        })
+        }
+        if used < most {
+            tracing::info!(bytes = used, of_bytes = most, "the cache was resized");
+        }
+        used
     }
 
     /// Returns the number of threads for which the cache was divided.
@@ -484,10 +511,24 @@ impl Parts {
         self.ids.get(at).copied().unwrap_or(VolumeId(at as u16))
     }
 }
-/// Returns the bytes of a device of this size that a cache with a layout leaves unused. Returns
-/// `None` if a new cache would use no more of the device.
-pub(super) fn unused_bytes(used: &Layout, device_bytes: u64) -> Option<u64> {
-    let anew = Layout::new(used.sizes(), device_bytes, used.shards()).ok()?;
-    let has_grown = anew.end_bytes() > used.end_bytes();
-    has_grown.then(|| device_bytes.saturating_sub(used.end_bytes()))
+
+/// Sizes of a cache on its device, in bytes, its metadata included.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CacheSizes {
+    /// Bytes that the cache uses.
+    pub(crate) used: u64,
+    /// Bytes that it can use: those that it was made for.
+    pub(crate) most: u64,
+}
+
+impl CacheSizes {
+    /// Returns the sizes of the cache with this superblock on a device of `device_bytes`. A rest of
+    /// the device that a new cache would not use either counts as used.
+    pub(super) fn of(superblock: &Superblock, device_bytes: u64) -> Self {
+        let layout = &superblock.layout;
+        let anew = Layout::new(layout.sizes(), device_bytes, layout.shards());
+        let has_grown = anew.is_ok_and(|anew| anew.end_bytes() > layout.end_bytes());
+        let most = if has_grown { layout.end_bytes() } else { device_bytes };
+        Self { used: superblock.cache_bytes.map_or(most, |bytes| bytes.min(most)), most }
+    }
 }

@@ -13,8 +13,8 @@ use floe_device::{FolderWitness, MirrorStatus, OpenError, Role, Witness};
 use crate::admin::AllowedPaths;
 use crate::config::{ServerConfig, TierConfig};
 use crate::persistent::{
-    ForceFlags, OpenOptions, Parts, Peered, Ready, StartError, StateDir, check_peers, claim,
-    examine, may_claim, missing, refuse_as_volume, volatile_data_start,
+    CacheSizes, ForceFlags, OpenOptions, Parts, Peered, Ready, StartError, StateDir, check_peers,
+    claim, examine, may_claim, missing, refuse_as_volume, volatile_data_start,
 };
 use crate::tier::Tier;
 use crate::volume::{DeviceSource, Volume, too_long};
@@ -195,8 +195,7 @@ impl PreparedCache {
         };
         let tiers = tiers.into_iter().map(examine).collect::<Result<Vec<_>, CacheError>>()?;
         for (plan, examined, _) in &tiers {
-            let shares = volumes.iter().map(|volume| (volume.name.as_str(), volume.share));
-            check_shares(shares, plan, examined.used_bytes(plan))?;
+            examined.check_shares(volumes, plan)?;
         }
         missing.go_on();
         let begin = |(plan, examined, source): (TierConfig, Examined, _)| {
@@ -241,12 +240,22 @@ enum Examined {
 }
 
 impl Examined {
-    /// Returns the bytes of its device that the tier uses.
-    fn used_bytes(&self, plan: &TierConfig) -> u64 {
-        match self {
-            Self::Kept(ready) => ready.used_bytes(plan.cache_bytes()),
-            Self::Volatile(_) => plan.cache_bytes(),
+    /// Checks that the tier can guarantee to these volumes what it is to guarantee, with the size
+    /// that it was made for. A smaller size that a running server has recorded only causes a
+    /// warning: the shares of that server may have been others, and the data has to be served.
+    fn check_shares(&self, volumes: &[Volume], plan: &TierConfig) -> Result<(), CacheError> {
+        let Self::Kept(ready) = self else { return Ok(()) }; // checked by its settings
+        let shares = || volumes.iter().map(|volume| (volume.name.as_str(), volume.share));
+        let CacheSizes { used, most } = ready.sizes(plan.cache_bytes());
+        check_shares(shares(), plan, most)?;
+        if let Err(problem) = check_shares(shares(), plan, used) {
+            tracing::warn!(
+                %problem,
+                "the tier was resized and guarantees less; floe tier resize makes it larger, and \
+                 floe volume share changes what is guaranteed"
+            );
         }
+        Ok(())
     }
 
     /// Starts to use the device: creates the tier, or begins the next session of a persistent one.
@@ -375,7 +384,9 @@ impl CacheMaker {
             }
             let witness = witness(&volumes, state.as_ref());
             let source = device(&tier, &*devices, witness.as_ref())?;
-            how.examine(&source, &volumes, &mut |_, _| {})?.begin(&tier, source)
+            let examined = how.examine(&source, &volumes, &mut |_, _| {})?;
+            examined.check_shares(&volumes, &tier)?;
+            examined.begin(&tier, source)
         };
         make().map_err(|error: CacheError| error.about(&format!("tier {spec}")))
     }

@@ -25,6 +25,7 @@ fn superblock() -> Superblock {
         void: false,
         retired: None,
         layout: Layout::new(&BlockSizes::default(), 1 << 30, 4).unwrap(),
+        cache_bytes: None,
         calibrated: None,
         stack: 0,
         next_stack: 0,
@@ -66,6 +67,34 @@ fn a_calibration_is_read_as_it_was_written() {
     let impossible =
         Superblock { calibrated: Some(Calibrated { target: 2.0, ..calibrated }), ..superblock };
     assert!(matches!(Superblock::decode(&impossible.encode().unwrap()), Copy::Nonsense(_)));
+}
+
+#[test]
+fn a_size_is_read_as_it_was_written_and_has_room_for_data() {
+    let mut superblock = superblock();
+    let layout = superblock.layout.clone();
+    let (all, group_bytes) = (layout.data_bytes(), layout.sizes().largest() * SECTOR_BYTES);
+    assert_eq!((superblock.cache_bytes, superblock.data_bytes()), (None, all));
+    let least = layout.data_offset_bytes(0) + 4 * group_bytes;
+    for (bytes, data_bytes) in [
+        (least, 4 * group_bytes),
+        (least + 4 * group_bytes - 1, 4 * group_bytes),
+        (layout.end_bytes() - 1, all - 4 * group_bytes),
+    ] {
+        superblock.set_cache_bytes(bytes);
+        let written = superblock.encode().unwrap();
+        assert!(matches!(Superblock::decode(&written), Copy::Good(found) if found == superblock));
+        assert_eq!(superblock.data_bytes(), data_bytes, "{bytes}");
+        // As docs/format.md draws it.
+        assert_eq!(written[3976..3984], bytes.to_le_bytes());
+    }
+    superblock.set_cache_bytes(least - 1);
+    let Copy::Nonsense(said) = Superblock::decode(&superblock.encode().unwrap()) else {
+        panic!("there is no room for data")
+    };
+    assert!(said.contains("which has no room for data"), "{said}");
+    superblock.set_cache_bytes(layout.end_bytes());
+    assert_eq!((superblock.cache_bytes, superblock.data_bytes()), (None, all));
 }
 
 #[test]

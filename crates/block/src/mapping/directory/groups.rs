@@ -85,6 +85,13 @@ impl Groups {
         self.leave_as_many_as_needed();
     }
 
+    /// Adds all groups that were never used to the free ones.
+    pub(super) fn claim_all(&mut self) {
+        let unused = self.count()..self.addressed;
+        self.first_slots.extend(unused.clone().map(|_| NONE));
+        self.free.extend(unused.rev());
+    }
+
     /// Ends the emptying of groups that need not leave any more.
     fn leave_as_many_as_needed(&mut self) {
         self.leaving.truncate(self.excess() as usize);

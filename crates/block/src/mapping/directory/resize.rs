@@ -20,6 +20,12 @@ pub(crate) fn resize(directory: &mut Directory, groups: u32) {
     directory.order.set_capacity(directory.groups.capacity());
 }
 
+/// Counts all groups that have an address and are not in use as free ones, whose space may hold old
+/// data of an earlier session. A smaller directory gives that back, too.
+pub(crate) fn claim_all(directory: &mut Directory) {
+    directory.groups.claim_all();
+}
+
 /// Returns the number of groups above the limit whose space is not given back yet.
 pub(crate) fn groups_over(directory: &Directory) -> u64 {
     directory.groups.over().into()

@@ -26,7 +26,9 @@ pub struct Kept {
     /// Where its metadata has rotted since it was last opened.
     rotten: Option<Rotten>,
     /// Of the session under way.
-    superblock: Option<Superblock>,
+    pub superblock: Option<Superblock>,
+    /// The sizes that the superblock on the device may have.
+    pub sizes: Vec<Option<u64>>,
     /// When it was last opened, all that was dirty had checksums; and no device has failed since.
     sealed: bool,
     /// Something that only the cache has is not what was stored.
@@ -61,7 +63,7 @@ impl World {
         self.disks().for_each(|disk| disk.set_failing(0.0));
         self.cache.set_flipping(0.0, 0);
         let service = self.draw(draw_service);
-        self.bypassing = Bypassing::Not;
+        (self.bypassing, self.shrinks_from) = (Bypassing::Not, None);
         self.may_be_dirty =
             service.mode.keeps_writes() || service.memory == Some(MemoryWrite::Back);
         let may_fail = self.format.kept && !self.cache.is_mirror();
@@ -170,6 +172,9 @@ impl World {
         }
         let (driver, superblock) = self.boot().begin(kept, service)?;
         (self.kept.drained, self.kept.warm) = (false, 0);
+        let (serves, may) = (driver.top().cache().config().cache_bytes, superblock.data_bytes());
+        assert_eq!(serves, may, "the cache has not the size of its superblock");
+        self.kept.sizes = vec![superblock.cache_bytes];
         self.kept.superblock = Some(superblock);
         self.driver = Some(driver);
         Ok(())
@@ -190,6 +195,12 @@ impl World {
             self.note_found(id);
         }
         if let Some(kept) = &found {
+            let size = kept.superblock().cache_bytes;
+            assert!(
+                self.kept.sizes.contains(&size),
+                "the cache has size {size:?}, and had one of {:?}",
+                self.kept.sizes
+            );
             let volumes = (0..self.sizes.len()).map(|volume| VolumeId(volume as u16));
             let warm: u64 = volumes.map(|volume| kept.valid_bytes(volume)).sum();
             assert!(warm >= self.kept.warm, "of {} bytes cached {warm} are left", self.kept.warm);
@@ -209,9 +220,10 @@ impl World {
         let id: [u8; 16] = self.draw(|rng| rng.random());
         self.history.note(Event::Created);
         self.kept.attempted.push(id);
+        self.kept.sizes.push(None);
         let made = self.boot().create(id)?;
         self.note_found(Some(id));
-        self.kept.forsaken = false;
+        (self.kept.forsaken, self.kept.sizes) = (false, vec![None]);
         Ok(made)
     }
 

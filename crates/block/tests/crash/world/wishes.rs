@@ -14,6 +14,7 @@ pub struct Temper {
     flushes: f64,
     pub cleans: f64,
     pub shares: f64,
+    pub resizes: f64,
     /// How near to each other requests are.
     hot_units: u32,
 }
@@ -26,6 +27,7 @@ impl Temper {
             flushes: [0.01, 0.05, 0.2][rng.random_range(0..3)],
             cleans: [0.0, 0.03, 0.1][rng.random_range(0..3)],
             shares: [0.0, 0.0, 0.1][rng.random_range(0..3)],
+            resizes: [0.0, 0.0, 0.1][rng.random_range(0..3)],
             hot_units: [32, 128, 1024][rng.random_range(0..3)],
         }
     }

@@ -1,13 +1,18 @@
 //! Tiers that become larger and smaller under a running server: right bytes whatever clients do
 //! meanwhile, and the old size where the new one cannot be.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::thread::scope;
 
-use floe_block::{MemoryWrite, WriteMode};
-use floe_server::admin::ShareChange;
+use floe_block::{Io, KeptCache, MemoryWrite, WriteMode};
+use floe_device::{Action, Device, MemoryDevice, OpenError, Pool, Ring, Witness};
 use floe_server::admin::client::{self as admin, AdminError};
-use floe_testkit::{Random, pattern};
+use floe_server::admin::{NewTier, ShareChange};
+use floe_server::config::TierConfig;
+use floe_server::{CacheDevices, DeviceSource};
+use floe_testkit::{Intercepted, Random, pattern};
 
 use super::churn;
 use super::mood::Mood;
@@ -203,4 +208,133 @@ fn one_change_comes_at_a_time_and_the_end_waits_for_no_resize() {
         result.unwrap();
         assert!(volume[..bytes.len()] == bytes);
     }
+}
+
+/// The device of a persistent tier, in memory. It refuses superblocks, and room.
+#[derive(Debug, Clone)]
+struct KeptDevice {
+    memory: MemoryDevice,
+    is_full: Arc<AtomicBool>,
+    /// Number of copies of superblocks written since a test has begun to refuse some, and those
+    /// that are refused.
+    copies: Arc<Mutex<(u64, Range<u64>)>>,
+}
+
+impl KeptDevice {
+    fn new() -> Self {
+        let memory = MemoryDevice::new(SIZE);
+        Self { memory, is_full: Arc::default(), copies: Arc::default() }
+    }
+
+    /// Refuses the copies of superblocks with these numbers, counted from here.
+    fn refuse(&self, copies: Range<u64>) {
+        *self.copies.lock().unwrap() = (0, copies);
+    }
+
+    /// The size in the superblock.
+    fn recorded(&self) -> Option<u64> {
+        let (mut device, pool) = (self.memory.clone(), Pool::new(1 << 20));
+        let mut io = Io { device: &mut device, pool: &pool, wait: &mut || Ok(()) };
+        KeptCache::identify(&mut io).unwrap().unwrap().cache_bytes
+    }
+}
+
+impl DeviceSource for KeptDevice {
+    fn size_bytes(&self) -> u64 {
+        SIZE
+    }
+
+    fn refresh(&self) -> std::io::Result<u64> {
+        Ok(SIZE)
+    }
+
+    fn grow(&self, wanted: u64) -> Result<(), OpenError> {
+        match self.is_full.load(SeqCst) {
+            true => Err(OpenError::TooLittleSpace { path: "tier".into(), wanted, room: MIB }),
+            false => Ok(()),
+        }
+    }
+
+    fn open(&self, _: &Ring, _: &Pool) -> Result<Box<dyn Device>, OpenError> {
+        const SUPERBLOCK: usize = 32 << 10;
+        let copies = Arc::clone(&self.copies);
+        Ok(Box::new(Intercepted::new(self.memory.clone(), move |operation| {
+            let Action::Write { from, .. } = &operation.action else { return None };
+            let is_copy = operation.offset < MIB / 8 && from.len() == SUPERBLOCK;
+            let mut copies = copies.lock().unwrap();
+            let number = copies.0;
+            copies.0 += u64::from(is_copy);
+            let is_refused = is_copy && copies.1.contains(&number);
+            is_refused.then(|| Err(std::io::ErrorKind::StorageFull.into()))
+        })))
+    }
+}
+
+impl CacheDevices for KeptDevice {
+    fn prepare(
+        &self,
+        _: &TierConfig,
+        _: Option<&Arc<dyn Witness>>,
+    ) -> Result<Arc<dyn DeviceSource>, OpenError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+/// A server with a persistent tier number 1.
+fn with_kept(device: &KeptDevice) -> Rig {
+    let mut setup = Setup::new(WriteMode::Back);
+    setup.config.devices = Arc::new(device.clone());
+    let rig = setup.start().unwrap();
+    let tier = "file:/nowhere/tier,size=4MiB,write=back,block-sizes=4KiB+64KiB,shards=4".to_owned();
+    let tier = NewTier { tier, at: None, initialise: false, discard_dirty: false };
+    admin::add_tier(&rig.admin, &tier).unwrap();
+    rig
+}
+
+#[test]
+fn a_persistent_tier_grows_only_where_its_file_system_has_room() {
+    let device = KeptDevice::new();
+    let rig = with_kept(&device);
+    let resize = |bytes| admin::resize_tier(&rig.admin, 1, bytes).map(drop);
+    resize(2 * MIB).unwrap();
+    device.is_full.store(true, SeqCst);
+    refused(resize(3 * MIB), "its file system has room for");
+    assert_eq!((sizes(&rig), device.recorded()), (vec![SIZE, 2 * MIB], Some(2 * MIB)));
+    resize(2 * MIB - (256 << 10)).unwrap();
+    device.is_full.store(false, SeqCst);
+    resize(SIZE).unwrap();
+    assert_eq!((sizes(&rig), device.recorded()), (vec![SIZE; 2], None));
+    rig.end();
+}
+
+#[test]
+fn a_tier_whose_size_cannot_be_recorded_keeps_it_on_the_device_too() {
+    let device = KeptDevice::new();
+    let rig = with_kept(&device);
+    let resize = |bytes| admin::resize_tier(&rig.admin, 1, bytes).map(drop);
+    let fails = |bytes, keeps: &str| match resize(bytes) {
+        Err(AdminError::Failed { problem, .. }) => assert!(problem.contains(keeps), "{problem}"),
+        other => panic!("{other:?}"),
+    };
+    // The second copy is refused, and the first one has the new size.
+    device.refuse(1..2);
+    fails(2 * MIB, "tier 1 keeps 4MiB");
+    assert_eq!((sizes(&rig), device.recorded()), (vec![SIZE; 2], None));
+    device.refuse(0..0);
+    resize(SIZE).unwrap();
+    // All later ones are refused as well, until the command is repeated.
+    device.refuse(1..u64::MAX);
+    fails(2 * MIB, "tier 1 keeps 4MiB");
+    assert_eq!((sizes(&rig), device.recorded()), (vec![SIZE; 2], Some(2 * MIB)));
+    device.refuse(0..0);
+    resize(SIZE).unwrap();
+    assert_eq!((sizes(&rig), device.recorded()), (vec![SIZE; 2], None));
+    resize(2 * MIB).unwrap();
+    device.refuse(1..2);
+    fails(3 * MIB, "tier 1 keeps 2MiB");
+    assert_eq!((sizes(&rig), device.recorded()), (vec![SIZE, 2 * MIB], Some(2 * MIB)));
+    device.refuse(0..0);
+    resize(3 * MIB).unwrap();
+    assert_eq!((sizes(&rig), device.recorded()), (vec![SIZE, 3 * MIB], Some(3 * MIB)));
+    rig.end();
 }
