@@ -2,16 +2,19 @@
 //! that no other volume evicts, and the largest part.
 //!
 //! Sizes are numbers of smallest blocks. They count whole blocks, also those without valid sectors.
-//! The used parts are always counted. Guaranteed and largest parts, and an LRU list of each
-//! volume's blocks, exist only while some volume has a share. The lists take 8 bytes a slot. They
-//! are made when the shard next makes room, so that a change of all shards delays nothing.
+//! The used part of a volume is its blocks, and the rest of its own groups. The blocks are always
+//! counted. Guaranteed and largest parts, own groups, and an LRU list of each volume's blocks exist
+//! only while some volume has a share. The lists take 8 bytes a slot. They are made when the shard
+//! next makes room, so that a change of all shards delays nothing.
 //!
-//! Invariants: `used[v]` is the size of the mapped blocks of volume `v`; `lists`, once made, has
+//! Invariants: `mapped[v]` is the size of the mapped blocks of volume `v`; `lists`, once made, has
 //! exactly the mapped blocks, each in the list of its volume, and filler blocks in a list of their
 //! own.
 
 use std::cmp::Reverse;
 
+use super::lists::VolumeLists;
+use super::own_groups::OwnGroups;
 use super::{Block, NOBODY};
 use crate::geometry::VolumeId;
 
@@ -36,10 +39,12 @@ const VOLUMES_TRIED: usize = 8;
 const VOLUMES_COMPARED: usize = 64;
 
 /// The used parts of all volumes of a shard, and their shares.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shares {
-    /// Used part by volume id.
-    used: Vec<u64>,
+    /// Size of the mapped blocks by volume id.
+    mapped: Vec<u64>,
+    /// Number of smallest blocks in a group.
+    units: u64,
     active: Option<Box<ActiveShares>>,
     /// Number of blocks that searches have looked at.
     #[cfg(test)]
@@ -56,6 +61,7 @@ struct ActiveShares {
     beyond: u64,
     /// The blocks of each volume; `None` until the first share applies.
     lists: Option<VolumeLists>,
+    own: OwnGroups,
     /// The number of searches, of which each begins with other volumes.
     turn: usize,
     /// The shares have changed since the shard last made room.
@@ -63,17 +69,11 @@ struct ActiveShares {
 }
 
 impl ActiveShares {
-    /// Derives `guaranteed` and `beyond` from the shares and the used parts.
-    fn derive(&mut self, used: &[u64]) {
-        let guaranteed = (0..).map(VolumeId);
-        let guaranteed = self.shares.iter().zip(guaranteed);
-        let guaranteed = guaranteed.filter(|(share, _)| share.guaranteed > 0);
-        self.guaranteed = guaranteed.map(|(_, volume)| volume).collect();
-        let beyond = used.iter().enumerate().map(|(at, used)| {
-            let share = self.shares.get(at).copied().unwrap_or(ShardShare::NONE);
-            used.saturating_sub(share.guaranteed)
-        });
-        self.beyond = beyond.sum();
+    /// Lists the volumes with a guaranteed part.
+    fn list_guaranteed(&mut self) {
+        let volumes = (0..).map(VolumeId).zip(&self.shares);
+        let guaranteed = volumes.filter(|(_, share)| share.guaranteed > 0);
+        self.guaranteed = guaranteed.map(|(volume, _)| volume).collect();
     }
 
     /// Returns whether some volume has a share.
@@ -87,14 +87,28 @@ impl ActiveShares {
 }
 
 impl Shares {
+    /// Creates the shares of a shard with groups of `units` smallest blocks; no volume has one.
+    pub(super) fn new(units: u64) -> Self {
+        Self {
+            mapped: Vec::new(),
+            units,
+            active: None,
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
+        }
+    }
+
     /// Returns whether some volume has a share, or had one when the shard last made room.
     #[inline]
     pub(crate) fn are_set(&self) -> bool {
         self.active.is_some()
     }
 
-    /// Sets a volume's share. It applies once [`apply`](Self::apply) is called.
-    pub(super) fn set(&mut self, volume: VolumeId, share: ShardShare) {
+    /// Sets a volume's share in a shard of `capacity`. It applies once [`apply`](Self::apply) is
+    /// called.
+    pub(super) fn set(&mut self, volume: VolumeId, share: ShardShare, capacity: u64) {
+        let share = ShardShare { guaranteed: share.guaranteed.min(capacity), ..share };
+        let own = self.most_own_groups(share, capacity);
         let active = self.active.get_or_insert_default();
         let at = usize::from(volume.0);
         if active.shares.len() <= at {
@@ -102,7 +116,27 @@ impl Shares {
         }
         active.shares[at] = share;
         active.is_new = true;
-        active.derive(&self.used);
+        active.own.set_most(volume, own as u32);
+        active.list_guaranteed();
+        self.count_beyond();
+    }
+
+    /// Returns the number of own groups of a volume with this share: the whole groups of its
+    /// guaranteed part, or else of a largest part below the shard's capacity. With one block size a
+    /// group is a block, and nothing is gained by own ones.
+    fn most_own_groups(&self, share: ShardShare, capacity: u64) -> u64 {
+        let guaranteed = share.guaranteed / self.units;
+        match share.most / self.units {
+            _ if self.units == 1 => 0,
+            most if guaranteed == 0 && share.most < capacity => most,
+            _ => guaranteed,
+        }
+    }
+
+    /// Sums up what volumes use beyond their guaranteed parts.
+    fn count_beyond(&mut self) {
+        let beyond = (0..self.mapped.len() as u16).map(|id| self.beyond(VolumeId(id))).sum();
+        self.active.iter_mut().for_each(|active| active.beyond = beyond);
     }
 
     /// Returns whether shares have changed and do not apply yet.
@@ -142,47 +176,134 @@ impl Shares {
 
     /// Returns the bytes that each volume uses, by id, with smallest blocks of `unit_bytes`.
     pub(crate) fn used_bytes(&self, unit_bytes: u64) -> Vec<u64> {
-        self.used.iter().map(|used| used * unit_bytes).collect()
+        let volumes = (0..self.mapped.len() as u16).map(VolumeId);
+        volumes.map(|volume| self.used(volume) * unit_bytes).collect()
     }
 
-    /// Returns the part that a volume uses.
+    /// Returns the part that a volume uses: its blocks, and what is in its own groups beside them.
     pub(crate) fn used(&self, volume: VolumeId) -> u64 {
-        self.used.get(usize::from(volume.0)).copied().unwrap_or(0)
+        let mapped = self.mapped.get(usize::from(volume.0)).copied().unwrap_or(0);
+        mapped + self.active.as_ref().map_or(0, |active| active.own.free(volume))
     }
 
-    /// Counts a block of this size that was mapped.
-    #[inline]
-    pub(super) fn mapped(&mut self, block: Block, volume: VolumeId, size: u64) {
+    /// Returns the part that a volume uses beyond its guaranteed part; nothing without shares.
+    fn beyond(&self, volume: VolumeId) -> u64 {
+        let Some(active) = &self.active else { return 0 };
+        self.used(volume).saturating_sub(active.of(volume).guaranteed)
+    }
+
+    /// Changes the part of a volume, and what all use beyond their guaranteed parts with it.
+    fn change(&mut self, volume: VolumeId, change: impl FnOnce(&mut u64, Option<&mut OwnGroups>)) {
+        let before = self.beyond(volume);
         let at = usize::from(volume.0);
-        if volume != NOBODY {
-            if self.used.len() <= at {
-                self.used.resize(at + 1, 0);
-            }
-            self.used[at] += size;
+        if self.mapped.len() <= at {
+            self.mapped.resize(at + 1, 0);
         }
+        change(&mut self.mapped[at], self.active.as_mut().map(|active| &mut active.own));
+        let after = self.beyond(volume);
         if let Some(active) = &mut self.active {
-            active.lists.iter_mut().for_each(|lists| lists.push(block, volume));
-            if volume != NOBODY {
-                active.beyond +=
-                    self.used[at].saturating_sub(active.of(volume).guaranteed).min(size);
-            }
+            active.beyond = active.beyond + after - before;
         }
     }
 
-    /// Counts a block of this size that is no longer mapped.
+    /// Counts a block of this size that was mapped at a place.
     #[inline]
-    pub(super) fn unmapped(&mut self, block: Block, volume: VolumeId, size: u64) {
-        let at = usize::from(volume.0);
-        if let Some(active) = &mut self.active {
-            active.lists.iter_mut().for_each(|lists| lists.remove(block, volume));
-            if volume != NOBODY {
-                active.beyond -=
-                    self.used[at].saturating_sub(active.of(volume).guaranteed).min(size);
-            }
+    pub(super) fn mapped(&mut self, block: Block, place: u32, volume: VolumeId, size: u64) {
+        if let Some(lists) = self.active.as_mut().and_then(|active| active.lists.as_mut()) {
+            lists.push(block, volume);
         }
         if volume != NOBODY {
-            self.used[at] -= size;
+            let group = self.group(place);
+            self.change(volume, |mapped, own| {
+                *mapped += size;
+                own.into_iter().for_each(|own| own.mapped(group, volume, size));
+            });
         }
+    }
+
+    /// Counts a block of this size at a place that is no longer mapped.
+    #[inline]
+    pub(super) fn unmapped(&mut self, block: Block, place: u32, volume: VolumeId, size: u64) {
+        if let Some(lists) = self.active.as_mut().and_then(|active| active.lists.as_mut()) {
+            lists.remove(block, volume);
+        }
+        if volume != NOBODY {
+            let group = self.group(place);
+            self.change(volume, |mapped, own| {
+                *mapped -= size;
+                own.into_iter().for_each(|own| own.unmapped(group, volume, size));
+            });
+        }
+    }
+
+    /// Returns the group with a place.
+    fn group(&self, place: u32) -> u32 {
+        place / self.units as u32
+    }
+
+    /// Returns the owner of a group, [`NOBODY`] for a common one.
+    #[inline]
+    pub(super) fn owner(&self, group: u32) -> VolumeId {
+        self.active.as_ref().map_or(NOBODY, |active| active.own.owner(group))
+    }
+
+    /// Returns whether a group is one of another volume's own.
+    #[inline]
+    pub(super) fn is_of_another(&self, group: u32, volume: VolumeId) -> bool {
+        ![NOBODY, volume].contains(&self.owner(group))
+    }
+
+    /// Returns whether a volume is to get a further group of its own, within its largest part.
+    pub(super) fn lacks_group(&self, volume: VolumeId) -> bool {
+        let lacks = self.active.as_ref().is_some_and(|active| active.own.lacks(volume));
+        lacks && !self.is_beyond_most(volume, self.units)
+    }
+
+    /// Returns whether the own groups of a volume are guaranteed to it.
+    pub(super) fn keeps_groups(&self, volume: VolumeId) -> bool {
+        let active = self.active.as_ref();
+        active.is_some_and(|active| active.of(volume).guaranteed >= self.units)
+    }
+
+    /// Returns whether a volume may put nothing into a group, as it is guaranteed to another.
+    pub(super) fn is_kept_from(&self, volume: VolumeId, group: u32) -> bool {
+        self.is_of_another(group, volume) && self.keeps_groups(self.owner(group))
+    }
+
+    /// Returns whether some volume has fewer groups of its own than it may have.
+    pub(super) fn is_any_group_lacking(&self) -> bool {
+        self.active.as_ref().is_some_and(|active| active.own.is_any_lacking())
+    }
+
+    /// Returns the own groups of a volume, the coldest first.
+    pub(super) fn own_groups(&self, volume: VolumeId) -> impl Iterator<Item = u32> + '_ {
+        self.active.iter().flat_map(move |active| active.own.coldest_first(volume))
+    }
+
+    /// Returns the coldest groups of those that volumes have beyond their maximum.
+    pub(super) fn surplus_groups(&self) -> Vec<u32> {
+        self.active.as_ref().map_or_else(Vec::new, |active| active.own.surplus())
+    }
+
+    /// Makes a common group a volume's own; `free` is the size of what is in it without a block of
+    /// the volume.
+    pub(super) fn take_group(&mut self, group: u32, volume: VolumeId, free: u64) {
+        self.change(volume, |_, own| {
+            own.into_iter().for_each(|own| own.take(group, volume, free));
+        });
+    }
+
+    /// Makes a group that is a volume's own a common one; `free` is the size of what is in it
+    /// without a block of the volume.
+    pub(super) fn release_group(&mut self, group: u32, free: u64) {
+        self.change(self.owner(group), |_, own| {
+            own.into_iter().for_each(|own| own.release(group, free));
+        });
+    }
+
+    /// Makes a group the hottest of its owner's.
+    pub(super) fn touch_group(&mut self, group: u32) {
+        self.active.iter_mut().for_each(|active| active.own.touch(group));
     }
 
     /// Makes a block the hottest of its volume.
@@ -227,9 +348,9 @@ impl Shares {
         self.active.as_ref().is_some_and(|active| active.of(volume).guaranteed > 0)
     }
 
-    /// Returns whether some volume uses more than what is guaranteed to it.
-    pub(super) fn is_any_beyond_guaranteed(&self) -> bool {
-        self.active.as_ref().is_none_or(|active| active.beyond > 0)
+    /// Returns whether volumes use this much more than is guaranteed to them, all together.
+    pub(super) fn are_beyond_guaranteed(&self, most: u64) -> bool {
+        self.active.as_ref().is_none_or(|active| active.beyond >= most)
     }
 
     /// Returns the largest part that a volume may use.
@@ -246,11 +367,11 @@ impl Shares {
     /// few that use most beyond it.
     pub(super) fn beyond_guaranteed(&self) -> Vec<VolumeId> {
         let Some(active) = &self.active else { return Vec::new() };
-        let volumes = in_turn(self.used.len(), active.turn, VOLUMES_COMPARED);
+        let volumes = in_turn(self.mapped.len(), active.turn, VOLUMES_COMPARED);
         let beyond = volumes.filter_map(|at| {
             self.note_look();
             let volume = VolumeId(at as u16);
-            let beyond = self.used[at].saturating_sub(active.of(volume).guaranteed);
+            let beyond = self.beyond(volume);
             (beyond > 0).then_some((beyond, Reverse(volume)))
         });
         let mut beyond: Vec<_> = beyond.collect();
@@ -281,32 +402,38 @@ impl Shares {
     pub(super) fn memory_bytes(&self) -> usize {
         self.active.as_ref().map_or(0, |active| {
             let lists = active.lists.as_ref().map_or(0, VolumeLists::memory_bytes);
-            active.shares.capacity() * size_of::<ShardShare>() + lists
+            active.shares.capacity() * size_of::<ShardShare>() + lists + active.own.memory_bytes()
         })
     }
 
-    /// Checks the counts and lists against all mapped blocks, each with its volume and size. Slow.
-    pub(super) fn check(&self, blocks: &[(Block, VolumeId, u64)]) {
-        let owned = || blocks.iter().filter(|(_, volume, _)| *volume != NOBODY);
-        let most = owned().map(|(_, volume, _)| usize::from(volume.0) + 1).max().unwrap_or(0);
-        let mut used = vec![0; most.max(self.used.len())];
-        owned().for_each(|(_, volume, size)| used[usize::from(volume.0)] += size);
-        let beyond = used.iter().zip((0..).map(VolumeId)).map(|(used, volume)| {
-            let active = self.active.as_ref();
-            used.saturating_sub(active.map_or(0, |active| active.of(volume).guaranteed))
-        });
-        if let Some(active) = &self.active {
-            assert_eq!(active.beyond, beyond.sum::<u64>());
+    /// Checks the counts and lists against all mapped blocks, each with its place, its volume and
+    /// its size. Slow.
+    pub(super) fn check(&self, blocks: &[(Block, u32, VolumeId, u64)]) {
+        let owned = || blocks.iter().filter(|(_, _, volume, _)| *volume != NOBODY);
+        let most = owned().map(|(_, _, volume, _)| usize::from(volume.0) + 1).max().unwrap_or(0);
+        let mut mapped = vec![0; most.max(self.mapped.len())];
+        let groups = blocks.iter().map(|(_, place, ..)| self.group(*place) as usize + 1).max();
+        let mut in_own = vec![0; groups.unwrap_or(0)];
+        for (_, place, volume, size) in owned() {
+            let group = self.group(*place);
+            mapped[usize::from(volume.0)] += size;
+            let owner = self.owner(group);
+            assert!([NOBODY, *volume].contains(&owner), "{group} has a block of another");
+            in_own[group as usize] += if owner == *volume { *size } else { 0 };
         }
-        for (used, volume) in used.iter().zip((0..).map(VolumeId)) {
-            assert_eq!(self.used(volume), *used, "the use of {volume:?} is counted");
+        assert_eq!(self.mapped, mapped);
+        if let Some(active) = &self.active {
+            let volumes = (0..mapped.len() as u16).map(VolumeId);
+            assert_eq!(active.beyond, volumes.map(|volume| self.beyond(volume)).sum::<u64>());
+            active.own.check(&in_own, self.units);
+            assert!(active.is_new || active.own.surplus().is_empty());
         }
         if self.active.as_ref().is_none_or(|active| active.lists.is_none()) {
             return;
         }
-        for volume in (0..used.len() as u16).map(VolumeId).chain([NOBODY]) {
+        for volume in (0..mapped.len() as u16).map(VolumeId).chain([NOBODY]) {
             let mut listed: Vec<Block> = self.coldest_first(volume).collect();
-            let of_volume = blocks.iter().filter(|(_, of, _)| *of == volume);
+            let of_volume = blocks.iter().filter(|(_, _, of, _)| *of == volume);
             let mut mapped: Vec<Block> = of_volume.map(|(block, ..)| *block).collect();
             listed.sort_unstable();
             mapped.sort_unstable();
@@ -321,138 +448,32 @@ fn in_turn(len: usize, turn: usize, most: usize) -> impl Iterator<Item = usize> 
     (0..len.min(most)).map(move |at| first.wrapping_add(at) % len)
 }
 
-/// Marks the end of a list.
-const END: u32 = u32::MAX;
-
-/// Doubly linked lists of slots, one for each volume and one for filler blocks, from cold to hot. A
-/// slot is in one at most.
-#[derive(Debug, Default)]
-struct VolumeLists {
-    links: Vec<VolumeLink>,
-    /// The two ends of each list: `hotter` is the coldest slot, and `colder` the hottest.
-    ends: Vec<VolumeLink>,
-}
-
-/// The neighbours of a slot.
-#[derive(Debug, Clone, Copy)]
-struct VolumeLink {
-    colder: u32,
-    hotter: u32,
-}
-
-impl VolumeLink {
-    const NONE: Self = Self { colder: END, hotter: END };
-}
-
-impl VolumeLists {
-    /// Returns the number of a volume's list; that of filler blocks is the first.
-    fn list(volume: VolumeId) -> usize {
-        if volume == NOBODY { 0 } else { usize::from(volume.0) + 1 }
-    }
-
-    /// Allocates for slots `0..slots`.
-    fn reserve(&mut self, slots: usize) {
-        self.links.reserve_exact(slots.saturating_sub(self.links.len()));
-    }
-
-    /// Adds a slot, which is in no list, at the hot end of a volume's list.
-    fn push(&mut self, block: Block, volume: VolumeId) {
-        let (slot, list) = (block.index(), Self::list(volume));
-        if self.links.len() <= slot {
-            super::reserve_by_share(&mut self.links, slot + 1);
-            self.links.resize(slot + 1, VolumeLink::NONE);
-        }
-        if self.ends.len() <= list {
-            self.ends.resize(list + 1, VolumeLink::NONE);
-        }
-        let hottest = self.ends[list].colder;
-        self.links[slot] = VolumeLink { colder: hottest, hotter: END };
-        self.link_of(list, hottest).hotter = block.0;
-        self.ends[list].colder = block.0;
-    }
-
-    /// Removes a slot from the list of its volume.
-    fn remove(&mut self, block: Block, volume: VolumeId) {
-        let list = Self::list(volume);
-        let VolumeLink { colder, hotter } = self.links[block.index()];
-        self.link_of(list, colder).hotter = hotter;
-        self.link_of(list, hotter).colder = colder;
-        self.links[block.index()] = VolumeLink::NONE;
-    }
-
-    /// Returns the link of a slot, or the ends of a list for [`END`].
-    fn link_of(&mut self, list: usize, slot: u32) -> &mut VolumeLink {
-        match slot {
-            END => &mut self.ends[list],
-            slot => &mut self.links[slot as usize],
-        }
-    }
-
-    fn coldest_first(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
-        let ends = self.ends.get(Self::list(volume));
-        let first = ends.map_or(END, |ends| ends.hotter);
-        let slot = |slot: u32| (slot != END).then_some(floe_policy::Slot(slot));
-        std::iter::successors(slot(first), move |block| slot(self.links[block.index()].hotter))
-    }
-
-    fn memory_bytes(&self) -> usize {
-        (self.links.capacity() + self.ends.capacity()) * size_of::<VolumeLink>()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use floe_policy::Slot;
-    use proptest::prelude::*;
 
     use super::*;
 
     const A: VolumeId = VolumeId(0);
     const B: VolumeId = VolumeId(3);
 
-    proptest! {
-        /// The lists behave as vectors from which a slot is removed wherever it is.
-        #[test]
-        fn lists_of_volumes_are_vectors(
-            steps in proptest::collection::vec((0u32..24, 0u16..3, any::<bool>()), 0..200),
-        ) {
-            let mut lists = VolumeLists::default();
-            let mut model: Vec<Vec<Block>> = vec![Vec::new(); 3];
-            for (slot, volume, push) in steps {
-                let block = Slot(slot);
-                let held = model.iter().position(|list| list.contains(&block));
-                if let Some(held) = held {
-                    lists.remove(block, VolumeId(held as u16));
-                    model[held].retain(|other| *other != block);
-                }
-                if push {
-                    lists.push(block, VolumeId(volume));
-                    model[usize::from(volume)].push(block);
-                }
-                for (volume, blocks) in (0..).map(VolumeId).zip(&model) {
-                    prop_assert_eq!(&lists.coldest_first(volume).collect::<Vec<_>>(), blocks);
-                }
-            }
-        }
-    }
-
     #[test]
     fn a_volume_keeps_what_is_guaranteed_and_nothing_more() {
-        let mut shares = Shares::default();
-        (0..6).for_each(|slot| shares.mapped(Slot(slot), A, 2));
+        let mut shares = Shares::new(1);
+        (0..6).for_each(|slot| shares.mapped(Slot(slot), 2 * slot, A, 2));
         assert!(shares.may_lose(A, 12, (B, 1)) && !shares.is_beyond_most(A, u64::MAX / 2));
-        shares.set(A, ShardShare { guaranteed: 9, most: 12 });
+        shares.set(A, ShardShare { guaranteed: 9, most: 12 }, 16);
         assert!(shares.need_lists() && shares.coldest_first(A).next().is_none());
         shares.apply(6, (0..6).map(|slot| (Slot(slot), A)), true);
         assert!(shares.may_lose(A, 3, (B, 1)) && !shares.may_lose(A, 4, (B, 1)));
         assert!(shares.may_lose(A, 4, (A, 1)), "its own block takes the place");
         assert!(shares.may_lose(NOBODY, 100, (B, 1)));
         assert!(!shares.is_beyond_most(A, 0) && shares.is_beyond_most(A, 1));
-        shares.unmapped(Slot(2), A, 2);
+        shares.unmapped(Slot(2), 4, A, 2);
         shares.touch(Slot(0), A);
         let order: Vec<u32> = shares.coldest_first(A).map(|block| block.0).collect();
         assert_eq!((order, shares.used(A)), (vec![1, 3, 4, 5, 0], 10));
-        shares.set(A, ShardShare::NONE);
+        shares.set(A, ShardShare::NONE, 16);
         assert!(shares.are_new() && !shares.need_lists() && shares.coldest_first(A).count() == 5);
         shares.apply(0, std::iter::empty(), false);
         assert!(shares.are_new() && shares.coldest_first(A).count() == 5);

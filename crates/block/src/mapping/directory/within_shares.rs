@@ -13,11 +13,17 @@
 //! below; if the largest part has become smaller, it gives up blocks until it is within it. The
 //! places of these are filler blocks, which are the first to be replaced, by whichever volume.
 //!
+//! While a volume has a share of whole groups, it has groups of its own, with blocks of it alone
+//! ([`OwnGroups`]). So it can change the sizes of its blocks within its share, whatever the others
+//! do. If the groups are guaranteed to it, others evict nothing in them.
+//!
+//! [`OwnGroups`]: super::own_groups::OwnGroups
+//!
 //! Invariant: parked blocks belong to volumes with a guaranteed part, once changed shares apply.
 
 use super::blocks::arrival;
-use super::search::RoomSearch;
-use super::{Block, Blocks, Directory, NOBODY, Room, ShardShare};
+use super::search::{RoomSearch, losses};
+use super::{Block, Blocks, Directory, NOBODY, Room, ShardShare, resize};
 use crate::geometry::{Class, Extent, VolumeId};
 
 impl Directory {
@@ -25,8 +31,7 @@ impl Directory {
     /// largest part leave when the volume makes new ones. A guaranteed part is at most the shard.
     pub(crate) fn set_share(&mut self, volume: VolumeId, share: ShardShare) {
         if share != ShardShare::NONE || self.blocks.shares.are_set() {
-            let guaranteed = share.guaranteed.min(self.groups.capacity());
-            self.blocks.shares.set(volume, ShardShare { guaranteed, ..share });
+            self.blocks.shares.set(volume, share, self.groups.capacity());
             self.order.check_parked();
         }
     }
@@ -51,6 +56,9 @@ impl Directory {
                 self.order.release(block, |block| self.blocks.access(block));
             }
         }
+        if is_done {
+            assign_groups(self);
+        }
         let by_heat = if self.blocks.shares.need_lists() { self.by_heat() } else { Vec::new() };
         let volumes: Vec<_> = by_heat.iter().map(|&block| self.blocks.volume(block)).collect();
         let slots = self.groups.slots_end() as usize;
@@ -62,6 +70,7 @@ impl Directory {
     #[inline(never)] // so that hits of a cache without shares have fewer instructions
     pub(super) fn touch_within_shares(&mut self, block: Block) -> bool {
         self.blocks.shares.touch(block, self.blocks.volume(block));
+        self.blocks.shares.touch_group(self.groups.at(self.blocks.place(block)));
         self.order.release(block, |block| self.blocks.access(block))
     }
 
@@ -95,7 +104,7 @@ impl Directory {
     #[inline(never)]
     fn may_make_within_shares(&self, volume: VolumeId) -> bool {
         let shares = &self.blocks.shares;
-        let has_victim = shares.is_any_beyond_guaranteed()
+        let has_victim = shares.are_beyond_guaranteed(1)
             || shares.coldest_first(NOBODY).next().is_some()
             || !self.is_full();
         shares.are_new() || shares.used(volume) > 0 || shares.most(volume) > 0 && has_victim
@@ -107,11 +116,10 @@ impl Directory {
         let (class, in_use) = (Class(0), |_: &Blocks, _: Block| false);
         let search = RoomSearch { directory: self, volume, class, size: 1, in_use };
         let is_at_most = search.shares().is_beyond_most(volume, 1);
-        let is_full = search.directory.is_full() && search.idle(NOBODY).next().is_none();
-        if !is_at_most && !is_full {
+        if search.has_free_room() || !is_at_most && search.idle(NOBODY).next().is_some() {
             return None;
         }
-        if is_at_most || !search.shares().is_any_beyond_guaranteed() {
+        if is_at_most || !search.shares().are_beyond_guaranteed(1) {
             return search.idle(volume).next();
         }
         if let Some(block) = search.parked_victim() {
@@ -127,13 +135,56 @@ impl Directory {
     /// # Panics
     /// When the block is dirty.
     pub(crate) fn give_up(&mut self, block: Block) {
-        self.disown(block);
         let group = self.group_of(block);
+        release(self, group);
+        self.disown(block);
         let has_owner = |block| self.blocks.volume(block) != NOBODY;
         if !self.blocks_of(group).any(has_owner) {
             self.empty(group);
         }
     }
+}
+
+/// Makes a group a common one, if it is a volume's own. Its free places become filler blocks.
+pub(super) fn release(directory: &mut Directory, group: u32) {
+    let owner = directory.blocks.shares.owner(group);
+    if owner != NOBODY {
+        resize::fill(directory, group);
+        let blocks = &directory.blocks;
+        let owned = directory.blocks_of(group).filter(|&block| blocks.volume(block) == owner);
+        let owned: u64 = owned.map(|block| blocks.size(block)).sum();
+        let free = u64::from(directory.groups.units()) - owned;
+        directory.blocks.shares.release_group(group, free);
+    }
+}
+
+/// Releases the coldest own groups of volumes that have too many, and gives volumes that have too
+/// few the hottest full groups in which no other has blocks.
+fn assign_groups(directory: &mut Directory) {
+    for group in directory.blocks.shares.surplus_groups() {
+        release(directory, group);
+    }
+    if !directory.blocks.shares.is_any_group_lacking() {
+        return;
+    }
+    let units = u64::from(directory.groups.units());
+    let groups: Vec<u32> = directory.groups.coldest_first().collect();
+    let mut taken = Vec::new();
+    for group in groups.into_iter().rev() {
+        let is_open = directory.groups.class_open_in(group, NOBODY).is_some();
+        let losses = losses(directory, group);
+        let mut owned = losses.iter().filter(|(volume, _)| *volume != NOBODY);
+        if let (Some((volume, size)), None) = (owned.next(), owned.next())
+            && !is_open
+            && !directory.groups.leaving().contains(&group)
+            && directory.blocks.shares.owner(group) == NOBODY
+            && directory.blocks.shares.lacks_group(*volume)
+        {
+            directory.blocks.shares.take_group(group, *volume, units - size);
+            taken.push(group);
+        }
+    }
+    taken.into_iter().rev().for_each(|group| directory.blocks.shares.touch_group(group));
 }
 
 #[cfg(test)]
@@ -220,8 +271,6 @@ mod tests {
                 pinned.contains(&(volume.0, sectors.start / 16))
             };
             let within = self.directory.is_within_most(id);
-            let at_most = self.used()[usize::from(volume)] + self.size(class)
-                > self.shares[usize::from(volume)].most;
             for _ in 0..1000 {
                 let Some(room) = self.directory.room(id, start, class, in_use) else {
                     if class.0 == 0 {
@@ -235,6 +284,8 @@ mod tests {
                 for &victim in &victims {
                     let blocks = &self.directory.blocks;
                     assert!(!in_use(blocks.volume(victim), &blocks.sectors(victim)));
+                    let group = self.directory.group_of(victim);
+                    assert!(!blocks.shares.is_kept_from(id, group), "{group} is another's");
                 }
                 let is_own = |block: &Block| {
                     let owner = self.directory.blocks.volume(*block);
@@ -242,7 +293,6 @@ mod tests {
                 };
                 let fits = before[usize::from(volume)] + self.size(class) <= share.most;
                 assert!(fits || victims.iter().all(is_own), "{room:?}");
-                assert!(!at_most || !within || fits || !victims.is_empty());
                 if let Room::GiveUp(block) = room {
                     assert!(!fits && victims.iter().all(is_own), "{room:?}");
                     self.directory.give_up(block);
@@ -541,14 +591,51 @@ mod tests {
             choose_as_without_shares(&steps, [empty(), empty()], 0);
         }
 
-        /// A volume with a guaranteed part loses blocks in LRU order: that of the default policy.
+        /// A volume with a guaranteed part below a group loses blocks in LRU order: that of the
+        /// default policy.
         #[test]
         fn guaranteed_parts_that_bind_nothing_change_no_victim_of_lru(
             steps in steps(),
-            sizes in prop::sample::select(vec!["4KiB", "4KiB,16KiB", "4KiB,16KiB,64KiB"]),
+            (sizes, guaranteed) in
+                prop::sample::select(vec![("4KiB", 40), ("4KiB,16KiB", 3), ("4KiB,16KiB,64KiB", 15)]),
         ) {
             let empty = || Directory::new(sizes.parse().unwrap(), 192, &Evict::default());
-            choose_as_without_shares(&steps, [empty(), empty()], 40);
+            choose_as_without_shares(&steps, [empty(), empty()], guaranteed);
+        }
+
+        /// Volumes among which whole groups are divided have what each would have in a cache of its
+        /// own, whatever the sizes of their blocks.
+        #[test]
+        fn a_divided_shard_is_a_cache_of_its_own_for_each_volume(
+            steps in steps(),
+            sizes in prop::sample::select(vec!["4KiB", "4KiB,16KiB", "4KiB,16KiB,64KiB"]),
+            guarantees in prop::collection::vec(1..4u64, usize::from(VOLUMES)),
+        ) {
+            let of = |units: u64| Directory::new(sizes.parse().unwrap(), units, &Evict::default());
+            let units = guarantees.iter().map(|groups| 16 * groups);
+            let mut alone: Vec<Directory> = units.clone().map(of).collect();
+            let mut divided = of(units.clone().sum());
+            for (volume, guaranteed) in (0..).map(VolumeId).zip(units) {
+                divided.set_share(volume, ShardShare { guaranteed, most: guaranteed });
+            }
+            for step in &steps {
+                let Step::Use { volume, sector, class } = *step else { continue };
+                let alone = &mut alone[usize::from(volume)];
+                for sector in 0..SECTORS {
+                    let [one, other] = [&divided, &*alone].map(|directory| {
+                        let found = directory.blocks.find(VolumeId(volume), sector);
+                        found.map(|block| directory.blocks.sectors(block))
+                    });
+                    prop_assert_eq!(one, other);
+                }
+                for directory in [&mut divided, alone] {
+                    match directory.blocks.find(VolumeId(volume), sector) {
+                        Some(block) => directory.touch(block),
+                        None => prop_assert!(make(directory, volume, sector, class).0),
+                    }
+                }
+            }
+            divided.check();
         }
     }
 
