@@ -114,8 +114,7 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
         self.shares().some_guaranteed().find_map(|volume| {
             let is_beyond = self.may_lose(volume, self.size);
             let coldest = self.shares().coldest_first(volume).next().filter(|_| is_beyond)?;
-            let may_leave = self.directory.order.is_parked(coldest) && self.may_enter(coldest);
-            if may_leave { self.next_of(volume) } else { None }
+            if self.directory.order.is_parked(coldest) { self.next_of(volume) } else { None }
         })
     }
 
@@ -152,7 +151,8 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
                 break;
             }
             let losses = losses(self.directory, group);
-            tried += losses.len().max(groups.blocks_of(group, blocks).count());
+            let looks = groups.blocks_of(group, blocks).inspect(|_| blocks.shares.note_look());
+            tried += looks.count();
             let is_kept = blocks.shares.is_kept_from(self.volume, group);
             if is_kept || !losses.iter().all(|(of, lost)| self.may_lose(*of, *lost)) {
                 spared.push(group);
@@ -286,12 +286,10 @@ pub(super) fn losses(directory: &Directory, group: u32) -> Vec<(VolumeId, u64)> 
     let blocks = &directory.blocks;
     let owner = blocks.shares.owner(group);
     if owner != NOBODY {
-        blocks.shares.note_look();
         return vec![(owner, directory.groups.units().into())];
     }
     let mut losses: Vec<(VolumeId, u64)> = Vec::new();
     for block in directory.blocks_of(group) {
-        blocks.shares.note_look();
         let (volume, lost) = (blocks.volume(block), blocks.size(block));
         match losses.iter_mut().find(|(of, _)| *of == volume) {
             Some((_, sum)) => *sum += lost,
