@@ -19,7 +19,7 @@
 //! [`Blocks`] knows where each block is and the state of its sectors, [`Groups`] where there is
 //! room, and [`EvictionOrder`] which block is the next victim. Here they are kept in step.
 //!
-//! While volumes have shares, some groups have blocks of one volume only ([`own_groups`]).
+//! While volumes have shares, some groups have blocks of one volume only ([`shares`]).
 //!
 //! Invariants: the sectors of two blocks never overlap; every block in the order is mapped, and in
 //! a group. The number of groups that take space on the cache device is at most a limit, or falls
@@ -43,9 +43,7 @@ pub(crate) use shares::ShardShare;
 mod blocks;
 mod groups;
 mod hands;
-mod lists;
 mod order;
-mod own_groups;
 pub(crate) mod resize;
 mod search;
 mod shares;

@@ -9,7 +9,8 @@
 
 use super::order::VICTIMS_TRIED;
 use super::search::losses;
-use super::{Block, Blocks, Directory, GROUPS_TRIED, NOBODY, blocks, within_shares};
+use super::within_shares::{fill, release};
+use super::{Block, Blocks, Directory, GROUPS_TRIED, NOBODY, blocks};
 use crate::geometry::{Sectors, VolumeId};
 
 /// Changes the number of groups that may take space on the cache device, and adds addresses
@@ -104,7 +105,7 @@ pub(crate) fn choose_instead(
 
 fn leave(directory: &mut Directory, group: u32) {
     fill(directory, group);
-    within_shares::release(directory, group);
+    release(directory, group);
     directory.groups.leave(group);
 }
 
@@ -171,18 +172,6 @@ fn coldest_single(directory: &mut Directory, fits: impl Fn(&Blocks, Block) -> bo
         .or_else(|| order.coldest(None, |block| !fits(block)))
         .or_else(|| order.parked().find(|&block| fits(block)));
     found.map(|block| groups.at(blocks.place(block)))
-}
-
-/// Fills the rest of an open group with filler blocks.
-pub(super) fn fill(directory: &mut Directory, group: u32) {
-    let owner = directory.blocks.shares.owner(group);
-    while let Some(class) = directory.groups.class_open_in(group, owner) {
-        let room = directory.groups.take(owner, class, directory.blocks.sizes());
-        directory.reserve_slots();
-        directory.blocks.put(room.block, room.place);
-        directory.blocks.map(room.block, directory.hole(room.place, class));
-        directory.order.insert(room.block, &directory.blocks.access(room.block));
-    }
 }
 
 /// Drops a clean block of a group that is being emptied, and leaves a filler block.

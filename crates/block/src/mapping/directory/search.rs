@@ -1,12 +1,12 @@
 //! The search for room for a new block while some volume has a share.
 //!
 //! A volume takes groups of its own first, as many as its share has: free ones, and if these are
-//! guaranteed to it, cold ones that it empties. Then the victim is the coldest block that may leave,
-//! if it has the wanted size, and otherwise the coldest group whose blocks may all leave, as without
-//! shares. A volume whose own group has the coldest block empties its own coldest group instead. A
-//! search looks at a bounded number of blocks and groups. Where it finds none, the volume of the
-//! coldest block or one that is far beyond its guaranteed part loses its coldest block of the wanted
-//! size.
+//! guaranteed to it, cold ones that it empties. Then the victim is the coldest block that may
+//! leave, if it has the wanted size, and otherwise the coldest group whose blocks may all leave, as
+//! without shares. A volume whose own group has the coldest block empties its own coldest group
+//! instead. A search looks at a bounded number of blocks and groups. Where it finds none, the
+//! volume of the coldest block or one that is far beyond its guaranteed part loses its coldest
+//! block of the wanted size.
 
 use floe_policy::Access;
 

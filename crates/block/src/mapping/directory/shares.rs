@@ -13,9 +13,9 @@
 
 use std::cmp::Reverse;
 
-use super::lists::VolumeLists;
-use super::own_groups::OwnGroups;
-use super::{Block, NOBODY};
+use floe_policy::Slot;
+
+use super::{Block, NOBODY, reserve_by_share};
 use crate::geometry::VolumeId;
 
 /// The share of one volume in one shard, in smallest blocks.
@@ -448,9 +448,240 @@ fn in_turn(len: usize, turn: usize, most: usize) -> impl Iterator<Item = usize> 
     (0..len.min(most)).map(move |at| first.wrapping_add(at) % len)
 }
 
+/// The groups that belong to one volume each while it has a share.
+///
+/// A volume needs groups without blocks of others to change the sizes of its blocks: a group is
+/// emptied as a whole. Only blocks of the volume and filler blocks are in a group of its own.
+///
+/// Invariants: `lists` has exactly the groups with an owner, each in the list of that; `parts[v]`
+/// has their number, and the size of what is in them without a block of volume `v`.
+#[derive(Debug, Default)]
+struct OwnGroups {
+    /// The owner of each group, [`NOBODY`] for common groups; those behind the end are common.
+    owners: Vec<VolumeId>,
+    /// The own groups of each volume, from cold to hot.
+    lists: VolumeLists,
+    /// By volume id.
+    parts: Vec<OwnPart>,
+}
+
+/// The own groups of one volume.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct OwnPart {
+    /// Maximum number of groups.
+    most: u32,
+    groups: u32,
+    /// Size of the places in them that have no block of the volume, in smallest blocks.
+    free: u64,
+}
+
+impl OwnGroups {
+    /// Sets the maximum number of a volume's own groups. It may have more until some are
+    /// [released](Self::release).
+    fn set_most(&mut self, volume: VolumeId, most: u32) {
+        self.part_mut(volume).most = most;
+    }
+
+    /// Returns the owner of a group, [`NOBODY`] for a common one.
+    #[inline]
+    fn owner(&self, group: u32) -> VolumeId {
+        self.owners.get(group as usize).copied().unwrap_or(NOBODY)
+    }
+
+    /// Returns the size of the places in a volume's own groups that have no block of it.
+    fn free(&self, volume: VolumeId) -> u64 {
+        self.part(volume).free
+    }
+
+    /// Returns whether a volume has fewer groups of its own than it may have.
+    fn lacks(&self, volume: VolumeId) -> bool {
+        let part = self.part(volume);
+        part.groups < part.most
+    }
+
+    /// Returns whether some volume has fewer groups of its own than it may have.
+    fn is_any_lacking(&self) -> bool {
+        self.parts.iter().any(|part| part.groups < part.most)
+    }
+
+    /// Returns the coldest groups of those that volumes have beyond their maximum.
+    fn surplus(&self) -> Vec<u32> {
+        let volumes = (0..).map(VolumeId).zip(&self.parts);
+        let of = |(volume, part): (VolumeId, &OwnPart)| {
+            self.coldest_first(volume).take(part.groups.saturating_sub(part.most) as usize)
+        };
+        volumes.flat_map(of).collect()
+    }
+
+    /// Returns a volume's own groups, the coldest first.
+    fn coldest_first(&self, volume: VolumeId) -> impl Iterator<Item = u32> + '_ {
+        self.lists.coldest_first(volume).map(|group| group.0)
+    }
+
+    /// Makes a common group the hottest of a volume's own groups; `free` is the size of what is in
+    /// it without a block of the volume.
+    fn take(&mut self, group: u32, volume: VolumeId, free: u64) {
+        debug_assert!(self.owner(group) == NOBODY && volume != NOBODY);
+        let at = group as usize;
+        if self.owners.len() <= at {
+            self.owners.resize(at + 1, NOBODY);
+        }
+        self.owners[at] = volume;
+        self.lists.push(Slot(group), volume);
+        let part = self.part_mut(volume);
+        part.groups += 1;
+        part.free += free;
+    }
+
+    /// Makes a volume's own group a common one; `free` is the size of what is in it without a block
+    /// of the volume.
+    fn release(&mut self, group: u32, free: u64) {
+        let volume = std::mem::replace(&mut self.owners[group as usize], NOBODY);
+        self.lists.remove(Slot(group), volume);
+        let part = self.part_mut(volume);
+        part.groups -= 1;
+        part.free -= free;
+    }
+
+    /// Counts a block of this size that was mapped in a group.
+    fn mapped(&mut self, group: u32, volume: VolumeId, size: u64) {
+        if volume != NOBODY && self.owner(group) == volume {
+            self.part_mut(volume).free -= size;
+        }
+    }
+
+    /// Counts a block of this size in a group that is no longer mapped.
+    fn unmapped(&mut self, group: u32, volume: VolumeId, size: u64) {
+        if volume != NOBODY && self.owner(group) == volume {
+            self.part_mut(volume).free += size;
+        }
+    }
+
+    /// Makes a group the hottest of its owner's.
+    fn touch(&mut self, group: u32) {
+        let owner = self.owner(group);
+        if owner != NOBODY {
+            self.lists.remove(Slot(group), owner);
+            self.lists.push(Slot(group), owner);
+        }
+    }
+
+    fn part(&self, volume: VolumeId) -> OwnPart {
+        self.parts.get(usize::from(volume.0)).copied().unwrap_or_default()
+    }
+
+    fn part_mut(&mut self, volume: VolumeId) -> &mut OwnPart {
+        let at = usize::from(volume.0);
+        if self.parts.len() <= at {
+            self.parts.resize(at + 1, OwnPart::default());
+        }
+        &mut self.parts[at]
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.owners.capacity() * size_of::<VolumeId>() + self.lists.memory_bytes()
+    }
+
+    /// Checks the counts, given the size of what each group has of its owner's blocks, by number,
+    /// and the size of a group. Slow.
+    fn check(&self, sizes: &[u64], units: u64) {
+        let mut expected = vec![(0, 0); self.parts.len()];
+        for (group, owner) in (0..).zip(&self.owners).filter(|(_, owner)| **owner != NOBODY) {
+            let (groups, free) = &mut expected[usize::from(owner.0)];
+            *groups += 1;
+            *free += units - sizes[group as usize];
+            assert!(self.coldest_first(*owner).any(|other| other == group), "it is listed");
+        }
+        let counted: Vec<_> = self.parts.iter().map(|part| (part.groups, part.free)).collect();
+        assert_eq!(counted, expected);
+        for (volume, part) in (0..).map(VolumeId).zip(&self.parts) {
+            assert_eq!(self.coldest_first(volume).count(), part.groups as usize);
+        }
+    }
+}
+
+/// Marks the end of a list.
+const END: u32 = u32::MAX;
+
+/// Doubly linked lists of slots, one for each volume and one for filler blocks, from cold to hot. A
+/// slot is in one at most.
+#[derive(Debug, Default)]
+struct VolumeLists {
+    links: Vec<VolumeLink>,
+    /// The two ends of each list: `hotter` is the coldest slot, and `colder` the hottest.
+    ends: Vec<VolumeLink>,
+}
+
+/// The neighbours of a slot.
+#[derive(Debug, Clone, Copy)]
+struct VolumeLink {
+    colder: u32,
+    hotter: u32,
+}
+
+impl VolumeLink {
+    const NONE: Self = Self { colder: END, hotter: END };
+}
+
+impl VolumeLists {
+    /// Returns the number of a volume's list; that of filler blocks is the first.
+    fn list(volume: VolumeId) -> usize {
+        if volume == NOBODY { 0 } else { usize::from(volume.0) + 1 }
+    }
+
+    /// Allocates for slots `0..slots`.
+    fn reserve(&mut self, slots: usize) {
+        self.links.reserve_exact(slots.saturating_sub(self.links.len()));
+    }
+
+    /// Adds a slot, which is in no list, at the hot end of a volume's list.
+    fn push(&mut self, block: Block, volume: VolumeId) {
+        let (slot, list) = (block.index(), Self::list(volume));
+        if self.links.len() <= slot {
+            reserve_by_share(&mut self.links, slot + 1);
+            self.links.resize(slot + 1, VolumeLink::NONE);
+        }
+        if self.ends.len() <= list {
+            self.ends.resize(list + 1, VolumeLink::NONE);
+        }
+        let hottest = self.ends[list].colder;
+        self.links[slot] = VolumeLink { colder: hottest, hotter: END };
+        self.link_of(list, hottest).hotter = block.0;
+        self.ends[list].colder = block.0;
+    }
+
+    /// Removes a slot from the list of its volume.
+    fn remove(&mut self, block: Block, volume: VolumeId) {
+        let list = Self::list(volume);
+        let VolumeLink { colder, hotter } = self.links[block.index()];
+        self.link_of(list, colder).hotter = hotter;
+        self.link_of(list, hotter).colder = colder;
+        self.links[block.index()] = VolumeLink::NONE;
+    }
+
+    /// Returns the link of a slot, or the ends of a list for [`END`].
+    fn link_of(&mut self, list: usize, slot: u32) -> &mut VolumeLink {
+        match slot {
+            END => &mut self.ends[list],
+            slot => &mut self.links[slot as usize],
+        }
+    }
+
+    fn coldest_first(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
+        let ends = self.ends.get(Self::list(volume));
+        let first = ends.map_or(END, |ends| ends.hotter);
+        let slot = |slot: u32| (slot != END).then_some(Slot(slot));
+        std::iter::successors(slot(first), move |block| slot(self.links[block.index()].hotter))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        (self.links.capacity() + self.ends.capacity()) * size_of::<VolumeLink>()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use floe_policy::Slot;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -479,5 +710,54 @@ mod tests {
         assert!(shares.are_new() && shares.coldest_first(A).count() == 5);
         shares.apply(0, std::iter::empty(), true);
         assert!(!shares.are_set() && shares.memory_bytes() == 0 && shares.used(A) == 10);
+    }
+
+    proptest! {
+        /// The lists behave as vectors from which a slot is removed wherever it is.
+        #[test]
+        fn lists_of_volumes_are_vectors(
+            steps in proptest::collection::vec((0u32..24, 0u16..3, any::<bool>()), 0..200),
+        ) {
+            let mut lists = VolumeLists::default();
+            let mut model: Vec<Vec<Block>> = vec![Vec::new(); 3];
+            for (slot, volume, push) in steps {
+                let block = Slot(slot);
+                let held = model.iter().position(|list| list.contains(&block));
+                if let Some(held) = held {
+                    lists.remove(block, VolumeId(held as u16));
+                    model[held].retain(|other| *other != block);
+                }
+                if push {
+                    lists.push(block, VolumeId(volume));
+                    model[usize::from(volume)].push(block);
+                }
+                for (volume, blocks) in (0..).map(VolumeId).zip(&model) {
+                    prop_assert_eq!(&lists.coldest_first(volume).collect::<Vec<_>>(), blocks);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_volume_has_groups_in_the_order_of_their_use_up_to_its_maximum() {
+        let (mut own, volume) = (OwnGroups::default(), VolumeId(2));
+        own.set_most(volume, 2);
+        for group in [4, 0] {
+            assert!(own.lacks(volume) && own.owner(group) == NOBODY);
+            own.take(group, volume, 16);
+        }
+        own.mapped(4, volume, 4);
+        own.mapped(4, NOBODY, 4);
+        own.mapped(1, volume, 4);
+        assert!(!own.lacks(volume) && own.free(volume) == 28 && own.owner(4) == volume);
+        own.touch(4);
+        assert_eq!(own.coldest_first(volume).collect::<Vec<_>>(), [0, 4]);
+        assert_eq!(own.surplus(), []);
+        own.set_most(volume, 1);
+        assert_eq!(own.surplus(), [0]);
+        own.release(0, 16);
+        own.unmapped(4, volume, 4);
+        assert!(!own.lacks(volume) && own.free(volume) == 16 && own.owner(0) == NOBODY);
+        own.check(&[0; 5], 16);
     }
 }

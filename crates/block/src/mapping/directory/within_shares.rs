@@ -17,13 +17,13 @@
 //! ([`OwnGroups`]). So it can change the sizes of its blocks within its share, whatever the others
 //! do. If the groups are guaranteed to it, others evict nothing in them.
 //!
-//! [`OwnGroups`]: super::own_groups::OwnGroups
+//! [`OwnGroups`]: super::shares
 //!
 //! Invariant: parked blocks belong to volumes with a guaranteed part, once changed shares apply.
 
 use super::blocks::arrival;
 use super::search::{RoomSearch, losses};
-use super::{Block, Blocks, Directory, NOBODY, Room, ShardShare, resize};
+use super::{Block, Blocks, Directory, NOBODY, Room, ShardShare};
 use crate::geometry::{Class, Extent, VolumeId};
 
 impl Directory {
@@ -149,12 +149,24 @@ impl Directory {
 pub(super) fn release(directory: &mut Directory, group: u32) {
     let owner = directory.blocks.shares.owner(group);
     if owner != NOBODY {
-        resize::fill(directory, group);
+        fill(directory, group);
         let blocks = &directory.blocks;
         let owned = directory.blocks_of(group).filter(|&block| blocks.volume(block) == owner);
         let owned: u64 = owned.map(|block| blocks.size(block)).sum();
         let free = u64::from(directory.groups.units()) - owned;
         directory.blocks.shares.release_group(group, free);
+    }
+}
+
+/// Fills the rest of an open group with filler blocks.
+pub(super) fn fill(directory: &mut Directory, group: u32) {
+    let owner = directory.blocks.shares.owner(group);
+    while let Some(class) = directory.groups.class_open_in(group, owner) {
+        let room = directory.groups.take(owner, class, directory.blocks.sizes());
+        directory.reserve_slots();
+        directory.blocks.put(room.block, room.place);
+        directory.blocks.map(room.block, directory.hole(room.place, class));
+        directory.order.insert(room.block, &directory.blocks.access(room.block));
     }
 }
 
@@ -596,8 +608,11 @@ mod tests {
         #[test]
         fn guaranteed_parts_that_bind_nothing_change_no_victim_of_lru(
             steps in steps(),
-            (sizes, guaranteed) in
-                prop::sample::select(vec![("4KiB", 40), ("4KiB,16KiB", 3), ("4KiB,16KiB,64KiB", 15)]),
+            (sizes, guaranteed) in prop::sample::select(vec![
+                ("4KiB", 40),
+                ("4KiB,16KiB", 3),
+                ("4KiB,16KiB,64KiB", 15),
+            ]),
         ) {
             let empty = || Directory::new(sizes.parse().unwrap(), 192, &Evict::default());
             choose_as_without_shares(&steps, [empty(), empty()], guaranteed);
