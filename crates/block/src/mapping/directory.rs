@@ -331,7 +331,8 @@ impl Directory {
     fn take_place(&mut self, volume: VolumeId, class: Class) -> Block {
         let (shares, groups) = (&self.blocks.shares, &mut self.groups);
         let has_own = shares.are_set()
-            && (groups.is_open(volume, class) || shares.lacks_group(volume) && groups.has_free());
+            && (groups.is_open(volume, class)
+                || shares.lacks_free_group(volume) && groups.has_free());
         let owner = if has_own { volume } else { NOBODY };
         let room = groups.take(owner, class, self.blocks.sizes());
         let group = groups.at(room.place);

@@ -69,7 +69,7 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
         let groups = &self.directory.groups;
         let is_open = groups.is_open(self.volume, self.class);
         is_open && self.directory.is_within_most(self.volume)
-            || self.shares().lacks_group(self.volume) && groups.has_free()
+            || self.shares().lacks_free_group(self.volume) && groups.has_free()
     }
 
     /// Returns whether there is room in a common group, which the volume may use.
@@ -82,7 +82,7 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
     /// own.
     fn claims_group(&self) -> bool {
         let (shares, units) = (self.shares(), self.directory.groups.units());
-        shares.lacks_group(self.volume)
+        shares.lacks_free_group(self.volume)
             && shares.keeps_groups(self.volume)
             && shares.are_beyond_guaranteed(units.into())
     }

@@ -253,10 +253,16 @@ impl Shares {
         ![NOBODY, volume].contains(&self.owner(group))
     }
 
-    /// Returns whether a volume is to get a further group of its own, within its largest part.
-    pub(super) fn lacks_group(&self, volume: VolumeId) -> bool {
+    /// Returns whether a volume is to get a further group of its own, within its largest part;
+    /// `free` is the size of what is in the group without a block of the volume.
+    pub(super) fn lacks_group(&self, volume: VolumeId, free: u64) -> bool {
         let lacks = self.active.as_ref().is_some_and(|active| active.own.lacks(volume));
-        lacks && !self.is_beyond_most(volume, self.units)
+        lacks && !self.is_beyond_most(volume, free)
+    }
+
+    /// Returns whether a volume is to get a group of its own in which it has nothing yet.
+    pub(super) fn lacks_free_group(&self, volume: VolumeId) -> bool {
+        self.lacks_group(volume, self.units)
     }
 
     /// Returns whether the own groups of a volume are guaranteed to it.

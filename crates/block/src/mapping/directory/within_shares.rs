@@ -190,7 +190,7 @@ fn assign_groups(directory: &mut Directory) {
             && !is_open
             && !directory.groups.leaving().contains(&group)
             && directory.blocks.shares.owner(group) == NOBODY
-            && directory.blocks.shares.lacks_group(*volume)
+            && directory.blocks.shares.lacks_group(*volume, units - size)
         {
             directory.blocks.shares.take_group(group, *volume, units - size);
             taken.push(group);
@@ -633,25 +633,71 @@ mod tests {
             for (volume, guaranteed) in (0..).map(VolumeId).zip(units) {
                 divided.set_share(volume, ShardShare { guaranteed, most: guaranteed });
             }
-            for step in &steps {
-                let Step::Use { volume, sector, class } = *step else { continue };
-                let alone = &mut alone[usize::from(volume)];
-                for sector in 0..SECTORS {
-                    let [one, other] = [&divided, &*alone].map(|directory| {
-                        let found = directory.blocks.find(VolumeId(volume), sector);
-                        found.map(|block| directory.blocks.sectors(block))
-                    });
-                    prop_assert_eq!(one, other);
-                }
-                for directory in [&mut divided, alone] {
-                    match directory.blocks.find(VolumeId(volume), sector) {
-                        Some(block) => directory.touch(block),
-                        None => prop_assert!(make(directory, volume, sector, class).0),
+            behave_alike(&steps, &mut divided, &mut alone)?;
+        }
+
+        /// The same holds for full groups of one volume each that were there before the shares, as
+        /// after a restart.
+        #[test]
+        fn shares_of_a_used_shard_make_caches_of_its_groups(
+            steps in steps(),
+            sizes in prop::sample::select(vec!["4KiB,16KiB", "4KiB,16KiB,64KiB"]),
+            filled in prop::collection::vec(prop::collection::vec(0..3u8, 1..4), 3),
+        ) {
+            let sizes: BlockSizes = sizes.parse().unwrap();
+            let of = |units| Directory::new(sizes.clone(), units, &Evict::default());
+            let group = sizes.largest();
+            let units_of = |filled: &Vec<u8>| group * filled.len() as u64;
+            let mut alone: Vec<_> = filled.iter().map(|filled| of(units_of(filled))).collect();
+            let mut divided = of(filled.iter().map(units_of).sum());
+            for (volume, filled) in (0..).zip(&filled) {
+                for (number, class) in (0..).zip(filled) {
+                    let class = (*class).min(sizes.count() as u8 - 1);
+                    for at in (0..group).step_by(sizes.sectors(Class(class)) as usize) {
+                        let sector = SECTORS + group * number + at;
+                        for directory in [&mut divided, &mut alone[usize::from(volume)]] {
+                            prop_assert!(make(directory, volume, sector, class).0);
+                        }
                     }
                 }
             }
-            divided.check();
+            for (volume, filled) in (0..).map(VolumeId).zip(&filled) {
+                let guaranteed = units_of(filled);
+                divided.set_share(volume, ShardShare { guaranteed, most: guaranteed });
+            }
+            prop_assert!(divided.has_shares());
+            for (volume, filled) in (0..).map(VolumeId).zip(&filled) {
+                prop_assert_eq!(divided.blocks.shares.own_groups(volume).count(), filled.len());
+            }
+            behave_alike(&steps, &mut divided, &mut alone)?;
         }
+    }
+
+    /// Checks that the volumes of a shard have the blocks that each has in a shard of its own.
+    fn behave_alike(
+        steps: &[Step],
+        divided: &mut Directory,
+        alone: &mut [Directory],
+    ) -> Result<(), TestCaseError> {
+        for step in steps {
+            let Step::Use { volume, sector, class } = *step else { continue };
+            let alone = &mut alone[usize::from(volume)];
+            for sector in 0..SECTORS {
+                let [one, other] = [&*divided, &*alone].map(|directory| {
+                    let found = directory.blocks.find(VolumeId(volume), sector);
+                    found.map(|block| directory.blocks.sectors(block))
+                });
+                prop_assert_eq!(one, other);
+            }
+            for directory in [&mut *divided, alone] {
+                match directory.blocks.find(VolumeId(volume), sector) {
+                    Some(block) => directory.touch(block),
+                    None => prop_assert!(make(directory, volume, sector, class).0),
+                }
+            }
+        }
+        divided.check();
+        Ok(())
     }
 
     /// Parked blocks may leave, and the lists are freed, when the shard makes room after the last
