@@ -43,6 +43,7 @@ pub(crate) use shares::ShardShare;
 mod blocks;
 mod groups;
 mod hands;
+mod lists;
 mod order;
 pub(crate) mod resize;
 mod search;
@@ -406,7 +407,11 @@ impl Directory {
         let hole = self.hole(self.blocks.place(block), self.blocks.class(block));
         self.blocks.unmap(block);
         self.blocks.map(block, hole);
-        self.order.release(block, |block| self.blocks.access(block));
+        if self.may_be_parked(block) {
+            self.order.set_aside(block); // only the owner of the group may replace it
+        } else {
+            self.order.release(block, |block| self.blocks.access(block));
+        }
     }
 
     /// Returns the extent of the filler block at a place.
@@ -436,8 +441,11 @@ impl Directory {
     pub(crate) fn check(&self) {
         self.blocks.check((0..self.groups.count()).flat_map(|group| self.blocks_of(group)));
         let shares = &self.blocks.shares;
-        let stays = |block: Block| shares.is_guaranteed(self.blocks.volume(block));
-        assert!(shares.are_new() || self.order.parked().all(stays));
+        assert!(shares.are_new() || self.order.parked().all(|block| self.may_be_parked(block)));
+        for block in (0..self.groups.count()).flat_map(|group| self.blocks_of(group)) {
+            let is_own_filler = self.blocks.volume(block) == NOBODY && self.may_be_parked(block);
+            assert!(!is_own_filler || self.order.is_parked(block), "it is no victim for others");
+        }
         assert_eq!(self.len() as u64, self.blocks.live().sum::<u64>());
         self.groups.check();
     }

@@ -22,6 +22,8 @@ pub(super) const VICTIMS_TRIED: usize = 64;
 /// A parked block is one that the policy has evicted and that stays, because other volumes may not
 /// evict it. It is out of the policy's order until it is used. Then it is inserted again, as a key
 /// that returns: so a policy with ghosts learns from it what it would learn from an eviction.
+///
+/// Filler blocks that only one volume may replace are *set aside*: they are among the parked ones.
 #[derive(Debug)]
 pub(super) struct EvictionOrder {
     order: PolicyOrder,
@@ -114,6 +116,13 @@ impl EvictionOrder {
     pub(super) fn park(&mut self, victim: Block) {
         self.order.take_victim(victim);
         self.parked.insert(victim);
+    }
+
+    /// Takes a block out of the policy's order that is no victim, as a removal does.
+    pub(super) fn set_aside(&mut self, block: Block) {
+        if self.parked.insert(block) {
+            self.order.remove(block);
+        }
     }
 
     /// Has all parked blocks checked for release.

@@ -38,6 +38,9 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
         if self.has_own_room() {
             return Some(Room::Free);
         }
+        if let Some(filler) = self.own_filler() {
+            return Some(Room::Replace(filler));
+        }
         let claims = self.claims_group();
         if claims && let Some(group) = self.group() {
             return Some(Room::Empty(group));
@@ -61,7 +64,15 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
 
     /// Returns whether there is room without an eviction.
     pub(super) fn has_free_room(&self) -> bool {
-        self.has_own_room() || self.has_common_room()
+        self.has_own_room() || self.own_filler().is_some() || self.has_common_room()
+    }
+
+    /// Returns a filler block of the wanted size in the volume's own groups. The volume uses no
+    /// more with a block in its place, so it may be at its largest part.
+    fn own_filler(&self) -> Option<Block> {
+        let fillers = self.shares().own_fillers(self.volume).take(VICTIMS_TRIED);
+        let found = { fillers }.find(|block| self.fits(block) && self.is_idle(block));
+        found.filter(|_| self.directory.is_within_most(self.volume))
     }
 
     /// Returns whether there is room in an own group, or a free group to be one.
@@ -123,12 +134,9 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
     /// stay.
     fn named_victim(&mut self, incoming: &Access) -> Option<Block> {
         for _ in 0..VICTIMS_TRIED {
-            let Directory { blocks, groups, order } = &mut *self.directory;
-            let is_misfit = |block| {
-                blocks.volume(block) == NOBODY
-                    && (blocks.class(block) != self.class
-                        || blocks.shares.is_kept_from(self.volume, groups.at(blocks.place(block))))
-            };
+            let Directory { blocks, order, .. } = &mut *self.directory;
+            let is_misfit =
+                |block| blocks.volume(block) == NOBODY && blocks.class(block) != self.class;
             let in_use = |block| is_misfit(block) || (self.in_use)(blocks, block);
             let block = order.coldest(Some(incoming), in_use)?;
             if self.may_evict(block) {
@@ -420,6 +428,67 @@ pub(super) mod tests {
             assert_eq!(last.count(), 64, "all of its part has small blocks");
             directory.check();
         }
+    }
+
+    /// Returns a directory of 16 groups whose volume 0 has ten of its own, which all of its share
+    /// fits in, each with as many filler blocks as blocks. Volume 2 has the others.
+    fn with_fillers_in_own_groups(evict: &Evict) -> Directory {
+        let mut directory = Directory::new("4KiB,16KiB,64KiB".parse().unwrap(), 256, evict);
+        assert!((0..96).all(|at| make(&mut directory, 2, at, 0).0));
+        for at in 0..80 {
+            (0..2).for_each(|volume| assert!(make(&mut directory, volume, at, 0).0));
+        }
+        let share = ShardShare { guaranteed: 160, most: 160 };
+        directory.set_share(VolumeId(0), share);
+        assert!(directory.has_shares());
+        directory.drop_volume(VolumeId(1));
+        directory.set_share(VolumeId(0), share);
+        assert!(directory.has_shares());
+        assert_eq!(directory.blocks.shares.used(VolumeId(0)), 160);
+        assert_eq!(directory.blocks.shares.own_groups(VolumeId(0)).count(), 10);
+        directory.check();
+        directory
+    }
+
+    fn cached(directory: &Directory, volume: u16, sectors: std::ops::Range<u64>) -> usize {
+        let is_cached = |sector: &u64| directory.blocks.find(VolumeId(volume), *sector).is_some();
+        sectors.filter(is_cached).count()
+    }
+
+    /// A volume at its largest part puts blocks into the free places of its own groups.
+    #[test]
+    fn a_volume_at_its_largest_part_uses_all_of_its_own_groups() {
+        for evict in Evict::all() {
+            let mut directory = with_fillers_in_own_groups(&evict);
+            assert!((1000..1080).all(|at| make(&mut directory, 0, at, 0).0), "{evict}");
+            assert_eq!(cached(&directory, 0, 0..80) + cached(&directory, 0, 1000..1080), 160);
+            assert!((2000..2010).all(|at| make(&mut directory, 0, at, 0).0), "{evict}");
+            assert_eq!(cached(&directory, 0, 2000..2010), 10, "{evict}");
+            assert!(!evict.is_lru() || cached(&directory, 0, 0..10) == 0, "the coldest leave");
+            assert_eq!(cached(&directory, 2, 0..96), 96, "{evict}");
+            directory.check();
+        }
+    }
+
+    /// Free places in the own groups of an idle volume are no candidates of others, which evict
+    /// in the order of their policy.
+    #[test]
+    fn free_places_in_own_groups_do_not_disturb_others() {
+        let mut directory = with_fillers_in_own_groups(&Evict::default());
+        for at in 0..96 {
+            let coldest = directory.coldest_if_full(VolumeId(2)).unwrap();
+            assert_eq!(directory.blocks.find(VolumeId(2), at), Some(coldest));
+            assert!(make(&mut directory, 2, 1000 + at, 0).0);
+            assert_eq!(cached(&directory, 2, 0..96), 95 - at as usize, "one leaves");
+        }
+        assert_eq!(cached(&directory, 0, 0..80), 80);
+        directory.set_share(VolumeId(2), ShardShare { guaranteed: 96, most: 96 });
+        while directory.blocks.shares.are_new() {
+            assert!(directory.has_shares());
+        }
+        assert!(!directory.may_make(VolumeId(3)), "there is no room");
+        assert!(!make(&mut directory, 3, 0, 0).0);
+        directory.check();
     }
 
     /// Returns the hits of two volumes that read blocks of 64 KiB, and then 4 KiB of each of these

@@ -8,14 +8,15 @@
 //! next makes room, so that a change of all shards delays nothing.
 //!
 //! Invariants: `mapped[v]` is the size of the mapped blocks of volume `v`; `lists`, once made, has
-//! exactly the mapped blocks, each in the list of its volume, and filler blocks in a list of their
-//! own.
+//! exactly the mapped blocks, each in the list of its volume. Filler blocks in the own groups of a
+//! volume are in a list for that volume, and those in common groups in another one.
 
 use std::cmp::Reverse;
 
 use floe_policy::Slot;
 
-use super::{Block, NOBODY, reserve_by_share};
+use super::lists::{List, VolumeLists};
+use super::{Block, NOBODY};
 use crate::geometry::VolumeId;
 
 /// The share of one volume in one shard, in smallest blocks.
@@ -151,13 +152,13 @@ impl Shares {
         active.is_some_and(|active| active.lists.is_none() && active.is_any())
     }
 
-    /// Applies changed shares. `blocks` has all mapped blocks with their volumes, the coldest
+    /// Applies changed shares. `blocks` has all mapped blocks with their lists, the coldest
     /// first, if they are not listed yet, and `slots` is the number of slots. The shares stay new
     /// until it `is_done`.
     pub(super) fn apply(
         &mut self,
         slots: usize,
-        blocks: impl Iterator<Item = (Block, VolumeId)>,
+        blocks: impl Iterator<Item = (Block, List)>,
         is_done: bool,
     ) {
         let Some(active) = &mut self.active else { return };
@@ -169,7 +170,7 @@ impl Shares {
         active.lists.get_or_insert_with(|| {
             let mut lists = VolumeLists::default();
             lists.reserve(slots);
-            blocks.for_each(|(block, volume)| lists.push(block, volume));
+            blocks.for_each(|(block, list)| lists.push(block, list));
             lists
         });
     }
@@ -209,14 +210,11 @@ impl Shares {
     /// Counts a block of this size that was mapped at a place.
     #[inline]
     pub(super) fn mapped(&mut self, block: Block, place: u32, volume: VolumeId, size: u64) {
-        if let Some(lists) = self.active.as_mut().and_then(|active| active.lists.as_mut()) {
-            lists.push(block, volume);
-        }
+        let group = self.listed(place, volume, |lists, list| lists.push(block, list));
         if volume != NOBODY {
-            let group = self.group(place);
             self.change(volume, |mapped, own| {
                 *mapped += size;
-                own.into_iter().for_each(|own| own.mapped(group, volume, size));
+                own.zip(group).into_iter().for_each(|(own, group)| own.mapped(group, volume, size));
             });
         }
     }
@@ -224,15 +222,49 @@ impl Shares {
     /// Counts a block of this size at a place that is no longer mapped.
     #[inline]
     pub(super) fn unmapped(&mut self, block: Block, place: u32, volume: VolumeId, size: u64) {
-        if let Some(lists) = self.active.as_mut().and_then(|active| active.lists.as_mut()) {
-            lists.remove(block, volume);
-        }
+        let group = self.listed(place, volume, |lists, list| lists.remove(block, list));
         if volume != NOBODY {
-            let group = self.group(place);
             self.change(volume, |mapped, own| {
                 *mapped -= size;
-                own.into_iter().for_each(|own| own.unmapped(group, volume, size));
+                own.zip(group)
+                    .into_iter()
+                    .for_each(|(own, group)| own.unmapped(group, volume, size));
             });
+        }
+    }
+
+    /// Changes the lists, if there are any, for a block of a volume at a place. Returns the group
+    /// with that while some volume has a share.
+    #[inline]
+    fn listed(
+        &mut self,
+        place: u32,
+        volume: VolumeId,
+        change: impl FnOnce(&mut VolumeLists, List),
+    ) -> Option<u32> {
+        let active = self.active.as_mut()?;
+        let group = place / self.units as u32; // not divided without shares
+        let list = active.own.list(volume, group);
+        if let Some(lists) = &mut active.lists {
+            change(lists, list);
+        }
+        Some(group)
+    }
+
+    /// Returns the list of a block of a volume in a group.
+    pub(super) fn list(&self, volume: VolumeId, group: u32) -> List {
+        let active = self.active.as_ref();
+        active.map_or(List::of(volume), |active| active.own.list(volume, group))
+    }
+
+    /// Moves filler blocks from the list for one owner of their group to that for another.
+    pub(super) fn move_fillers(&mut self, fillers: &[Block], from: VolumeId, to: VolumeId) {
+        let Some(lists) = self.active.as_mut().and_then(|active| active.lists.as_mut()) else {
+            return;
+        };
+        for &filler in fillers {
+            lists.remove(filler, List::fillers_of(from));
+            lists.push(filler, List::fillers_of(to));
         }
     }
 
@@ -315,16 +347,25 @@ impl Shares {
     /// Makes a block the hottest of its volume.
     pub(super) fn touch(&mut self, block: Block, volume: VolumeId) {
         if let Some(lists) = self.active.as_mut().and_then(|active| active.lists.as_mut()) {
-            lists.remove(block, volume);
-            lists.push(block, volume);
+            lists.remove(block, List::of(volume));
+            lists.push(block, List::of(volume));
         }
     }
 
-    /// Returns a volume's blocks, or the filler blocks, the coldest first; none until they are
-    /// listed.
+    /// Returns a volume's blocks, or the filler blocks in common groups, the coldest first; none
+    /// until they are listed.
     pub(super) fn coldest_first(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
+        self.listed_in(List::of(volume))
+    }
+
+    /// Returns the filler blocks in a volume's own groups, which only it replaces.
+    pub(super) fn own_fillers(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
+        self.listed_in(List::fillers_of(volume))
+    }
+
+    fn listed_in(&self, list: List) -> impl Iterator<Item = Block> + '_ {
         let lists = self.active.iter().filter_map(|active| active.lists.as_ref());
-        let blocks = lists.flat_map(move |lists| lists.coldest_first(volume));
+        let blocks = lists.flat_map(move |lists| lists.coldest_first(list));
         blocks.inspect(|_| self.note_look())
     }
 
@@ -437,13 +478,16 @@ impl Shares {
         if self.active.as_ref().is_none_or(|active| active.lists.is_none()) {
             return;
         }
-        for volume in (0..mapped.len() as u16).map(VolumeId).chain([NOBODY]) {
-            let mut listed: Vec<Block> = self.coldest_first(volume).collect();
-            let of_volume = blocks.iter().filter(|(_, _, of, _)| *of == volume);
+        let volumes = (0..mapped.len() as u16).map(VolumeId);
+        let lists = volumes.flat_map(|volume| [List::of(volume), List::fillers_of(volume)]);
+        for list in lists.chain([List::of(NOBODY)]) {
+            let mut listed: Vec<Block> = self.listed_in(list).collect();
+            let in_list = |place: u32, volume| self.list(volume, self.group(place)) == list;
+            let of_volume = blocks.iter().filter(|(_, place, of, _)| in_list(*place, *of));
             let mut mapped: Vec<Block> = of_volume.map(|(block, ..)| *block).collect();
             listed.sort_unstable();
             mapped.sort_unstable();
-            assert_eq!(listed, mapped, "the blocks of {volume:?} are listed once");
+            assert_eq!(listed, mapped, "the blocks of {list:?} are listed once");
         }
     }
 }
@@ -494,6 +538,11 @@ impl OwnGroups {
         self.owners.get(group as usize).copied().unwrap_or(NOBODY)
     }
 
+    /// Returns the list of a block of a volume in a group.
+    fn list(&self, volume: VolumeId, group: u32) -> List {
+        if volume == NOBODY { List::fillers_of(self.owner(group)) } else { List::of(volume) }
+    }
+
     /// Returns the size of the places in a volume's own groups that have no block of it.
     fn free(&self, volume: VolumeId) -> u64 {
         self.part(volume).free
@@ -521,7 +570,7 @@ impl OwnGroups {
 
     /// Returns a volume's own groups, the coldest first.
     fn coldest_first(&self, volume: VolumeId) -> impl Iterator<Item = u32> + '_ {
-        self.lists.coldest_first(volume).map(|group| group.0)
+        self.lists.coldest_first(List::of(volume)).map(|group| group.0)
     }
 
     /// Makes a common group the hottest of a volume's own groups; `free` is the size of what is in
@@ -533,7 +582,7 @@ impl OwnGroups {
             self.owners.resize(at + 1, NOBODY);
         }
         self.owners[at] = volume;
-        self.lists.push(Slot(group), volume);
+        self.lists.push(Slot(group), List::of(volume));
         let part = self.part_mut(volume);
         part.groups += 1;
         part.free += free;
@@ -543,7 +592,7 @@ impl OwnGroups {
     /// of the volume.
     fn release(&mut self, group: u32, free: u64) {
         let volume = std::mem::replace(&mut self.owners[group as usize], NOBODY);
-        self.lists.remove(Slot(group), volume);
+        self.lists.remove(Slot(group), List::of(volume));
         let part = self.part_mut(volume);
         part.groups -= 1;
         part.free -= free;
@@ -567,8 +616,8 @@ impl OwnGroups {
     fn touch(&mut self, group: u32) {
         let owner = self.owner(group);
         if owner != NOBODY {
-            self.lists.remove(Slot(group), owner);
-            self.lists.push(Slot(group), owner);
+            self.lists.remove(Slot(group), List::of(owner));
+            self.lists.push(Slot(group), List::of(owner));
         }
     }
 
@@ -606,89 +655,8 @@ impl OwnGroups {
     }
 }
 
-/// Marks the end of a list.
-const END: u32 = u32::MAX;
-
-/// Doubly linked lists of slots, one for each volume and one for filler blocks, from cold to hot. A
-/// slot is in one at most.
-#[derive(Debug, Default)]
-struct VolumeLists {
-    links: Vec<VolumeLink>,
-    /// The two ends of each list: `hotter` is the coldest slot, and `colder` the hottest.
-    ends: Vec<VolumeLink>,
-}
-
-/// The neighbours of a slot.
-#[derive(Debug, Clone, Copy)]
-struct VolumeLink {
-    colder: u32,
-    hotter: u32,
-}
-
-impl VolumeLink {
-    const NONE: Self = Self { colder: END, hotter: END };
-}
-
-impl VolumeLists {
-    /// Returns the number of a volume's list; that of filler blocks is the first.
-    fn list(volume: VolumeId) -> usize {
-        if volume == NOBODY { 0 } else { usize::from(volume.0) + 1 }
-    }
-
-    /// Allocates for slots `0..slots`.
-    fn reserve(&mut self, slots: usize) {
-        self.links.reserve_exact(slots.saturating_sub(self.links.len()));
-    }
-
-    /// Adds a slot, which is in no list, at the hot end of a volume's list.
-    fn push(&mut self, block: Block, volume: VolumeId) {
-        let (slot, list) = (block.index(), Self::list(volume));
-        if self.links.len() <= slot {
-            reserve_by_share(&mut self.links, slot + 1);
-            self.links.resize(slot + 1, VolumeLink::NONE);
-        }
-        if self.ends.len() <= list {
-            self.ends.resize(list + 1, VolumeLink::NONE);
-        }
-        let hottest = self.ends[list].colder;
-        self.links[slot] = VolumeLink { colder: hottest, hotter: END };
-        self.link_of(list, hottest).hotter = block.0;
-        self.ends[list].colder = block.0;
-    }
-
-    /// Removes a slot from the list of its volume.
-    fn remove(&mut self, block: Block, volume: VolumeId) {
-        let list = Self::list(volume);
-        let VolumeLink { colder, hotter } = self.links[block.index()];
-        self.link_of(list, colder).hotter = hotter;
-        self.link_of(list, hotter).colder = colder;
-        self.links[block.index()] = VolumeLink::NONE;
-    }
-
-    /// Returns the link of a slot, or the ends of a list for [`END`].
-    fn link_of(&mut self, list: usize, slot: u32) -> &mut VolumeLink {
-        match slot {
-            END => &mut self.ends[list],
-            slot => &mut self.links[slot as usize],
-        }
-    }
-
-    fn coldest_first(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
-        let ends = self.ends.get(Self::list(volume));
-        let first = ends.map_or(END, |ends| ends.hotter);
-        let slot = |slot: u32| (slot != END).then_some(Slot(slot));
-        std::iter::successors(slot(first), move |block| slot(self.links[block.index()].hotter))
-    }
-
-    fn memory_bytes(&self) -> usize {
-        (self.links.capacity() + self.ends.capacity()) * size_of::<VolumeLink>()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     const A: VolumeId = VolumeId(0);
@@ -701,7 +669,7 @@ mod tests {
         assert!(shares.may_lose(A, 12, (B, 1)) && !shares.is_beyond_most(A, u64::MAX / 2));
         shares.set(A, ShardShare { guaranteed: 9, most: 12 }, 16);
         assert!(shares.need_lists() && shares.coldest_first(A).next().is_none());
-        shares.apply(6, (0..6).map(|slot| (Slot(slot), A)), true);
+        shares.apply(6, (0..6).map(|slot| (Slot(slot), List::of(A))), true);
         assert!(shares.may_lose(A, 3, (B, 1)) && !shares.may_lose(A, 4, (B, 1)));
         assert!(shares.may_lose(A, 4, (A, 1)), "its own block takes the place");
         assert!(shares.may_lose(NOBODY, 100, (B, 1)));
@@ -716,32 +684,6 @@ mod tests {
         assert!(shares.are_new() && shares.coldest_first(A).count() == 5);
         shares.apply(0, std::iter::empty(), true);
         assert!(!shares.are_set() && shares.memory_bytes() == 0 && shares.used(A) == 10);
-    }
-
-    proptest! {
-        /// The lists behave as vectors from which a slot is removed wherever it is.
-        #[test]
-        fn lists_of_volumes_are_vectors(
-            steps in proptest::collection::vec((0u32..24, 0u16..3, any::<bool>()), 0..200),
-        ) {
-            let mut lists = VolumeLists::default();
-            let mut model: Vec<Vec<Block>> = vec![Vec::new(); 3];
-            for (slot, volume, push) in steps {
-                let block = Slot(slot);
-                let held = model.iter().position(|list| list.contains(&block));
-                if let Some(held) = held {
-                    lists.remove(block, VolumeId(held as u16));
-                    model[held].retain(|other| *other != block);
-                }
-                if push {
-                    lists.push(block, VolumeId(volume));
-                    model[usize::from(volume)].push(block);
-                }
-                for (volume, blocks) in (0..).map(VolumeId).zip(&model) {
-                    prop_assert_eq!(&lists.coldest_first(volume).collect::<Vec<_>>(), blocks);
-                }
-            }
-        }
     }
 
     #[test]

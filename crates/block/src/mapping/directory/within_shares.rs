@@ -19,7 +19,10 @@
 //!
 //! [`OwnGroups`]: super::shares
 //!
-//! Invariant: parked blocks belong to volumes with a guaranteed part, once changed shares apply.
+//! Filler blocks in own groups are free places of the owner, and no candidates for others.
+//!
+//! Invariant: parked blocks belong to volumes with a guaranteed part, once changed shares apply, or
+//! are the filler blocks in own groups.
 
 use super::blocks::arrival;
 use super::search::{RoomSearch, losses};
@@ -52,7 +55,7 @@ impl Directory {
         let parked = self.order.next_to_check();
         let is_done = parked.as_ref().is_none_or(Vec::is_empty);
         for block in parked.into_iter().flatten() {
-            if !self.blocks.shares.is_guaranteed(self.blocks.volume(block)) {
+            if !self.may_be_parked(block) {
                 self.order.release(block, |block| self.blocks.access(block));
             }
         }
@@ -60,9 +63,21 @@ impl Directory {
             assign_groups(self);
         }
         let by_heat = if self.blocks.shares.need_lists() { self.by_heat() } else { Vec::new() };
-        let volumes: Vec<_> = by_heat.iter().map(|&block| self.blocks.volume(block)).collect();
+        let list =
+            |&block| self.blocks.shares.list(self.blocks.volume(block), self.group_of(block));
+        let lists: Vec<_> = by_heat.iter().map(list).collect();
         let slots = self.groups.slots_end() as usize;
-        self.blocks.shares.apply(slots, by_heat.into_iter().zip(volumes), is_done);
+        self.blocks.shares.apply(slots, by_heat.into_iter().zip(lists), is_done);
+    }
+
+    /// Returns whether a block may be out of the policy's order: one of a volume with a guaranteed
+    /// part, or a filler block in an own group.
+    pub(super) fn may_be_parked(&self, block: Block) -> bool {
+        let (shares, volume) = (&self.blocks.shares, self.blocks.volume(block));
+        match volume {
+            NOBODY => shares.owner(self.group_of(block)) != NOBODY,
+            _ => shares.is_guaranteed(volume),
+        }
     }
 
     /// Notes the use of a block for its volume's share. Returns whether it was parked: the policy
@@ -154,8 +169,26 @@ pub(super) fn release(directory: &mut Directory, group: u32) {
         let owned = directory.blocks_of(group).filter(|&block| blocks.volume(block) == owner);
         let owned: u64 = owned.map(|block| blocks.size(block)).sum();
         let free = u64::from(directory.groups.units()) - owned;
+        let fillers = fillers_in(directory, group);
+        directory.blocks.shares.move_fillers(&fillers, owner, NOBODY);
         directory.blocks.shares.release_group(group, free);
+        for block in fillers {
+            directory.order.release(block, |block| directory.blocks.access(block));
+        }
     }
+}
+
+/// Makes a full common group a volume's own; `free` is the size of the filler blocks in it.
+fn take(directory: &mut Directory, group: u32, volume: VolumeId, free: u64) {
+    let fillers = if free > 0 { fillers_in(directory, group) } else { Vec::new() };
+    directory.blocks.shares.move_fillers(&fillers, NOBODY, volume);
+    directory.blocks.shares.take_group(group, volume, free);
+    fillers.into_iter().for_each(|block| directory.order.set_aside(block));
+}
+
+fn fillers_in(directory: &Directory, group: u32) -> Vec<Block> {
+    let blocks = directory.blocks_of(group);
+    blocks.filter(|&block| directory.blocks.volume(block) == NOBODY).collect()
 }
 
 /// Fills the rest of an open group with filler blocks.
@@ -192,7 +225,7 @@ fn assign_groups(directory: &mut Directory) {
             && directory.blocks.shares.owner(group) == NOBODY
             && directory.blocks.shares.lacks_group(*volume, units - size)
         {
-            directory.blocks.shares.take_group(group, *volume, units - size);
+            take(directory, group, *volume, units - size);
             taken.push(group);
         }
     }
