@@ -1,12 +1,13 @@
 //! The search for room for a new block while some volume has a share.
 //!
-//! A volume takes groups of its own first, as many as its share has: free ones, and if these are
-//! guaranteed to it, cold ones that it empties. Then the victim is the coldest block that may
-//! leave, if it has the wanted size, and otherwise the coldest group whose blocks may all leave, as
-//! without shares. A volume whose own group has the coldest block empties its own coldest group
-//! instead. A search looks at a bounded number of blocks and groups. Where it finds none, the
-//! volume of the coldest block or one that is far beyond its guaranteed part loses its coldest
-//! block of the wanted size.
+//! A volume takes groups of its own first, as many as its share has, while there are free ones, and
+//! then free places. If groups are guaranteed to it and it has not all of its guaranteed part, it
+//! empties cold ones without dirty blocks. Then the victim is the coldest block that may leave, if
+//! it has the wanted size, and otherwise the coldest group whose blocks may all leave, as without
+//! shares. A volume whose own group has the coldest block empties its own coldest group instead. A
+//! search looks at a bounded number of blocks and groups. Where it finds none, the volume of the
+//! coldest block or one that is far beyond its guaranteed part loses its coldest block of the
+//! wanted size.
 
 use floe_policy::Access;
 
@@ -41,10 +42,6 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
         if let Some(filler) = self.own_filler() {
             return Some(Room::Replace(filler));
         }
-        let claims = self.claims_group();
-        if claims && let Some(group) = self.group() {
-            return Some(Room::Empty(group));
-        }
         if self.has_common_room() {
             return Some(Room::Free);
         }
@@ -52,8 +49,14 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
             if let Some(filler) = self.coldest(NOBODY) {
                 return Some(Room::Replace(filler));
             }
+            let is_clean = |blocks: &Blocks, block| !blocks.is_dirty(block);
+            if self.claims_group()
+                && let Some(group) = self.group(is_clean)
+            {
+                return Some(Room::Empty(group));
+            }
             if self.shares().are_beyond_guaranteed(1) {
-                let room = self.room_of_all(incoming, claims);
+                let room = self.room_of_all(incoming);
                 if room.is_some() {
                     return room;
                 }
@@ -98,9 +101,8 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
             && shares.are_beyond_guaranteed(units.into())
     }
 
-    /// Finds room among the blocks of all volumes that may leave for the new block. With
-    /// `no_group` it is known that no group may be emptied.
-    fn room_of_all(&mut self, incoming: &Access, no_group: bool) -> Option<Room> {
+    /// Finds room among the blocks of all volumes that may leave for the new block.
+    fn room_of_all(&mut self, incoming: &Access) -> Option<Room> {
         self.directory.blocks.shares.take_turn();
         let next = self.parked_victim().or_else(|| self.named_victim(incoming));
         if let Some(block) = next.filter(|block| self.fits(block)) {
@@ -108,7 +110,7 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
         }
         // Not a hotter block of the wanted size: cold blocks of other sizes would never leave.
         let own = next.filter(|&block| self.is_in_own(block)).and_then(|_| self.own_group());
-        if let Some(group) = own.or_else(|| if no_group { None } else { self.group() }) {
+        if let Some(group) = own.or_else(|| self.group(|_, _| true)) {
             return Some(Room::Empty(group));
         }
         let owner = next.map(|block| self.directory.blocks.volume(block));
@@ -150,8 +152,8 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
         None
     }
 
-    /// Finds a cold group that may be emptied.
-    fn group(&mut self) -> Option<u32> {
+    /// Finds a cold group that may be emptied, of those whose blocks all `suit`.
+    fn group(&mut self, suits: impl Fn(&Blocks, Block) -> bool) -> Option<u32> {
         let Directory { blocks, groups, .. } = &*self.directory;
         let (mut found, mut spared, mut tried) = (None, Vec::new(), 0);
         for group in groups.coldest_first().take(VICTIMS_TRIED) {
@@ -164,7 +166,10 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
             let is_kept = blocks.shares.is_kept_from(self.volume, group);
             if is_kept || !losses.iter().all(|(of, lost)| self.may_lose(*of, *lost)) {
                 spared.push(group);
-            } else if groups.blocks_of(group, blocks).all(|block| self.is_idle(&block)) {
+            } else if groups
+                .blocks_of(group, blocks)
+                .all(|block| self.is_idle(&block) && suits(blocks, block))
+            {
                 found = Some(group);
                 break;
             }
@@ -488,6 +493,31 @@ pub(super) mod tests {
         }
         assert!(!directory.may_make(VolumeId(3)), "there is no room");
         assert!(!make(&mut directory, 3, 0, 0).0);
+        directory.check();
+    }
+
+    /// A volume below its guarantee takes free places first. It empties no group with a dirty
+    /// block to have one of its own.
+    #[test]
+    fn a_group_is_claimed_where_nothing_is_free_or_dirty_in_it() {
+        let mut directory = Directory::new("4KiB,64KiB".parse().unwrap(), 64, &Evict::default());
+        assert!((0..60).all(|at| make(&mut directory, 1, at, 0).0));
+        directory.set_share(VolumeId(0), ShardShare { guaranteed: 32, most: u64::MAX });
+        assert!((0..4).all(|at| make(&mut directory, 0, at, 0).0));
+        assert_eq!(cached(&directory, 1, 0..60), 60, "it had the free places");
+        let room = |directory: &mut Directory| {
+            directory.room(VolumeId(0), 4, Class(0), |_, _| false).unwrap()
+        };
+
+        for at in [0, 16, 32] {
+            let block = directory.blocks.find(VolumeId(1), at).unwrap();
+            assert_eq!(room(&mut directory), Room::Empty(directory.group_of(block)));
+
+            directory.blocks.set_dirty(block, &(at..at + 1));
+        }
+        let clean = directory.blocks.find(VolumeId(1), 1).unwrap();
+        directory.blocks.find(VolumeId(1), 0).into_iter().for_each(|block| directory.touch(block));
+        assert_eq!(room(&mut directory), Room::Replace(clean), "one block of the lender");
         directory.check();
     }
 
