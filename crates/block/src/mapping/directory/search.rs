@@ -273,14 +273,14 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
         !self.shares().is_kept_from(self.volume, self.directory.group_of(block))
     }
 
-    /// Returns whether the new block may evict a block. In another volume's own group the rest of
-    /// the group is lost with it, which becomes a common one.
+    /// Returns whether the new block may evict a block. In another volume's own group the free
+    /// places are lost with it, as the group becomes a common one.
     pub(super) fn may_evict(&self, block: Block) -> bool {
-        let Directory { blocks, groups, .. } = &*self.directory;
-        let is_of_another =
-            blocks.shares.is_of_another(groups.at(blocks.place(block)), self.volume);
-        let lost = if is_of_another { groups.units().into() } else { blocks.size(block) };
-        self.may_enter(block) && self.may_lose(blocks.volume(block), lost)
+        let (directory, group) = (&*self.directory, self.directory.group_of(block));
+        let is_of_another = self.shares().is_of_another(group, self.volume);
+        let free = || if is_of_another { free_in(directory, group) } else { 0 };
+        let (volume, size) = (directory.blocks.volume(block), directory.blocks.size(block));
+        self.may_enter(block) && self.may_lose(volume, size + free())
     }
 
     /// Returns whether a volume may lose blocks of the size `lost` to the new block.
@@ -310,6 +310,15 @@ pub(super) fn losses(directory: &Directory, group: u32) -> Vec<(VolumeId, u64)> 
         }
     }
     losses
+}
+
+/// Returns the size of what is in a volume's own group without a block of the volume.
+pub(super) fn free_in(directory: &Directory, group: u32) -> u64 {
+    let blocks = &directory.blocks;
+    let owner = blocks.shares.owner(group);
+    let owned = directory.blocks_of(group).filter(|&block| blocks.volume(block) == owner);
+    let owned: u64 = owned.map(|block| blocks.size(block)).sum();
+    u64::from(directory.groups.units()) - owned
 }
 
 #[cfg(test)]
@@ -518,6 +527,21 @@ pub(super) mod tests {
         let clean = directory.blocks.find(VolumeId(1), 1).unwrap();
         directory.blocks.find(VolumeId(1), 0).into_iter().for_each(|block| directory.touch(block));
         assert_eq!(room(&mut directory), Room::Replace(clean), "one block of the lender");
+        directory.check();
+    }
+
+    /// What a volume has beyond its guaranteed part leaves down to the last block, also from own
+    /// groups that are not guaranteed to it.
+    #[test]
+    fn own_groups_that_are_lent_come_back_block_by_block() {
+        let sizes: BlockSizes = "4KiB,16KiB,64KiB".parse().unwrap();
+        let mut directory = Directory::new(sizes, 48, &Evict::default());
+        directory.set_share(VolumeId(0), ShardShare { guaranteed: 10, most: 40 });
+        directory.set_share(VolumeId(1), ShardShare { guaranteed: 38, most: u64::MAX });
+        assert!((0..40).all(|at| make(&mut directory, 0, at, 0).0));
+        assert!((0..38).all(|at| make(&mut directory, 1, at, 0).0));
+        let used = [0, 1].map(|volume| directory.blocks.shares.used(VolumeId(volume)));
+        assert_eq!(used, [10, 38]);
         directory.check();
     }
 

@@ -25,7 +25,7 @@
 //! are the filler blocks in own groups.
 
 use super::blocks::arrival;
-use super::search::{RoomSearch, losses};
+use super::search::{RoomSearch, free_in, losses};
 use super::{Block, Blocks, Directory, NOBODY, Room, ShardShare};
 use crate::geometry::{Class, Extent, VolumeId};
 
@@ -165,10 +165,7 @@ pub(super) fn release(directory: &mut Directory, group: u32) {
     let owner = directory.blocks.shares.owner(group);
     if owner != NOBODY {
         fill(directory, group);
-        let blocks = &directory.blocks;
-        let owned = directory.blocks_of(group).filter(|&block| blocks.volume(block) == owner);
-        let owned: u64 = owned.map(|block| blocks.size(block)).sum();
-        let free = u64::from(directory.groups.units()) - owned;
+        let free = free_in(directory, group);
         let fillers = fillers_in(directory, group);
         directory.blocks.shares.move_fillers(&fillers, owner, NOBODY);
         directory.blocks.shares.release_group(group, free);
