@@ -634,7 +634,9 @@ impl OwnGroups {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.owners.capacity() * size_of::<VolumeId>() + self.lists.memory_bytes()
+        self.owners.capacity() * size_of::<VolumeId>()
+            + self.parts.capacity() * size_of::<OwnPart>()
+            + self.lists.memory_bytes()
     }
 
     /// Checks the counts, given the size of what each group has of its owner's blocks, by number,
