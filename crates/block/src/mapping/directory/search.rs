@@ -50,10 +50,11 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
                 return Some(Room::Replace(filler));
             }
             let is_clean = |blocks: &Blocks, block| !blocks.is_dirty(block);
-            if self.claims_group()
-                && let Some(group) = self.group(is_clean)
-            {
-                return Some(Room::Empty(group));
+            if self.directory.blocks.shares.claims_group(self.volume) {
+                if let Some(group) = self.group(is_clean) {
+                    return Some(Room::Empty(group));
+                }
+                self.directory.blocks.shares.wait_with_claims(self.volume);
             }
             if self.shares().are_beyond_guaranteed(1) {
                 let room = self.room_of_all(incoming);
@@ -90,15 +91,6 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
     fn has_common_room(&self) -> bool {
         let has_room = self.directory.groups.has_room(self.class);
         has_room && !self.shares().is_beyond_most(self.volume, self.size)
-    }
-
-    /// Returns whether the volume is to empty a group that others have lent, to have one of its
-    /// own.
-    fn claims_group(&self) -> bool {
-        let (shares, units) = (self.shares(), self.directory.groups.units());
-        shares.lacks_free_group(self.volume)
-            && shares.keeps_groups(self.volume)
-            && shares.are_beyond_guaranteed(units.into())
     }
 
     /// Finds room among the blocks of all volumes that may leave for the new block.
@@ -542,6 +534,28 @@ pub(super) mod tests {
         assert!((0..38).all(|at| make(&mut directory, 1, at, 0).0));
         let used = [0, 1].map(|volume| directory.blocks.shares.used(VolumeId(volume)));
         assert_eq!(used, [10, 38]);
+        directory.check();
+    }
+
+    /// Where each group has blocks that must stay, a volume without its guarantee looks at few.
+    #[test]
+    fn a_volume_that_finds_no_group_to_claim_does_not_look_each_time() {
+        let sizes: BlockSizes = "4KiB,64KiB".parse().unwrap();
+        let mut directory = Directory::new(sizes, 1024, &Evict::default());
+        for at in 0..512 {
+            (1..3).for_each(|volume| assert!(make(&mut directory, volume, at, 0).0));
+        }
+        for volume in 0..2 {
+            let share = ShardShare { guaranteed: 512, most: u64::MAX };
+            directory.set_share(VolumeId(volume), share);
+        }
+        assert!(directory.has_shares());
+        let before = directory.blocks.shares.looks.get();
+        assert!((0..256).all(|at| make(&mut directory, 0, at, 0).0));
+        let looks = directory.blocks.shares.looks.get() - before;
+        assert!(looks < 256 * 200, "{looks}");
+        let used = [0, 1, 2].map(|volume| directory.blocks.shares.used(VolumeId(volume)));
+        assert_eq!(used, [256, 512, 256]);
         directory.check();
     }
 

@@ -39,6 +39,10 @@ const VOLUMES_TRIED: usize = 8;
 /// Maximum number of volumes that a search compares by what they use beyond their guaranteed parts.
 const VOLUMES_COMPARED: usize = 64;
 
+/// Number of searches after one without success in which a volume looks for no group to empty: a
+/// search may look at a thousand blocks.
+const CLAIMS_LEFT_OUT: u32 = 64;
+
 /// The used parts of all volumes of a shard, and their shares.
 #[derive(Debug)]
 pub(crate) struct Shares {
@@ -297,6 +301,22 @@ impl Shares {
         self.lacks_group(volume, self.units)
     }
 
+    /// Returns whether a volume is to empty a group that others have lent, to have one of its own:
+    /// it has not all that is guaranteed to it, and does not wait.
+    pub(super) fn claims_group(&mut self, volume: VolumeId) -> bool {
+        let lacks = self.lacks_free_group(volume)
+            && self.keeps_groups(volume)
+            && self.are_beyond_guaranteed(self.units);
+        let used = self.used(volume);
+        let Some(active) = &mut self.active else { return false };
+        lacks && used < active.of(volume).guaranteed && !active.own.is_waiting(volume)
+    }
+
+    /// Has a volume that has found no group to empty wait before it looks again.
+    pub(super) fn wait_with_claims(&mut self, volume: VolumeId) {
+        self.active.iter_mut().for_each(|active| active.own.wait(volume));
+    }
+
     /// Returns whether the own groups of a volume are guaranteed to it.
     pub(super) fn keeps_groups(&self, volume: VolumeId) -> bool {
         let active = self.active.as_ref();
@@ -523,6 +543,8 @@ struct OwnPart {
     groups: u32,
     /// Size of the places in them that have no block of the volume, in smallest blocks.
     free: u64,
+    /// Number of searches in which the volume does not look for a group to empty.
+    waits: u32,
 }
 
 impl OwnGroups {
@@ -552,6 +574,18 @@ impl OwnGroups {
     fn lacks(&self, volume: VolumeId) -> bool {
         let part = self.part(volume);
         part.groups < part.most
+    }
+
+    /// Counts a search of a volume. Returns whether it is not to look for a group to empty.
+    fn is_waiting(&mut self, volume: VolumeId) -> bool {
+        let part = self.part_mut(volume);
+        let waits = part.waits > 0;
+        part.waits -= u32::from(waits);
+        waits
+    }
+
+    fn wait(&mut self, volume: VolumeId) {
+        self.part_mut(volume).waits = CLAIMS_LEFT_OUT;
     }
 
     /// Returns whether some volume has fewer groups of its own than it may have.
