@@ -43,7 +43,6 @@ pub(crate) use shares::ShardShare;
 mod blocks;
 mod groups;
 mod hands;
-mod lists;
 mod order;
 pub(crate) mod resize;
 mod search;
@@ -407,7 +406,7 @@ impl Directory {
         let hole = self.hole(self.blocks.place(block), self.blocks.class(block));
         self.blocks.unmap(block);
         self.blocks.map(block, hole);
-        if self.may_be_parked(block) {
+        if within_shares::may_be_parked(self, block) {
             self.order.set_aside(block); // only the owner of the group may replace it
         } else {
             self.order.release(block, |block| self.blocks.access(block));
@@ -441,9 +440,13 @@ impl Directory {
     pub(crate) fn check(&self) {
         self.blocks.check((0..self.groups.count()).flat_map(|group| self.blocks_of(group)));
         let shares = &self.blocks.shares;
-        assert!(shares.are_new() || self.order.parked().all(|block| self.may_be_parked(block)));
+        assert!(
+            shares.are_new()
+                || self.order.parked().all(|block| within_shares::may_be_parked(self, block))
+        );
         for block in (0..self.groups.count()).flat_map(|group| self.blocks_of(group)) {
-            let is_own_filler = self.blocks.volume(block) == NOBODY && self.may_be_parked(block);
+            let is_own_filler =
+                self.blocks.volume(block) == NOBODY && within_shares::may_be_parked(self, block);
             assert!(!is_own_filler || self.order.is_parked(block), "it is no victim for others");
         }
         assert_eq!(self.len() as u64, self.blocks.live().sum::<u64>());

@@ -12,7 +12,7 @@
 use floe_policy::Access;
 
 use super::order::VICTIMS_TRIED;
-use super::shares::Shares;
+use super::shares::{Shares, claims_group, own_fillers, wait_with_claims};
 use super::{Block, Blocks, Directory, NOBODY, Room};
 use crate::geometry::{Class, VolumeId};
 
@@ -50,11 +50,11 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
                 return Some(Room::Replace(filler));
             }
             let is_clean = |blocks: &Blocks, block| !blocks.is_dirty(block);
-            if self.directory.blocks.shares.claims_group(self.volume) {
+            if claims_group(&mut self.directory.blocks.shares, self.volume) {
                 if let Some(group) = self.group(is_clean) {
                     return Some(Room::Empty(group));
                 }
-                self.directory.blocks.shares.wait_with_claims(self.volume);
+                wait_with_claims(&mut self.directory.blocks.shares, self.volume);
             }
             if self.shares().are_beyond_guaranteed(1) {
                 let room = self.room_of_all(incoming);
@@ -74,7 +74,7 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
     /// Returns a filler block of the wanted size in the volume's own groups. The volume uses no
     /// more with a block in its place, so it may be at its largest part.
     fn own_filler(&self) -> Option<Block> {
-        let fillers = self.shares().own_fillers(self.volume).take(VICTIMS_TRIED);
+        let fillers = own_fillers(self.shares(), self.volume).take(VICTIMS_TRIED);
         let found = { fillers }.find(|block| self.fits(block) && self.is_idle(block));
         found.filter(|_| self.directory.is_within_most(self.volume))
     }
@@ -522,7 +522,7 @@ pub(super) mod tests {
         directory.check();
     }
 
-    /// What a volume has beyond its guaranteed part leaves down to the last block, also from own
+    /// The part of a volume beyond its guaranteed one leaves down to the last block, also from own
     /// groups that are not guaranteed to it.
     #[test]
     fn own_groups_that_are_lent_come_back_block_by_block() {

@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 
 use floe_policy::Slot;
 
-use super::lists::{List, VolumeLists};
+use super::order::{List, VolumeLists};
 use super::{Block, NOBODY};
 use crate::geometry::VolumeId;
 
@@ -214,7 +214,7 @@ impl Shares {
     /// Counts a block of this size that was mapped at a place.
     #[inline]
     pub(super) fn mapped(&mut self, block: Block, place: u32, volume: VolumeId, size: u64) {
-        let group = self.listed(place, volume, |lists, list| lists.push(block, list));
+        let group = listed(self, place, volume, |lists, list| lists.push(block, list));
         if volume != NOBODY {
             self.change(volume, |mapped, own| {
                 *mapped += size;
@@ -226,7 +226,7 @@ impl Shares {
     /// Counts a block of this size at a place that is no longer mapped.
     #[inline]
     pub(super) fn unmapped(&mut self, block: Block, place: u32, volume: VolumeId, size: u64) {
-        let group = self.listed(place, volume, |lists, list| lists.remove(block, list));
+        let group = listed(self, place, volume, |lists, list| lists.remove(block, list));
         if volume != NOBODY {
             self.change(volume, |mapped, own| {
                 *mapped -= size;
@@ -234,41 +234,6 @@ impl Shares {
                     .into_iter()
                     .for_each(|(own, group)| own.unmapped(group, volume, size));
             });
-        }
-    }
-
-    /// Changes the lists, if there are any, for a block of a volume at a place. Returns the group
-    /// with that while some volume has a share.
-    #[inline]
-    fn listed(
-        &mut self,
-        place: u32,
-        volume: VolumeId,
-        change: impl FnOnce(&mut VolumeLists, List),
-    ) -> Option<u32> {
-        let active = self.active.as_mut()?;
-        let group = place / self.units as u32; // not divided without shares
-        let list = active.own.list(volume, group);
-        if let Some(lists) = &mut active.lists {
-            change(lists, list);
-        }
-        Some(group)
-    }
-
-    /// Returns the list of a block of a volume in a group.
-    pub(super) fn list(&self, volume: VolumeId, group: u32) -> List {
-        let active = self.active.as_ref();
-        active.map_or(List::of(volume), |active| active.own.list(volume, group))
-    }
-
-    /// Moves filler blocks from the list for one owner of their group to that for another.
-    pub(super) fn move_fillers(&mut self, fillers: &[Block], from: VolumeId, to: VolumeId) {
-        let Some(lists) = self.active.as_mut().and_then(|active| active.lists.as_mut()) else {
-            return;
-        };
-        for &filler in fillers {
-            lists.remove(filler, List::fillers_of(from));
-            lists.push(filler, List::fillers_of(to));
         }
     }
 
@@ -299,22 +264,6 @@ impl Shares {
     /// Returns whether a volume is to get a group of its own in which it has nothing yet.
     pub(super) fn lacks_free_group(&self, volume: VolumeId) -> bool {
         self.lacks_group(volume, self.units)
-    }
-
-    /// Returns whether a volume is to empty a group that others have lent, to have one of its own:
-    /// it has not all that is guaranteed to it, and does not wait.
-    pub(super) fn claims_group(&mut self, volume: VolumeId) -> bool {
-        let lacks = self.lacks_free_group(volume)
-            && self.keeps_groups(volume)
-            && self.are_beyond_guaranteed(self.units);
-        let used = self.used(volume);
-        let Some(active) = &mut self.active else { return false };
-        lacks && used < active.of(volume).guaranteed && !active.own.is_waiting(volume)
-    }
-
-    /// Has a volume that has found no group to empty wait before it looks again.
-    pub(super) fn wait_with_claims(&mut self, volume: VolumeId) {
-        self.active.iter_mut().for_each(|active| active.own.wait(volume));
     }
 
     /// Returns whether the own groups of a volume are guaranteed to it.
@@ -375,18 +324,7 @@ impl Shares {
     /// Returns a volume's blocks, or the filler blocks in common groups, the coldest first; none
     /// until they are listed.
     pub(super) fn coldest_first(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
-        self.listed_in(List::of(volume))
-    }
-
-    /// Returns the filler blocks in a volume's own groups, which only it replaces.
-    pub(super) fn own_fillers(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
-        self.listed_in(List::fillers_of(volume))
-    }
-
-    fn listed_in(&self, list: List) -> impl Iterator<Item = Block> + '_ {
-        let lists = self.active.iter().filter_map(|active| active.lists.as_ref());
-        let blocks = lists.flat_map(move |lists| lists.coldest_first(list));
-        blocks.inspect(|_| self.note_look())
+        listed_in(self, List::of(volume))
     }
 
     /// Counts a block that a search looks at, for tests.
@@ -501,8 +439,8 @@ impl Shares {
         let volumes = (0..mapped.len() as u16).map(VolumeId);
         let lists = volumes.flat_map(|volume| [List::of(volume), List::fillers_of(volume)]);
         for list in lists.chain([List::of(NOBODY)]) {
-            let mut listed: Vec<Block> = self.listed_in(list).collect();
-            let in_list = |place: u32, volume| self.list(volume, self.group(place)) == list;
+            let mut listed: Vec<Block> = listed_in(self, list).collect();
+            let in_list = |place: u32, volume| list_of(self, volume, self.group(place)) == list;
             let of_volume = blocks.iter().filter(|(_, place, of, _)| in_list(*place, *of));
             let mut mapped: Vec<Block> = of_volume.map(|(block, ..)| *block).collect();
             listed.sort_unstable();
@@ -510,6 +448,68 @@ impl Shares {
             assert_eq!(listed, mapped, "the blocks of {list:?} are listed once");
         }
     }
+}
+
+/// Changes the lists, if there are any, for a block of a volume at a place. Returns the group
+/// with that while some volume has a share.
+#[inline]
+fn listed(
+    shares: &mut Shares,
+    place: u32,
+    volume: VolumeId,
+    change: impl FnOnce(&mut VolumeLists, List),
+) -> Option<u32> {
+    let active = shares.active.as_mut()?;
+    let group = place / shares.units as u32; // not divided without shares
+    let list = active.own.list(volume, group);
+    if let Some(lists) = &mut active.lists {
+        change(lists, list);
+    }
+    Some(group)
+}
+
+/// Returns the list of a block of a volume in a group.
+pub(super) fn list_of(shares: &Shares, volume: VolumeId, group: u32) -> List {
+    let active = shares.active.as_ref();
+    active.map_or(List::of(volume), |active| active.own.list(volume, group))
+}
+
+/// Moves filler blocks from the list for one owner of their group to that for another.
+pub(super) fn move_fillers(shares: &mut Shares, fillers: &[Block], from: VolumeId, to: VolumeId) {
+    let Some(lists) = shares.active.as_mut().and_then(|active| active.lists.as_mut()) else {
+        return;
+    };
+    for &filler in fillers {
+        lists.remove(filler, List::fillers_of(from));
+        lists.push(filler, List::fillers_of(to));
+    }
+}
+
+/// Returns the filler blocks in a volume's own groups, which only it replaces.
+pub(super) fn own_fillers(shares: &Shares, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
+    listed_in(shares, List::fillers_of(volume))
+}
+
+fn listed_in(shares: &Shares, list: List) -> impl Iterator<Item = Block> + '_ {
+    let lists = shares.active.iter().filter_map(|active| active.lists.as_ref());
+    let blocks = lists.flat_map(move |lists| lists.coldest_first(list));
+    blocks.inspect(|_| shares.note_look())
+}
+
+/// Returns whether a volume is to empty a group that others have lent, to have one of its own:
+/// it has not all that is guaranteed to it, and does not wait.
+pub(super) fn claims_group(shares: &mut Shares, volume: VolumeId) -> bool {
+    let lacks = shares.lacks_free_group(volume)
+        && shares.keeps_groups(volume)
+        && shares.are_beyond_guaranteed(shares.units);
+    let used = shares.used(volume);
+    let Some(active) = &mut shares.active else { return false };
+    lacks && used < active.of(volume).guaranteed && !active.own.is_waiting(volume)
+}
+
+/// Has a volume that has found no group to empty wait before it looks again.
+pub(super) fn wait_with_claims(shares: &mut Shares, volume: VolumeId) {
+    shares.active.iter_mut().for_each(|active| active.own.wait(volume));
 }
 
 /// Returns at most `most` of the numbers below `len`; those of the next turn follow on them.

@@ -26,6 +26,7 @@
 
 use super::blocks::arrival;
 use super::search::{RoomSearch, free_in, losses};
+use super::shares::{list_of, move_fillers};
 use super::{Block, Blocks, Directory, NOBODY, Room, ShardShare};
 use crate::geometry::{Class, Extent, VolumeId};
 
@@ -55,7 +56,7 @@ impl Directory {
         let parked = self.order.next_to_check();
         let is_done = parked.as_ref().is_none_or(Vec::is_empty);
         for block in parked.into_iter().flatten() {
-            if !self.may_be_parked(block) {
+            if !may_be_parked(self, block) {
                 self.order.release(block, |block| self.blocks.access(block));
             }
         }
@@ -64,20 +65,10 @@ impl Directory {
         }
         let by_heat = if self.blocks.shares.need_lists() { self.by_heat() } else { Vec::new() };
         let list =
-            |&block| self.blocks.shares.list(self.blocks.volume(block), self.group_of(block));
+            |&block| list_of(&self.blocks.shares, self.blocks.volume(block), self.group_of(block));
         let lists: Vec<_> = by_heat.iter().map(list).collect();
         let slots = self.groups.slots_end() as usize;
         self.blocks.shares.apply(slots, by_heat.into_iter().zip(lists), is_done);
-    }
-
-    /// Returns whether a block may be out of the policy's order: one of a volume with a guaranteed
-    /// part, or a filler block in an own group.
-    pub(super) fn may_be_parked(&self, block: Block) -> bool {
-        let (shares, volume) = (&self.blocks.shares, self.blocks.volume(block));
-        match volume {
-            NOBODY => shares.owner(self.group_of(block)) != NOBODY,
-            _ => shares.is_guaranteed(volume),
-        }
     }
 
     /// Notes the use of a block for its volume's share. Returns whether it was parked: the policy
@@ -160,6 +151,16 @@ impl Directory {
     }
 }
 
+/// Returns whether a block may be out of the policy's order: one of a volume with a guaranteed
+/// part, or a filler block in an own group.
+pub(super) fn may_be_parked(directory: &Directory, block: Block) -> bool {
+    let (shares, volume) = (&directory.blocks.shares, directory.blocks.volume(block));
+    match volume {
+        NOBODY => shares.owner(directory.group_of(block)) != NOBODY,
+        _ => shares.is_guaranteed(volume),
+    }
+}
+
 /// Makes a group a common one, if it is a volume's own. Its free places become filler blocks.
 pub(super) fn release(directory: &mut Directory, group: u32) {
     let owner = directory.blocks.shares.owner(group);
@@ -167,7 +168,7 @@ pub(super) fn release(directory: &mut Directory, group: u32) {
         fill(directory, group);
         let free = free_in(directory, group);
         let fillers = fillers_in(directory, group);
-        directory.blocks.shares.move_fillers(&fillers, owner, NOBODY);
+        move_fillers(&mut directory.blocks.shares, &fillers, owner, NOBODY);
         directory.blocks.shares.release_group(group, free);
         for block in fillers {
             directory.order.release(block, |block| directory.blocks.access(block));
@@ -178,7 +179,7 @@ pub(super) fn release(directory: &mut Directory, group: u32) {
 /// Makes a full common group a volume's own; `free` is the size of the filler blocks in it.
 fn take(directory: &mut Directory, group: u32, volume: VolumeId, free: u64) {
     let fillers = if free > 0 { fillers_in(directory, group) } else { Vec::new() };
-    directory.blocks.shares.move_fillers(&fillers, NOBODY, volume);
+    move_fillers(&mut directory.blocks.shares, &fillers, NOBODY, volume);
     directory.blocks.shares.take_group(group, volume, free);
     fillers.into_iter().for_each(|block| directory.order.set_aside(block));
 }
