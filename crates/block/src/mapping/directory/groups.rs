@@ -351,7 +351,7 @@ impl Groups {
     pub(super) fn memory_bytes(&self) -> usize {
         self.first_slots.capacity() * size_of::<u32>()
             + (self.free.capacity() + self.returned.capacity()) * size_of::<u32>()
-            + self.open[self.classes..].len() * size_of::<Option<Open>>()
+            + size_of_val(&self.open[self.classes..])
             + self.order.memory_bytes()
     }
 }
