@@ -19,6 +19,8 @@
 //! [`Blocks`] knows where each block is and the state of its sectors, [`Groups`] where there is
 //! room, and [`EvictionOrder`] which block is the next victim. Here they are kept in step.
 //!
+//! While volumes have shares, some groups have blocks of one volume only ([`shares`]).
+//!
 //! Invariants: the sectors of two blocks never overlap; every block in the order is mapped, and in
 //! a group. The number of groups that take space on the cache device is at most a limit, or falls
 //! to it ([`resize`]).
@@ -128,10 +130,16 @@ impl Directory {
         self.groups.touch(self.blocks.place(block));
     }
 
+    /// Promotes the group with a place, also among the own groups of a volume.
+    fn touch_group(&mut self, place: u32) {
+        self.groups.touch(place);
+        self.blocks.shares.touch_group(self.groups.at(place));
+    }
+
     /// Moves a block that cannot be evicted now behind others in the order of eviction.
     pub(crate) fn spare(&mut self, block: Block) {
         self.order.spare(block, |block| self.blocks.access(block));
-        self.groups.touch(self.blocks.place(block));
+        self.touch_group(self.blocks.place(block));
         self.blocks.shares.touch(block, self.blocks.volume(block));
     }
 
@@ -295,11 +303,15 @@ impl Directory {
         let access = Access { in_a_row, ahead, ..arrival(self.blocks.sizes(), extent) };
         let block = match room {
             Room::Replace(block) => {
+                let group = self.group_of(block);
+                if self.blocks.shares.is_of_another(group, volume) {
+                    within_shares::release(self, group);
+                }
                 self.blocks.unmap(block);
                 // The new block is inserted into the order anew: an order that does not promote
                 // would evict it next otherwise.
                 self.order.remove(block);
-                self.groups.touch(self.blocks.place(block));
+                self.touch_group(self.blocks.place(block));
                 block
             }
             Room::GiveUp(_) => unreachable!("a volume gives blocks up before it gets room"),
@@ -307,15 +319,30 @@ impl Directory {
                 if let Room::Empty(group) = room {
                     self.empty(group);
                 }
-                let room = self.groups.take(class, self.blocks.sizes());
-                self.reserve_slots();
-                self.blocks.put(room.block, room.place);
-                room.block
+                self.take_place(volume, class)
             }
         };
         self.blocks.map(block, extent);
         self.order.insert(block, &access);
         block
+    }
+
+    /// Takes the next place for a block of a volume and a class.
+    fn take_place(&mut self, volume: VolumeId, class: Class) -> Block {
+        let (shares, groups) = (&self.blocks.shares, &mut self.groups);
+        let has_own = shares.are_set()
+            && (groups.is_open(volume, class)
+                || shares.lacks_free_group(volume) && groups.has_free());
+        let owner = if has_own { volume } else { NOBODY };
+        let room = groups.take(owner, class, self.blocks.sizes());
+        let group = groups.at(room.place);
+        if has_own && shares.owner(group) == NOBODY {
+            self.blocks.shares.take_group(group, owner, groups.units().into());
+        }
+        self.blocks.shares.touch_group(group);
+        self.reserve_slots();
+        self.blocks.put(room.block, room.place);
+        room.block
     }
 
     fn reserve_slots(&mut self) {
@@ -340,7 +367,11 @@ impl Directory {
             self.blocks.unmap(block);
             self.order.remove(block);
         }
-        self.groups.free(group, class, self.blocks.sizes());
+        let owner = self.blocks.shares.owner(group);
+        self.groups.free(group, owner, class, self.blocks.sizes());
+        if owner != NOBODY {
+            self.blocks.shares.release_group(group, self.groups.units().into());
+        }
     }
 
     /// Drops all data of a volume, dirty or not. Returns the groups that now hold no data at all.
@@ -375,7 +406,11 @@ impl Directory {
         let hole = self.hole(self.blocks.place(block), self.blocks.class(block));
         self.blocks.unmap(block);
         self.blocks.map(block, hole);
-        self.order.release(block, |block| self.blocks.access(block));
+        if within_shares::may_be_parked(self, block) {
+            self.order.set_aside(block); // only the owner of the group may replace it
+        } else {
+            self.order.release(block, |block| self.blocks.access(block));
+        }
     }
 
     /// Returns the extent of the filler block at a place.
@@ -405,8 +440,15 @@ impl Directory {
     pub(crate) fn check(&self) {
         self.blocks.check((0..self.groups.count()).flat_map(|group| self.blocks_of(group)));
         let shares = &self.blocks.shares;
-        let stays = |block: Block| shares.is_guaranteed(self.blocks.volume(block));
-        assert!(shares.are_new() || self.order.parked().all(stays));
+        assert!(
+            shares.are_new()
+                || self.order.parked().all(|block| within_shares::may_be_parked(self, block))
+        );
+        for block in (0..self.groups.count()).flat_map(|group| self.blocks_of(group)) {
+            let is_own_filler =
+                self.blocks.volume(block) == NOBODY && within_shares::may_be_parked(self, block);
+            assert!(!is_own_filler || self.order.is_parked(block), "it is no victim for others");
+        }
         assert_eq!(self.len() as u64, self.blocks.live().sum::<u64>());
         self.groups.check();
     }

@@ -129,10 +129,11 @@ fn shares_of_alike_volumes_cost_no_hits() {
     };
     let without = replayed("");
     assert!(without.iter().all(|hits| *hits > 0.6), "{without:?}");
-    for lines in ["cache-guaranteed = \"1%\"", "cache-guaranteed = \"45%\""] {
-        let with = replayed(lines);
+    for (guaranteed, most) in [(1, 100), (45, 100), (45, 55), (0, 50), (50, 100), (50, 50)] {
+        let lines = format!("cache-guaranteed = \"{guaranteed}%\"\ncache-most = \"{most}%\"");
+        let with = replayed(&lines);
         let lost = without.iter().zip(&with).map(|(without, with)| without - with);
-        assert!(lost.into_iter().all(|lost| lost < 0.02), "{lines}: {with:?} of {without:?}");
+        assert!(lost.into_iter().all(|lost| lost < 0.01), "{lines}: {with:?} of {without:?}");
     }
 }
 

@@ -71,7 +71,7 @@ impl Blocks {
             places: Vec::new(),
             index: Index::default(),
             live: vec![0; sizes.count()],
-            shares: Shares::default(),
+            shares: Shares::new(sizes.largest() / sizes.smallest()),
             valid: Valid::new(sectors, sizes.smallest()),
             dirty_bits: Bits::new(sectors),
             dirty: DirtyBlocks::default(),
@@ -170,7 +170,7 @@ impl Blocks {
         let class = self.class(block);
         self.live[class.0 as usize] += 1;
         let size = self.sizes.sectors(class) / self.sizes.smallest();
-        self.shares.mapped(block, extent.volume(), size);
+        self.shares.mapped(block, self.places[block.index()], extent.volume(), size);
         debug_assert!(!self.has_valid(block, &self.sectors(block)), "new blocks are empty");
     }
 
@@ -187,7 +187,7 @@ impl Blocks {
         let class = self.class(block);
         self.live[class.0 as usize] -= 1;
         let size = self.sizes.sectors(class) / self.sizes.smallest();
-        self.shares.unmapped(block, self.volume(block), size);
+        self.shares.unmapped(block, self.places[block.index()], self.volume(block), size);
         let extents = &self.extents;
         self.index.remove(block.0, |slot| extents[slot as usize].hash());
     }
@@ -219,7 +219,7 @@ impl Blocks {
         let (mut taken, mut seen, mut dirty) = (HashSet::new(), 0, 0);
         let mut owned = Vec::new();
         for block in blocks {
-            owned.push((block, self.volume(block), self.size(block)));
+            owned.push((block, self.place(block), self.volume(block), self.size(block)));
             let (volume, sectors) = (self.volume(block), self.sectors(block));
             assert_eq!(self.find(volume, sectors.start), Some(block));
             for (at, sector) in self.cache_sectors(block, &sectors).zip(sectors) {

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use floe_policy::{Access, Eviction, Lru, Ranked, Slot};
 
 use super::blocks::Blocks;
-use super::{Block, reserve_by_share};
-use crate::geometry::{BlockSizes, Class};
+use super::{Block, NOBODY, reserve_by_share};
+use crate::geometry::{BlockSizes, Class, VolumeId};
 
 /// Marks the absence of a slot.
 const NONE: u32 = u32::MAX;
 
-/// A partly filled group of a class.
+/// A partly filled group of a class and an owner.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     group: u32,
@@ -44,8 +44,11 @@ pub(super) struct Groups {
     leaving: Vec<u32>,
     /// Number of free groups whose space is being given back.
     discarding: u32,
-    /// Partly filled group of each class, if there is one.
+    /// Partly filled group of each class, if there is one: of common groups, and behind them of
+    /// those of each volume that has groups of its own.
     open: Vec<Option<Open>>,
+    /// Number of block sizes.
+    classes: usize,
     /// LRU of the groups in use; empty where all blocks are of one size, as there no choice between
     /// groups is needed.
     order: Lru,
@@ -66,6 +69,7 @@ impl Groups {
             leaving: Vec::new(),
             discarding: 0,
             open: vec![None; sizes.count()],
+            classes: sizes.count(),
             order: Lru::default(),
             is_ordered: sizes.count() > 1,
             units: (sizes.largest() / sizes.smallest()) as u32,
@@ -162,10 +166,36 @@ impl Groups {
         self.returned.push(group);
     }
 
-    /// Returns the class whose open group this is, if it is one.
-    pub(super) fn class_open_in(&self, group: u32) -> Option<Class> {
+    /// Returns the class whose open group this is, of those of an owner, if it is one.
+    pub(super) fn class_open_in(&self, group: u32, owner: VolumeId) -> Option<Class> {
         let is_it = |open: &Option<Open>| open.is_some_and(|open| open.group == group);
-        self.open.iter().position(is_it).map(|class| Class(class as u8))
+        self.open_of(owner).iter().position(is_it).map(|class| Class(class as u8))
+    }
+
+    /// Returns the number of the open group of an owner and a class.
+    #[inline]
+    fn open_number(&self, owner: VolumeId, class: Class) -> usize {
+        let before = if owner == NOBODY { 0 } else { usize::from(owner.0) + 1 };
+        before * self.classes + usize::from(class.0)
+    }
+
+    /// Returns the open groups of an owner, by class; those of a volume that never had one are left
+    /// out.
+    fn open_of(&self, owner: VolumeId) -> &[Option<Open>] {
+        let first = self.open_number(owner, Class(0));
+        self.open.get(first..first + self.classes).unwrap_or_default()
+    }
+
+    /// Returns whether an owner has a partly filled group of a class.
+    #[inline]
+    pub(super) fn is_open(&self, owner: VolumeId, class: Class) -> bool {
+        self.open.get(self.open_number(owner, class)).is_some_and(Option::is_some)
+    }
+
+    /// Returns whether a group is free, or can be.
+    #[inline]
+    pub(super) fn has_free(&self) -> bool {
+        !self.free.is_empty() || self.held() < self.limit
     }
 
     /// Returns the number of groups that were ever used.
@@ -178,9 +208,9 @@ impl Groups {
         self.slots.end()
     }
 
-    /// Returns whether there is room for a block of a class without an eviction.
+    /// Returns whether there is room in common groups for a block of a class without an eviction.
     pub(super) fn has_room(&self, class: Class) -> bool {
-        self.open[class.0 as usize].is_some() || !self.free.is_empty() || self.held() < self.limit
+        self.is_open(NOBODY, class) || self.has_free()
     }
 
     pub(super) fn blocks_of(
@@ -189,7 +219,8 @@ impl Groups {
         blocks: &Blocks,
     ) -> impl Iterator<Item = Block> + use<> {
         let first = self.first_slots[group as usize];
-        let open = self.open.iter().flatten().find(|open| open.group == group);
+        let opens = self.open_of(blocks.shares.owner(group));
+        let open = opens.iter().flatten().find(|open| open.group == group);
         let count = match open {
             _ if first == NONE => 0,
             Some(open) => u32::from(open.taken),
@@ -223,19 +254,23 @@ impl Groups {
         place / self.units
     }
 
-    /// Takes the next place for a block of a class, in the open group or in a free one, and
-    /// promotes the group.
+    /// Takes the next place for a block of a class in a group of an owner, the open one or a free
+    /// one, and promotes the group.
     ///
     /// # Panics
     /// When there is no room.
-    pub(super) fn take(&mut self, class: Class, sizes: &BlockSizes) -> Room {
-        let open = match self.open[class.0 as usize] {
+    pub(super) fn take(&mut self, owner: VolumeId, class: Class, sizes: &BlockSizes) -> Room {
+        let number = self.open_number(owner, class);
+        if self.open.len() <= number {
+            self.open.resize(number + self.classes - usize::from(class.0), None);
+        }
+        let open = match self.open[number] {
             Some(open) => open,
             None => Open { group: self.take_free(sizes.per_group(class) as u32), taken: 0 },
         };
         let taken = open.taken + 1;
         let full = u64::from(taken) == sizes.per_group(class);
-        self.open[class.0 as usize] = (!full).then_some(Open { taken, ..open });
+        self.open[number] = (!full).then_some(Open { taken, ..open });
         let size = (sizes.sectors(class) / sizes.smallest()) as u32;
         let place = open.group * self.units + u32::from(open.taken) * size;
         self.touch(place);
@@ -264,11 +299,12 @@ impl Groups {
         }
     }
 
-    /// Frees a group, whose blocks were of this class and are unmapped.
-    pub(super) fn free(&mut self, group: u32, class: Class, sizes: &BlockSizes) {
+    /// Frees a group of an owner, whose blocks were of this class and are unmapped.
+    pub(super) fn free(&mut self, group: u32, owner: VolumeId, class: Class, sizes: &BlockSizes) {
         let first = std::mem::replace(&mut self.first_slots[group as usize], NONE);
         self.slots.give_back(first, sizes.per_group(class) as u32);
-        for open in &mut self.open {
+        let number = self.open_number(owner, class);
+        if let Some(open) = self.open.get_mut(number) {
             open.take_if(|open| open.group == group);
         }
         self.stay(group);
@@ -322,6 +358,7 @@ impl Groups {
     pub(super) fn memory_bytes(&self) -> usize {
         self.first_slots.capacity() * size_of::<u32>()
             + (self.free.capacity() + self.returned.capacity()) * size_of::<u32>()
+            + size_of_val(&self.open[self.classes..])
             + self.order.memory_bytes()
     }
 }

@@ -8,6 +8,8 @@
 //! While some volume has a share, groups are preferred whose volumes keep their guaranteed parts.
 
 use super::order::VICTIMS_TRIED;
+use super::search::losses;
+use super::within_shares::{fill, release};
 use super::{Block, Blocks, Directory, GROUPS_TRIED, NOBODY, blocks};
 use crate::geometry::{Sectors, VolumeId};
 
@@ -109,6 +111,7 @@ pub(crate) fn choose_instead(
 
 fn leave(directory: &mut Directory, group: u32) {
     fill(directory, group);
+    release(directory, group);
     directory.groups.leave(group);
 }
 
@@ -148,16 +151,10 @@ fn coldest_group(directory: &Directory, stays: impl Fn(&Blocks, Block) -> bool) 
 
 /// Returns whether all volumes keep their guaranteed parts without a group.
 fn keeps_guaranteed(directory: &Directory, group: u32) -> bool {
-    let mut losses: Vec<(VolumeId, u64)> = Vec::new();
-    for block in directory.blocks_of(group) {
-        let (volume, lost) = (directory.blocks.volume(block), directory.blocks.size(block));
-        match losses.iter_mut().find(|(of, _)| *of == volume) {
-            Some((_, sum)) => *sum += lost,
-            None => losses.push((volume, lost)),
-        }
-    }
     let shares = &directory.blocks.shares;
-    losses.into_iter().all(|(volume, lost)| shares.may_lose(volume, lost, (NOBODY, 0)))
+    losses(directory, group)
+        .into_iter()
+        .all(|(volume, lost)| shares.may_lose(volume, lost, (NOBODY, 0)))
 }
 
 /// Returns the group of the coldest block that fits and does not leave yet, where a group is a
@@ -181,17 +178,6 @@ fn coldest_single(directory: &mut Directory, fits: impl Fn(&Blocks, Block) -> bo
         .or_else(|| order.coldest(None, |block| !fits(block)))
         .or_else(|| order.parked().find(|&block| fits(block)));
     found.map(|block| groups.at(blocks.place(block)))
-}
-
-/// Fills the rest of an open group with filler blocks.
-fn fill(directory: &mut Directory, group: u32) {
-    while let Some(class) = directory.groups.class_open_in(group) {
-        let room = directory.groups.take(class, directory.blocks.sizes());
-        directory.reserve_slots();
-        directory.blocks.put(room.block, room.place);
-        directory.blocks.map(room.block, directory.hole(room.place, class));
-        directory.order.insert(room.block, &directory.blocks.access(room.block));
-    }
 }
 
 /// Drops a clean block of a group that is being emptied, and leaves a filler block.

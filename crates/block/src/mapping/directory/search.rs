@@ -1,14 +1,18 @@
 //! The search for room for a new block while some volume has a share.
 //!
-//! The victim is the coldest block that may leave, if it has the wanted size, and otherwise the
-//! coldest group whose blocks may all leave, as without shares. A search looks at a bounded number
-//! of blocks and groups. Where it finds neither, the volume of the coldest block or one that is far
-//! beyond its guaranteed part loses its coldest block of the wanted size.
+//! A volume takes groups of its own first, as many as its share has, while there are free ones, and
+//! then free places. If groups are guaranteed to it and it has not all of its guaranteed part, it
+//! empties cold ones without dirty blocks. Then the victim is the coldest block that may leave, if
+//! it has the wanted size, and otherwise the coldest group whose blocks may all leave, as without
+//! shares. A volume whose own group has the coldest block empties its own coldest group instead. A
+//! search looks at a bounded number of blocks and groups. Where it finds none, the volume of the
+//! coldest block or one that is far beyond its guaranteed part loses its coldest block of the
+//! wanted size.
 
 use floe_policy::Access;
 
 use super::order::VICTIMS_TRIED;
-use super::shares::Shares;
+use super::shares::{Shares, claims_group, own_fillers, wait_with_claims};
 use super::{Block, Blocks, Directory, NOBODY, Room};
 use crate::geometry::{Class, VolumeId};
 
@@ -32,14 +36,27 @@ pub(super) struct RoomSearch<'a, F> {
 impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
     /// Finds room for the new block, which `incoming` describes to the policy.
     pub(super) fn room(&mut self, incoming: &Access) -> Option<Room> {
+        if self.has_own_room() {
+            return Some(Room::Free);
+        }
+        if let Some(filler) = self.own_filler() {
+            return Some(Room::Replace(filler));
+        }
+        if self.has_common_room() {
+            return Some(Room::Free);
+        }
         if !self.shares().is_beyond_most(self.volume, self.size) {
-            if self.directory.groups.has_room(self.class) {
-                return Some(Room::Free);
-            }
             if let Some(filler) = self.coldest(NOBODY) {
                 return Some(Room::Replace(filler));
             }
-            if self.shares().is_any_beyond_guaranteed() {
+            let is_clean = |blocks: &Blocks, block| !blocks.is_dirty(block);
+            if claims_group(&mut self.directory.blocks.shares, self.volume) {
+                if let Some(group) = self.group(is_clean) {
+                    return Some(Room::Empty(group));
+                }
+                wait_with_claims(&mut self.directory.blocks.shares, self.volume);
+            }
+            if self.shares().are_beyond_guaranteed(1) {
                 let room = self.room_of_all(incoming);
                 if room.is_some() {
                     return room;
@@ -47,6 +64,33 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
             }
         }
         self.room_of_own()
+    }
+
+    /// Returns whether there is room without an eviction.
+    pub(super) fn has_free_room(&self) -> bool {
+        self.has_own_room() || self.own_filler().is_some() || self.has_common_room()
+    }
+
+    /// Returns a filler block of the wanted size in the volume's own groups. The volume uses no
+    /// more with a block in its place, so it may be at its largest part.
+    fn own_filler(&self) -> Option<Block> {
+        let fillers = own_fillers(self.shares(), self.volume).take(VICTIMS_TRIED);
+        let found = { fillers }.find(|block| self.fits(block) && self.is_idle(block));
+        found.filter(|_| self.directory.is_within_most(self.volume))
+    }
+
+    /// Returns whether there is room in an own group, or a free group to be one.
+    fn has_own_room(&self) -> bool {
+        let groups = &self.directory.groups;
+        let is_open = groups.is_open(self.volume, self.class);
+        is_open && self.directory.is_within_most(self.volume)
+            || self.shares().lacks_free_group(self.volume) && groups.has_free()
+    }
+
+    /// Returns whether there is room in a common group, which the volume may use.
+    fn has_common_room(&self) -> bool {
+        let has_room = self.directory.groups.has_room(self.class);
+        has_room && !self.shares().is_beyond_most(self.volume, self.size)
     }
 
     /// Finds room among the blocks of all volumes that may leave for the new block.
@@ -57,7 +101,8 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
             return Some(Room::Replace(block));
         }
         // Not a hotter block of the wanted size: cold blocks of other sizes would never leave.
-        if let Some(group) = self.group() {
+        let own = next.filter(|&block| self.is_in_own(block)).and_then(|_| self.own_group());
+        if let Some(group) = own.or_else(|| self.group(|_, _| true)) {
             return Some(Room::Empty(group));
         }
         let owner = next.map(|block| self.directory.blocks.volume(block));
@@ -99,27 +144,24 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
         None
     }
 
-    /// Finds a cold group that may be emptied.
-    fn group(&mut self) -> Option<u32> {
+    /// Finds a cold group that may be emptied, of those whose blocks all `suit`.
+    fn group(&mut self, suits: impl Fn(&Blocks, Block) -> bool) -> Option<u32> {
         let Directory { blocks, groups, .. } = &*self.directory;
         let (mut found, mut spared, mut tried) = (None, Vec::new(), 0);
         for group in groups.coldest_first().take(VICTIMS_TRIED) {
             if tried >= GROUP_BLOCKS_TRIED {
                 break;
             }
-            let mut losses: Vec<(VolumeId, u64)> = Vec::new();
-            for block in groups.blocks_of(group, blocks) {
-                tried += 1;
-                blocks.shares.note_look();
-                let (volume, lost) = (blocks.volume(block), blocks.size(block));
-                match losses.iter_mut().find(|(of, _)| *of == volume) {
-                    Some((_, sum)) => *sum += lost,
-                    None => losses.push((volume, lost)),
-                }
-            }
-            if !losses.iter().all(|(of, lost)| self.may_lose(*of, *lost)) {
+            let losses = losses(self.directory, group);
+            let looks = groups.blocks_of(group, blocks).inspect(|_| blocks.shares.note_look());
+            tried += looks.count();
+            let is_kept = blocks.shares.is_kept_from(self.volume, group);
+            if is_kept || !losses.iter().all(|(of, lost)| self.may_lose(*of, *lost)) {
                 spared.push(group);
-            } else if groups.blocks_of(group, blocks).all(|block| self.is_idle(&block)) {
+            } else if groups
+                .blocks_of(group, blocks)
+                .all(|block| self.is_idle(&block) && suits(blocks, block))
+            {
                 found = Some(group);
                 break;
             }
@@ -134,12 +176,19 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
             if self.size > self.shares().most(self.volume) {
                 return None;
             }
+            let has_use = |block: &Block| self.fits(block) || self.is_in_own(*block);
+            let coldest = self.idle(self.volume).find(has_use);
+            if coldest.is_some_and(|block| !self.fits(&block))
+                && let Some(group) = self.own_group()
+            {
+                return Some(Room::Empty(group));
+            }
             if let Some(block) = self.coldest(self.volume) {
                 return Some(Room::Replace(block));
             }
             let own = self.idle(self.volume).take(OWN_GROUPS_TRIED);
             let mut groups = own.map(|block| self.directory.group_of(block));
-            if let Some(group) = groups.find(|&group| self.is_own(group)) {
+            if let Some(group) = groups.find(|&group| self.has_own_only(group)) {
                 return Some(Room::Empty(group));
             }
             if self.class.0 > 0 {
@@ -147,12 +196,28 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
             }
         }
         let is_at_most = self.shares().is_beyond_most(self.volume, self.size);
-        self.idle(self.volume).next().filter(|_| is_at_most).map(Room::GiveUp)
+        let mut idle = self.idle(self.volume);
+        let common = idle.find(|&block| !self.is_in_own(block));
+        common.or_else(|| self.idle(self.volume).next()).filter(|_| is_at_most).map(Room::GiveUp)
+    }
+
+    /// Returns the coldest group that is the volume's own and has no block in use.
+    fn own_group(&self) -> Option<u32> {
+        let is_idle = |group: &u32| {
+            self.shares().note_look();
+            self.directory.blocks_of(*group).all(|block| self.is_idle(&block))
+        };
+        self.shares().own_groups(self.volume).take(VICTIMS_TRIED).find(is_idle)
+    }
+
+    /// Returns whether a block is in a group that is the volume's own.
+    fn is_in_own(&self, block: Block) -> bool {
+        self.shares().owner(self.directory.group_of(block)) == self.volume
     }
 
     /// Returns whether a group has idle blocks of the new block's volume and filler blocks only,
     /// and whether the new block is within the volume's largest part once the group is empty.
-    fn is_own(&self, group: u32) -> bool {
+    fn has_own_only(&self, group: u32) -> bool {
         let (blocks, mut freed) = (&self.directory.blocks, 0);
         for block in self.directory.blocks_of(group) {
             blocks.shares.note_look();
@@ -178,7 +243,7 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
 
     /// Returns the coldest idle block of a volume, or filler block, that has the wanted class.
     fn coldest(&self, volume: VolumeId) -> Option<Block> {
-        self.idle(volume).find(|block| self.fits(block))
+        self.idle(volume).find(|block| self.fits(block) && self.may_enter(*block))
     }
 
     /// Returns the coldest blocks of a volume, or filler blocks, without those in use.
@@ -195,10 +260,19 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
         self.directory.blocks.class(*block) == self.class
     }
 
-    /// Returns whether the new block may evict a block.
+    /// Returns whether the volume may put a block in the place of another one.
+    fn may_enter(&self, block: Block) -> bool {
+        !self.shares().is_kept_from(self.volume, self.directory.group_of(block))
+    }
+
+    /// Returns whether the new block may evict a block. In another volume's own group the free
+    /// places are lost with it, as the group becomes a common one.
     pub(super) fn may_evict(&self, block: Block) -> bool {
-        let blocks = &self.directory.blocks;
-        self.may_lose(blocks.volume(block), blocks.size(block))
+        let (directory, group) = (&*self.directory, self.directory.group_of(block));
+        let is_of_another = self.shares().is_of_another(group, self.volume);
+        let free = || if is_of_another { free_in(directory, group) } else { 0 };
+        let (volume, size) = (directory.blocks.volume(block), directory.blocks.size(block));
+        self.may_enter(block) && self.may_lose(volume, size + free())
     }
 
     /// Returns whether a volume may lose blocks of the size `lost` to the new block.
@@ -209,6 +283,34 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
     pub(super) fn shares(&self) -> &Shares {
         &self.directory.blocks.shares
     }
+}
+
+/// Returns the volumes that lose blocks if a group is emptied, and the size of what each loses:
+/// the whole group if it is the volume's own.
+pub(super) fn losses(directory: &Directory, group: u32) -> Vec<(VolumeId, u64)> {
+    let blocks = &directory.blocks;
+    let owner = blocks.shares.owner(group);
+    if owner != NOBODY {
+        return vec![(owner, directory.groups.units().into())];
+    }
+    let mut losses: Vec<(VolumeId, u64)> = Vec::new();
+    for block in directory.blocks_of(group) {
+        let (volume, lost) = (blocks.volume(block), blocks.size(block));
+        match losses.iter_mut().find(|(of, _)| *of == volume) {
+            Some((_, sum)) => *sum += lost,
+            None => losses.push((volume, lost)),
+        }
+    }
+    losses
+}
+
+/// Returns the size of what is in a volume's own group without a block of the volume.
+pub(super) fn free_in(directory: &Directory, group: u32) -> u64 {
+    let blocks = &directory.blocks;
+    let owner = blocks.shares.owner(group);
+    let owned = directory.blocks_of(group).filter(|&block| blocks.volume(block) == owner);
+    let owned: u64 = owned.map(|block| blocks.size(block)).sum();
+    u64::from(directory.groups.units()) - owned
 }
 
 #[cfg(test)]
@@ -311,11 +413,11 @@ pub(super) mod tests {
     }
 
     /// With all of a shard guaranteed, a volume that has blocks of other sizes only empties its own
-    /// groups for the size that it needs. It gives up nothing in groups with blocks of others.
+    /// groups for the size that it needs, however the volumes have filled the shard in turn.
     #[test]
     fn a_volume_changes_the_sizes_of_its_blocks_within_its_guarantee() {
         let sizes: BlockSizes = "4KiB,16KiB,64KiB".parse().unwrap();
-        for (from, is_possible) in [(1, false), (2, true)] {
+        for from in [1, 2] {
             let mut directory = Directory::new(sizes.clone(), 128, &Evict::default());
             for volume in 0..2 {
                 let share = ShardShare { guaranteed: 64, most: u64::MAX };
@@ -324,12 +426,137 @@ pub(super) mod tests {
             for at in 0..64 >> (2 * from) {
                 (0..2).for_each(|volume| assert!(make(&mut directory, volume, 16 * at, from).0));
             }
-            let makes = |at: u64| make(&mut directory, 0, (1 << 20) + at, 0).0 == is_possible;
-            assert!((0..300).all(makes), "{from}");
+            assert!((0..300).all(|at| make(&mut directory, 0, (1 << 20) + at, 0).0), "{from}");
             let used = [0, 1].map(|volume| directory.blocks.shares.used(VolumeId(volume)));
-            assert!(used[0] > 48 && used[1] == 64, "{used:?}");
+            assert_eq!(used, [64, 64]);
+            let last = (0..64)
+                .filter(|at| directory.blocks.find(VolumeId(0), (1 << 20) + 299 - at).is_some());
+            assert_eq!(last.count(), 64, "all of its part has small blocks");
             directory.check();
         }
+    }
+
+    /// Returns a directory of 16 groups whose volume 0 has ten of its own, which all of its share
+    /// fits in, each with as many filler blocks as blocks. Volume 2 has the others.
+    fn with_fillers_in_own_groups(evict: &Evict) -> Directory {
+        let mut directory = Directory::new("4KiB,16KiB,64KiB".parse().unwrap(), 256, evict);
+        assert!((0..96).all(|at| make(&mut directory, 2, at, 0).0));
+        for at in 0..80 {
+            (0..2).for_each(|volume| assert!(make(&mut directory, volume, at, 0).0));
+        }
+        let share = ShardShare { guaranteed: 160, most: 160 };
+        directory.set_share(VolumeId(0), share);
+        assert!(directory.has_shares());
+        directory.drop_volume(VolumeId(1));
+        directory.set_share(VolumeId(0), share);
+        assert!(directory.has_shares());
+        assert_eq!(directory.blocks.shares.used(VolumeId(0)), 160);
+        assert_eq!(directory.blocks.shares.own_groups(VolumeId(0)).count(), 10);
+        directory.check();
+        directory
+    }
+
+    fn cached(directory: &Directory, volume: u16, sectors: std::ops::Range<u64>) -> usize {
+        let is_cached = |sector: &u64| directory.blocks.find(VolumeId(volume), *sector).is_some();
+        sectors.filter(is_cached).count()
+    }
+
+    /// A volume at its largest part puts blocks into the free places of its own groups.
+    #[test]
+    fn a_volume_at_its_largest_part_uses_all_of_its_own_groups() {
+        for evict in Evict::all() {
+            let mut directory = with_fillers_in_own_groups(&evict);
+            assert!((1000..1080).all(|at| make(&mut directory, 0, at, 0).0), "{evict}");
+            assert_eq!(cached(&directory, 0, 0..80) + cached(&directory, 0, 1000..1080), 160);
+            assert!((2000..2010).all(|at| make(&mut directory, 0, at, 0).0), "{evict}");
+            assert_eq!(cached(&directory, 0, 2000..2010), 10, "{evict}");
+            assert!(!evict.is_lru() || cached(&directory, 0, 0..10) == 0, "the coldest leave");
+            assert_eq!(cached(&directory, 2, 0..96), 96, "{evict}");
+            directory.check();
+        }
+    }
+
+    /// Free places in the own groups of an idle volume are no candidates of others, which evict
+    /// in the order of their policy.
+    #[test]
+    fn free_places_in_own_groups_do_not_disturb_others() {
+        let mut directory = with_fillers_in_own_groups(&Evict::default());
+        for at in 0..96 {
+            let coldest = directory.coldest_if_full(VolumeId(2)).unwrap();
+            assert_eq!(directory.blocks.find(VolumeId(2), at), Some(coldest));
+            assert!(make(&mut directory, 2, 1000 + at, 0).0);
+            assert_eq!(cached(&directory, 2, 0..96), 95 - at as usize, "one leaves");
+        }
+        assert_eq!(cached(&directory, 0, 0..80), 80);
+        directory.set_share(VolumeId(2), ShardShare { guaranteed: 96, most: 96 });
+        while directory.blocks.shares.are_new() {
+            assert!(directory.has_shares());
+        }
+        assert!(!directory.may_make(VolumeId(3)), "there is no room");
+        assert!(!make(&mut directory, 3, 0, 0).0);
+        directory.check();
+    }
+
+    /// A volume below its guarantee takes free places first. It empties no group with a dirty
+    /// block to have one of its own.
+    #[test]
+    fn a_group_is_claimed_where_nothing_is_free_or_dirty_in_it() {
+        let mut directory = Directory::new("4KiB,64KiB".parse().unwrap(), 64, &Evict::default());
+        assert!((0..60).all(|at| make(&mut directory, 1, at, 0).0));
+        directory.set_share(VolumeId(0), ShardShare { guaranteed: 32, most: u64::MAX });
+        assert!((0..4).all(|at| make(&mut directory, 0, at, 0).0));
+        assert_eq!(cached(&directory, 1, 0..60), 60, "it had the free places");
+        let room = |directory: &mut Directory| {
+            directory.room(VolumeId(0), 4, Class(0), |_, _| false).unwrap()
+        };
+
+        for at in [0, 16, 32] {
+            let block = directory.blocks.find(VolumeId(1), at).unwrap();
+            assert_eq!(room(&mut directory), Room::Empty(directory.group_of(block)));
+
+            directory.blocks.set_dirty(block, &(at..at + 1));
+        }
+        let clean = directory.blocks.find(VolumeId(1), 1).unwrap();
+        directory.blocks.find(VolumeId(1), 0).into_iter().for_each(|block| directory.touch(block));
+        assert_eq!(room(&mut directory), Room::Replace(clean), "one block of the lender");
+        directory.check();
+    }
+
+    /// The part of a volume beyond its guaranteed one leaves down to the last block, also from own
+    /// groups that are not guaranteed to it.
+    #[test]
+    fn own_groups_that_are_lent_come_back_block_by_block() {
+        let sizes: BlockSizes = "4KiB,16KiB,64KiB".parse().unwrap();
+        let mut directory = Directory::new(sizes, 48, &Evict::default());
+        directory.set_share(VolumeId(0), ShardShare { guaranteed: 10, most: 40 });
+        directory.set_share(VolumeId(1), ShardShare { guaranteed: 38, most: u64::MAX });
+        assert!((0..40).all(|at| make(&mut directory, 0, at, 0).0));
+        assert!((0..38).all(|at| make(&mut directory, 1, at, 0).0));
+        let used = [0, 1].map(|volume| directory.blocks.shares.used(VolumeId(volume)));
+        assert_eq!(used, [10, 38]);
+        directory.check();
+    }
+
+    /// Where each group has blocks that must stay, a volume without its guarantee looks at few.
+    #[test]
+    fn a_volume_that_finds_no_group_to_claim_does_not_look_each_time() {
+        let sizes: BlockSizes = "4KiB,64KiB".parse().unwrap();
+        let mut directory = Directory::new(sizes, 1024, &Evict::default());
+        for at in 0..512 {
+            (1..3).for_each(|volume| assert!(make(&mut directory, volume, at, 0).0));
+        }
+        for volume in 0..2 {
+            let share = ShardShare { guaranteed: 512, most: u64::MAX };
+            directory.set_share(VolumeId(volume), share);
+        }
+        assert!(directory.has_shares());
+        let before = directory.blocks.shares.looks.get();
+        assert!((0..256).all(|at| make(&mut directory, 0, at, 0).0));
+        let looks = directory.blocks.shares.looks.get() - before;
+        assert!(looks < 256 * 200, "{looks}");
+        let used = [0, 1, 2].map(|volume| directory.blocks.shares.used(VolumeId(volume)));
+        assert_eq!(used, [256, 512, 256]);
+        directory.check();
     }
 
     /// Returns the hits of two volumes that read blocks of 64 KiB, and then 4 KiB of each of these
@@ -362,10 +589,12 @@ pub(super) mod tests {
         for evict in Evict::all() {
             let without = hits_once_blocks_become_small(&evict, ShardShare::NONE);
             assert!(without > 25_000, "{evict}: {without}");
-            for guaranteed in [1, 512, 922] {
-                let share = ShardShare { guaranteed, most: u64::MAX };
+            for (guaranteed, most) in
+                [(1, u64::MAX), (512, u64::MAX), (922, u64::MAX), (1024, u64::MAX), (0, 1024)]
+            {
+                let share = ShardShare { guaranteed, most };
                 let with = hits_once_blocks_become_small(&evict, share);
-                assert!(100 * with >= 97 * without, "{evict}, {guaranteed}: {with} of {without}");
+                assert!(100 * with >= 97 * without, "{evict}, {share:?}: {with} of {without}");
             }
         }
     }

@@ -13,10 +13,20 @@
 //! below; if the largest part has become smaller, it gives up blocks until it is within it. The
 //! places of these are filler blocks, which are the first to be replaced, by whichever volume.
 //!
-//! Invariant: parked blocks belong to volumes with a guaranteed part, once changed shares apply.
+//! While a volume has a share of whole groups, it has groups of its own, with blocks of it alone
+//! ([`OwnGroups`]). So it can change the sizes of its blocks within its share, whatever the others
+//! do. If the groups are guaranteed to it, others evict nothing in them.
+//!
+//! [`OwnGroups`]: super::shares
+//!
+//! Filler blocks in own groups are free places of the owner, and no candidates for others.
+//!
+//! Invariant: parked blocks belong to volumes with a guaranteed part, once changed shares apply, or
+//! are the filler blocks in own groups.
 
 use super::blocks::arrival;
-use super::search::RoomSearch;
+use super::search::{RoomSearch, free_in, losses};
+use super::shares::{list_of, move_fillers};
 use super::{Block, Blocks, Directory, NOBODY, Room, ShardShare};
 use crate::geometry::{Class, Extent, VolumeId};
 
@@ -25,8 +35,7 @@ impl Directory {
     /// largest part leave when the volume makes new ones. A guaranteed part is at most the shard.
     pub(crate) fn set_share(&mut self, volume: VolumeId, share: ShardShare) {
         if share != ShardShare::NONE || self.blocks.shares.are_set() {
-            let guaranteed = share.guaranteed.min(self.groups.capacity());
-            self.blocks.shares.set(volume, ShardShare { guaranteed, ..share });
+            self.blocks.shares.set(volume, share, self.groups.capacity());
             self.order.check_parked();
         }
     }
@@ -47,14 +56,19 @@ impl Directory {
         let parked = self.order.next_to_check();
         let is_done = parked.as_ref().is_none_or(Vec::is_empty);
         for block in parked.into_iter().flatten() {
-            if !self.blocks.shares.is_guaranteed(self.blocks.volume(block)) {
+            if !may_be_parked(self, block) {
                 self.order.release(block, |block| self.blocks.access(block));
             }
         }
+        if is_done {
+            assign_groups(self);
+        }
         let by_heat = if self.blocks.shares.need_lists() { self.by_heat() } else { Vec::new() };
-        let volumes: Vec<_> = by_heat.iter().map(|&block| self.blocks.volume(block)).collect();
+        let list =
+            |&block| list_of(&self.blocks.shares, self.blocks.volume(block), self.group_of(block));
+        let lists: Vec<_> = by_heat.iter().map(list).collect();
         let slots = self.groups.slots_end() as usize;
-        self.blocks.shares.apply(slots, by_heat.into_iter().zip(volumes), is_done);
+        self.blocks.shares.apply(slots, by_heat.into_iter().zip(lists), is_done);
     }
 
     /// Notes the use of a block for its volume's share. Returns whether it was parked: the policy
@@ -62,6 +76,7 @@ impl Directory {
     #[inline(never)] // so that hits of a cache without shares have fewer instructions
     pub(super) fn touch_within_shares(&mut self, block: Block) -> bool {
         self.blocks.shares.touch(block, self.blocks.volume(block));
+        self.blocks.shares.touch_group(self.groups.at(self.blocks.place(block)));
         self.order.release(block, |block| self.blocks.access(block))
     }
 
@@ -95,7 +110,7 @@ impl Directory {
     #[inline(never)]
     fn may_make_within_shares(&self, volume: VolumeId) -> bool {
         let shares = &self.blocks.shares;
-        let has_victim = shares.is_any_beyond_guaranteed()
+        let has_victim = shares.are_beyond_guaranteed(1)
             || shares.coldest_first(NOBODY).next().is_some()
             || !self.is_full();
         shares.are_new() || shares.used(volume) > 0 || shares.most(volume) > 0 && has_victim
@@ -107,11 +122,10 @@ impl Directory {
         let (class, in_use) = (Class(0), |_: &Blocks, _: Block| false);
         let search = RoomSearch { directory: self, volume, class, size: 1, in_use };
         let is_at_most = search.shares().is_beyond_most(volume, 1);
-        let is_full = search.directory.is_full() && search.idle(NOBODY).next().is_none();
-        if !is_at_most && !is_full {
+        if search.has_free_room() || !is_at_most && search.idle(NOBODY).next().is_some() {
             return None;
         }
-        if is_at_most || !search.shares().is_any_beyond_guaranteed() {
+        if is_at_most || !search.shares().are_beyond_guaranteed(1) {
             return search.idle(volume).next();
         }
         if let Some(block) = search.parked_victim() {
@@ -127,13 +141,93 @@ impl Directory {
     /// # Panics
     /// When the block is dirty.
     pub(crate) fn give_up(&mut self, block: Block) {
-        self.disown(block);
         let group = self.group_of(block);
+        release(self, group);
+        self.disown(block);
         let has_owner = |block| self.blocks.volume(block) != NOBODY;
         if !self.blocks_of(group).any(has_owner) {
             self.empty(group);
         }
     }
+}
+
+/// Returns whether a block may be out of the policy's order: one of a volume with a guaranteed
+/// part, or a filler block in an own group.
+pub(super) fn may_be_parked(directory: &Directory, block: Block) -> bool {
+    let (shares, volume) = (&directory.blocks.shares, directory.blocks.volume(block));
+    match volume {
+        NOBODY => shares.owner(directory.group_of(block)) != NOBODY,
+        _ => shares.is_guaranteed(volume),
+    }
+}
+
+/// Makes a group a common one, if it is a volume's own. Its free places become filler blocks.
+pub(super) fn release(directory: &mut Directory, group: u32) {
+    let owner = directory.blocks.shares.owner(group);
+    if owner != NOBODY {
+        fill(directory, group);
+        let free = free_in(directory, group);
+        let fillers = fillers_in(directory, group);
+        move_fillers(&mut directory.blocks.shares, &fillers, owner, NOBODY);
+        directory.blocks.shares.release_group(group, free);
+        for block in fillers {
+            directory.order.release(block, |block| directory.blocks.access(block));
+        }
+    }
+}
+
+/// Makes a full common group a volume's own; `free` is the size of the filler blocks in it.
+fn take(directory: &mut Directory, group: u32, volume: VolumeId, free: u64) {
+    let fillers = if free > 0 { fillers_in(directory, group) } else { Vec::new() };
+    move_fillers(&mut directory.blocks.shares, &fillers, NOBODY, volume);
+    directory.blocks.shares.take_group(group, volume, free);
+    fillers.into_iter().for_each(|block| directory.order.set_aside(block));
+}
+
+fn fillers_in(directory: &Directory, group: u32) -> Vec<Block> {
+    let blocks = directory.blocks_of(group);
+    blocks.filter(|&block| directory.blocks.volume(block) == NOBODY).collect()
+}
+
+/// Fills the rest of an open group with filler blocks.
+pub(super) fn fill(directory: &mut Directory, group: u32) {
+    let owner = directory.blocks.shares.owner(group);
+    while let Some(class) = directory.groups.class_open_in(group, owner) {
+        let room = directory.groups.take(owner, class, directory.blocks.sizes());
+        directory.reserve_slots();
+        directory.blocks.put(room.block, room.place);
+        directory.blocks.map(room.block, directory.hole(room.place, class));
+        directory.order.insert(room.block, &directory.blocks.access(room.block));
+    }
+}
+
+/// Releases the coldest own groups of volumes that have too many, and gives volumes that have too
+/// few the hottest full groups in which no other has blocks.
+fn assign_groups(directory: &mut Directory) {
+    for group in directory.blocks.shares.surplus_groups() {
+        release(directory, group);
+    }
+    if !directory.blocks.shares.is_any_group_lacking() {
+        return;
+    }
+    let units = u64::from(directory.groups.units());
+    let groups: Vec<u32> = directory.groups.coldest_first().collect();
+    let mut taken = Vec::new();
+    for group in groups.into_iter().rev() {
+        let is_open = directory.groups.class_open_in(group, NOBODY).is_some();
+        let losses = losses(directory, group);
+        let mut owned = losses.iter().filter(|(volume, _)| *volume != NOBODY);
+        if let (Some((volume, size)), None) = (owned.next(), owned.next())
+            && !is_open
+            && !directory.groups.leaving().contains(&group)
+            && directory.blocks.shares.owner(group) == NOBODY
+            && directory.blocks.shares.lacks_group(*volume, units - size)
+        {
+            take(directory, group, *volume, units - size);
+            taken.push(group);
+        }
+    }
+    taken.into_iter().rev().for_each(|group| directory.blocks.shares.touch_group(group));
 }
 
 #[cfg(test)]
@@ -220,8 +314,6 @@ mod tests {
                 pinned.contains(&(volume.0, sectors.start / 16))
             };
             let within = self.directory.is_within_most(id);
-            let at_most = self.used()[usize::from(volume)] + self.size(class)
-                > self.shares[usize::from(volume)].most;
             for _ in 0..1000 {
                 let Some(room) = self.directory.room(id, start, class, in_use) else {
                     if class.0 == 0 {
@@ -235,6 +327,8 @@ mod tests {
                 for &victim in &victims {
                     let blocks = &self.directory.blocks;
                     assert!(!in_use(blocks.volume(victim), &blocks.sectors(victim)));
+                    let group = self.directory.group_of(victim);
+                    assert!(!blocks.shares.is_kept_from(id, group), "{group} is another's");
                 }
                 let is_own = |block: &Block| {
                     let owner = self.directory.blocks.volume(*block);
@@ -242,7 +336,6 @@ mod tests {
                 };
                 let fits = before[usize::from(volume)] + self.size(class) <= share.most;
                 assert!(fits || victims.iter().all(is_own), "{room:?}");
-                assert!(!at_most || !within || fits || !victims.is_empty());
                 if let Room::GiveUp(block) = room {
                     assert!(!fits && victims.iter().all(is_own), "{room:?}");
                     self.directory.give_up(block);
@@ -541,15 +634,101 @@ mod tests {
             choose_as_without_shares(&steps, [empty(), empty()], 0);
         }
 
-        /// A volume with a guaranteed part loses blocks in LRU order: that of the default policy.
+        /// A volume with a guaranteed part below a group loses blocks in LRU order: that of the
+        /// default policy.
         #[test]
         fn guaranteed_parts_that_bind_nothing_change_no_victim_of_lru(
             steps in steps(),
-            sizes in prop::sample::select(vec!["4KiB", "4KiB,16KiB", "4KiB,16KiB,64KiB"]),
+            (sizes, guaranteed) in prop::sample::select(vec![
+                ("4KiB", 40),
+                ("4KiB,16KiB", 3),
+                ("4KiB,16KiB,64KiB", 15),
+            ]),
         ) {
             let empty = || Directory::new(sizes.parse().unwrap(), 192, &Evict::default());
-            choose_as_without_shares(&steps, [empty(), empty()], 40);
+            choose_as_without_shares(&steps, [empty(), empty()], guaranteed);
         }
+
+        /// Volumes among which whole groups are divided have what each would have in a cache of its
+        /// own, whatever the sizes of their blocks.
+        #[test]
+        fn a_divided_shard_is_a_cache_of_its_own_for_each_volume(
+            steps in steps(),
+            sizes in prop::sample::select(vec!["4KiB", "4KiB,16KiB", "4KiB,16KiB,64KiB"]),
+            guarantees in prop::collection::vec(1..4u64, usize::from(VOLUMES)),
+        ) {
+            let of = |units: u64| Directory::new(sizes.parse().unwrap(), units, &Evict::default());
+            let units = guarantees.iter().map(|groups| 16 * groups);
+            let mut alone: Vec<Directory> = units.clone().map(of).collect();
+            let mut divided = of(units.clone().sum());
+            for (volume, guaranteed) in (0..).map(VolumeId).zip(units) {
+                divided.set_share(volume, ShardShare { guaranteed, most: guaranteed });
+            }
+            behave_alike(&steps, &mut divided, &mut alone)?;
+        }
+
+        /// The same holds for full groups of one volume each that were there before the shares, as
+        /// after a restart.
+        #[test]
+        fn shares_of_a_used_shard_make_caches_of_its_groups(
+            steps in steps(),
+            sizes in prop::sample::select(vec!["4KiB,16KiB", "4KiB,16KiB,64KiB"]),
+            filled in prop::collection::vec(prop::collection::vec(0..3u8, 1..4), 3),
+        ) {
+            let sizes: BlockSizes = sizes.parse().unwrap();
+            let of = |units| Directory::new(sizes.clone(), units, &Evict::default());
+            let group = sizes.largest();
+            let units_of = |filled: &Vec<u8>| group * filled.len() as u64;
+            let mut alone: Vec<_> = filled.iter().map(|filled| of(units_of(filled))).collect();
+            let mut divided = of(filled.iter().map(units_of).sum());
+            for (volume, filled) in (0..).zip(&filled) {
+                for (number, class) in (0..).zip(filled) {
+                    let class = (*class).min(sizes.count() as u8 - 1);
+                    for at in (0..group).step_by(sizes.sectors(Class(class)) as usize) {
+                        let sector = SECTORS + group * number + at;
+                        for directory in [&mut divided, &mut alone[usize::from(volume)]] {
+                            prop_assert!(make(directory, volume, sector, class).0);
+                        }
+                    }
+                }
+            }
+            for (volume, filled) in (0..).map(VolumeId).zip(&filled) {
+                let guaranteed = units_of(filled);
+                divided.set_share(volume, ShardShare { guaranteed, most: guaranteed });
+            }
+            prop_assert!(divided.has_shares());
+            for (volume, filled) in (0..).map(VolumeId).zip(&filled) {
+                prop_assert_eq!(divided.blocks.shares.own_groups(volume).count(), filled.len());
+            }
+            behave_alike(&steps, &mut divided, &mut alone)?;
+        }
+    }
+
+    /// Checks that the volumes of a shard have the blocks that each has in a shard of its own.
+    fn behave_alike(
+        steps: &[Step],
+        divided: &mut Directory,
+        alone: &mut [Directory],
+    ) -> Result<(), TestCaseError> {
+        for step in steps {
+            let Step::Use { volume, sector, class } = *step else { continue };
+            let alone = &mut alone[usize::from(volume)];
+            for sector in 0..SECTORS {
+                let [one, other] = [&*divided, &*alone].map(|directory| {
+                    let found = directory.blocks.find(VolumeId(volume), sector);
+                    found.map(|block| directory.blocks.sectors(block))
+                });
+                prop_assert_eq!(one, other);
+            }
+            for directory in [&mut *divided, alone] {
+                match directory.blocks.find(VolumeId(volume), sector) {
+                    Some(block) => directory.touch(block),
+                    None => prop_assert!(make(directory, volume, sector, class).0),
+                }
+            }
+        }
+        divided.check();
+        Ok(())
     }
 
     /// Parked blocks may leave, and the lists are freed, when the shard makes room after the last
