@@ -107,8 +107,8 @@ pub(crate) struct Limits {
     #[arg(long, value_name = "SIZE")]
     client_bytes_per_second: Option<OrNone<Bytes>>,
     /// A client with limits of its own instead of those of each client, and with a weight among the
-    /// clients of the volume: NAME[,requests-per-second=N][,bytes-per-second=SIZE][,weight=N], or
-    /// NAME,none; may be repeated
+    /// clients of the volume: NAME and any of ,requests-per-second=N ,bytes-per-second=SIZE and
+    /// ,weight=N or NAME,none; may be repeated
     #[arg(long, value_name = "CLIENT")]
     client: Vec<ClientChange>,
     /// The time's worth of the limits that may start at once after a pause
