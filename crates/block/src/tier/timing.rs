@@ -1,7 +1,8 @@
 //! Measurement of device times. An admission compares the latencies of the cache device and the
 //! backing device, by a sample of operations. The size of fetches follows the [price](Price) of the
 //! backing device's reads, which are all timed, by what was under way before each, and of the cache
-//! device's writes.
+//! device's writes. The [bound on fills](crate::shard::admission::Fills) follows the same reads and
+//! the writes of the cache device, by what was under way before each.
 //!
 //! Devices are timed only if the cache needs it, and only by a clock that the tier was given: the
 //! machine's, or a simulated one. An operation is timed from its submission to the device until its
@@ -51,7 +52,7 @@ struct Begun {
     timed: TimedOp,
     bytes: usize,
     at: Instant,
-    /// For a read of a backing device, what was under way on it before.
+    /// For reads of a backing device and writes to the cache device: what was under way before.
     ahead: Ahead,
     /// Set if the operation belongs to the sample for the mean times.
     sampled: bool,
@@ -107,9 +108,11 @@ pub(super) struct Timing {
     timed: u32,
     /// Set where an admission needs the mean times.
     for_admission: bool,
-    /// Times by size of the backing devices' reads, and of the cache device's writes.
+    /// Times of the backing devices' reads, by size and by what was ahead.
     reads: Reads,
+    /// Times of a sample of the cache device's writes, by size.
     writes: Line,
+    /// Times of all the cache device's writes, by size and by what was ahead.
     stores: Reads,
 }
 
