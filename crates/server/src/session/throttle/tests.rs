@@ -9,9 +9,7 @@ use super::*;
 use crate::named_clients::ClientLimit;
 
 fn limit(requests: u64) -> Arc<VolumeLimit> {
-    let requests_per_second = Some(requests);
-    let limit = RequestLimit { requests_per_second, limit_burst_ms: 1, ..RequestLimit::NONE };
-    Arc::new(VolumeLimit::new(limit))
+    limits(Some(requests), None)
 }
 
 /// Limits a volume, and each of its clients.
@@ -30,8 +28,7 @@ fn limits_with(
     of_client: Option<u64>,
     clients: NamedClients,
 ) -> Arc<VolumeLimit> {
-    let limit = limits(requests, of_client).limit();
-    Arc::new(VolumeLimit::new(RequestLimit { clients, ..limit }))
+    Arc::new(VolumeLimit::new(RequestLimit { clients, ..limits(requests, of_client).limit() }))
 }
 
 /// Gives clients these weights, and the same limit as all others.
