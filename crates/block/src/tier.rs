@@ -138,8 +138,9 @@ impl Tier {
         let asked = !config.gate.admission.is_always();
         let cleans = config.mode.keeps_writes();
         self.pacers = cleans.then(|| Box::new(Pacers::new(clock.clone())));
-        let fills = config.mode.caches_reads();
-        self.timing = (asked || fills || config.adapts_fetches).then(|| Timing::new(clock, asked));
+        let fills = config.mode.caches_reads() && !self.device.is_immediate();
+        self.timing =
+            (asked || fills || config.adapts_fetches).then(|| Timing::new(clock, asked, fills));
         self
     }
 

@@ -70,6 +70,11 @@ impl CacheDevice {
         self.data_start = bytes;
     }
 
+    /// Returns whether no operation waits for another on this device.
+    pub(super) fn is_immediate(&self) -> bool {
+        self.watched.device.is_immediate()
+    }
+
     /// Tells the device its new size in bytes.
     ///
     /// # Errors

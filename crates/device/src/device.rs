@@ -94,6 +94,12 @@ pub trait Device {
     /// Appends the operations that have finished since the last call to `done`.
     fn poll(&mut self, done: &mut Vec<Completion>);
 
+    /// Returns whether [`submit`](Device::submit) carries out each operation before it returns, so
+    /// that none waits for another. Memory does.
+    fn is_immediate(&self) -> bool {
+        false
+    }
+
     /// Returns the numbers of a mirror's halves that [`read_copy`](Device::read_copy) can read now.
     /// A device with a single copy returns an empty set.
     fn copies(&self) -> Halves {
@@ -212,6 +218,12 @@ macro_rules! delegate_device {
             $inner.poll(done);
         }
     };
+    (@is_immediate $this:ident, $inner:expr) => {
+        fn is_immediate(&self) -> bool {
+            let $this = self;
+            $inner.is_immediate()
+        }
+    };
     (@copies $this:ident, $inner:expr) => {
         fn copies(&self) -> $crate::Halves {
             let $this = self;
@@ -275,8 +287,9 @@ macro_rules! delegate_device {
 }
 
 impl<D: Device + ?Sized> Device for Box<D> {
-    delegate_device!(this => **this; size_bytes submit poll copies read_copy may_differ mend);
-    delegate_device!(this => **this; set_judge set_size allocation set_timeout spun next_due);
+    delegate_device!(this => **this; size_bytes submit poll is_immediate copies read_copy);
+    delegate_device!(this => **this; may_differ mend set_judge set_size allocation set_timeout);
+    delegate_device!(this => **this; spun next_due);
 }
 
 /// A set of a mirror's halves, by number.

@@ -244,6 +244,10 @@ impl Device for MemoryDevice {
         done.append(&mut self.done);
     }
 
+    fn is_immediate(&self) -> bool {
+        true
+    }
+
     fn set_size(&mut self, bytes: u64) -> io::Result<()> {
         self.adopt(bytes)
     }

@@ -108,6 +108,8 @@ pub(super) struct Timing {
     timed: u32,
     /// Set where an admission needs the mean times.
     for_admission: bool,
+    /// Set where fills are stored on a device in whose queue they can wait for each other.
+    for_fills: bool,
     /// Times of the backing devices' reads, by size and by what was ahead.
     reads: Reads,
     /// Times of a sample of the cache device's writes, by size.
@@ -128,10 +130,15 @@ enum News {
 }
 
 impl Timing {
-    pub(super) fn new(clock: impl Fn() -> Instant + 'static, for_admission: bool) -> Self {
+    pub(super) fn new(
+        clock: impl Fn() -> Instant + 'static,
+        for_admission: bool,
+        for_fills: bool,
+    ) -> Self {
         Self {
             clock: Box::new(clock),
             for_admission,
+            for_fills,
             reads: Reads::default(),
             writes: Line::default(),
             stores: Reads::default(),
@@ -252,7 +259,9 @@ pub(super) fn note_end(timing: &mut Option<Timing>, cache: &mut BlockCache, toke
             }
             News::Price(price) => cache.shards.set_price(price),
         }
-        cache.shards.set_fill_times(timing.reads.fill_times(&timing.stores));
+        if timing.for_fills {
+            cache.shards.set_fill_times(timing.reads.fill_times(&timing.stores));
+        }
     }
 }
 
@@ -271,7 +280,7 @@ mod tests {
     fn timing() -> (Timing, Rc<Cell<u64>>) {
         let (epoch, passed) = (Instant::now(), Rc::new(Cell::new(0)));
         let clock = Rc::clone(&passed);
-        (Timing::new(move || epoch + Duration::from_nanos(clock.get()), true), passed)
+        (Timing::new(move || epoch + Duration::from_nanos(clock.get()), true, true), passed)
     }
 
     fn times(news: Option<News>) -> Option<Times> {
@@ -285,7 +294,8 @@ mod tests {
     fn without_an_admission_reads_of_the_volume_alone_give_a_price() {
         let (epoch, passed) = (Instant::now(), Rc::new(Cell::new(0)));
         let clock = Rc::clone(&passed);
-        let mut timing = Timing::new(move || epoch + Duration::from_nanos(clock.get()), false);
+        let clock = move || epoch + Duration::from_nanos(clock.get());
+        let mut timing = Timing::new(clock, false, false);
         let pool = Pool::new(0);
         let mut prices = Vec::new();
         for token in 0..512 {

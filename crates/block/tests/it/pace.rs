@@ -466,6 +466,40 @@ fn above_a_slower_volume_all_is_stored() {
     }
 }
 
+/// In memory no fill waits for another, though a busy machine makes some seem to.
+#[test]
+fn a_cache_in_memory_stores_all_on_a_busy_machine() {
+    let config = Config {
+        sizes: "4KiB,8KiB".parse().unwrap(),
+        cache_bytes: CACHE_SECTORS * SECTOR,
+        ..Config::default()
+    };
+    let device = || Box::new(MemoryDevice::new(VOLUME_SECTORS * SECTOR));
+    let tier = Tier::new(BlockCache::new(config).unwrap(), device(), Pool::new(0));
+    // Other programs have the processor now and then.
+    let (epoch, passed) = (Instant::now(), Rc::new(Cell::new(0)));
+    let random = Rc::new(RefCell::new(SmallRng::seed_from_u64(7)));
+    let mut driver = Driver::new(tier.with_clock(move || {
+        let held_up = random.borrow_mut().random_ratio(1, 20);
+        passed.set(passed.get() + if held_up { 10_000_000 } else { 100 });
+        epoch + Duration::from_nanos(passed.get())
+    }));
+    driver.add_volume("test", device());
+    let mut answers = Vec::new();
+    for at in 0..5000 {
+        let (offset, len) = (at * 37 % (VOLUME_SECTORS - 32) * SECTOR, (1 + at % 32) * SECTOR);
+        let request = Request { volume: VOLUME, kind: RequestKind::Read, offset, len };
+        let buffer = driver.buffer(&request);
+        driver.submit(request, Some(buffer));
+        while !driver.is_idle() {
+            driver.advance();
+        }
+        driver.take_answers(&mut answers);
+    }
+    assert!(answers.len() == 5000 && answers.iter().all(|answer| answer.result.is_ok()));
+    assert_eq!(driver.top().stats().counters.unfilled_bytes, 0);
+}
+
 /// Readers that wait for a fetch have its data, though it is not stored.
 #[test]
 fn readers_of_one_block_share_a_fetch_that_is_not_stored() {

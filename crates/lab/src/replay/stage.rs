@@ -553,7 +553,7 @@ impl Metered {
 }
 
 impl Device for Metered {
-    delegate_device!(this => this.device; size_bytes spun next_due);
+    delegate_device!(this => this.device; size_bytes is_immediate spun next_due);
 
     fn submit(&mut self, operation: Operation) {
         let (direction, bytes) = Direction::of(&operation.action);
