@@ -126,12 +126,12 @@ impl Subject {
 
 /// Prints the processor times of misses while a share is set, holds and is lifted, in a shard of
 /// 1 GiB whose 262,144 blocks belong half to the victim: of the first miss after each change, and
-/// the median and the longest of 100,000.
-fn print_times_of_changes() {
-    println!("\nmisses in a shard of 1 GiB with blocks of 4 KiB, in µs:");
+/// the median and the longest of 100,000. With several block sizes groups change their owners.
+fn print_times_of_changes(sizes: &str) {
+    println!("\nmisses in a shard of 1 GiB with blocks of {sizes}, in µs:");
     println!("  {:8} {:24} {:>8} {:>8} {:>8}", "", "", "first", "median", "longest");
     for policy in POLICIES {
-        let mut subject = Subject::of(policy, GIB, "4KiB".parse().expect("a size"), 1);
+        let mut subject = Subject::of(policy, GIB, sizes.parse().expect("sizes"), 1);
         let read = |volume, number| of(volume, RequestKind::Read, number * 4 * KIB, 4 * KIB);
         for number in 0..GIB / 2 / (4 * KIB) {
             subject.hits(read(VICTIM, number));
@@ -166,7 +166,7 @@ fn print_times_of_changes() {
 }
 
 fn main() {
-    print_times_of_changes();
+    ["4KiB", "4KiB,16KiB,64KiB"].into_iter().for_each(print_times_of_changes);
     println!("hit ratio of the victim's reads (and MiB of its blocks)\n");
     println!("alone, in 256 MiB and in 128 MiB of cache:");
     for policy in POLICIES {

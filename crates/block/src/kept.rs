@@ -266,6 +266,11 @@ impl KeptCache {
             // Any free place may have data: of volumes that were removed since, or that a killed
             // session wrote and its log never named. So all above the size is given back again.
             caches.iter_mut().try_for_each(|cache| resize(cache, bytes))?;
+            // A mirror may have to write zeros for that. The size was recorded when all above it
+            // had been given back, so what is left is at most what a session used.
+            if io.device.copies() != Halves::NONE {
+                caches.iter_mut().for_each(|cache| cache.shards.waive_excess());
+            }
         }
         let (layout_of_judge, id) = (layout.clone(), superblock.id);
         let judge = CacheJudge { layout: layout_of_judge, id, sums: all_sums };

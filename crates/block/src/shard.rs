@@ -28,7 +28,7 @@ use crate::journal::bypass::LogState;
 use crate::journal::logging::block_at;
 use crate::journal::{Change, Standing};
 use crate::locks::TaskId;
-use crate::mapping::directory::Block;
+use crate::mapping::directory::{Block, is_full_for};
 use crate::order::{Bad, OpId, Order};
 use crate::tasks::{Because, Event, Offer, Part, TaskStep, Work, common};
 use clean::Cleaning;
@@ -277,7 +277,9 @@ impl Shard {
     fn start_fetch(&mut self, Fetch { volume, run, stream }: Fetch) {
         let parts = &mut self.parts;
         let run = parts.map.within_volume(volume, &run);
-        if run.start >= run.end || parts.admission.withholds() && parts.map.directory.is_full() {
+        let is_withheld =
+            parts.admission.withholds() && is_full_for(&mut parts.map.directory, volume);
+        if run.start >= run.end || is_withheld {
             return;
         }
         if stream.is_none() {

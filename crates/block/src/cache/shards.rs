@@ -171,6 +171,12 @@ impl Shards {
         }
     }
 
+    /// Counts the free groups above the limits as given back; what is in them stays.
+    pub(crate) fn waive_excess(&mut self) {
+        let directories = self.shards.iter_mut().map(|shard| &mut shard.parts.map.directory);
+        directories.for_each(resize::waive_excess);
+    }
+
     /// Returns whether some shard may have groups above its limit.
     #[inline]
     pub(super) fn is_giving_back(&self) -> bool {

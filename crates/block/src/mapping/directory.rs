@@ -39,6 +39,7 @@ use order::{EvictionOrder, VICTIMS_TRIED};
 pub(crate) use blocks::{Blocks, of_volume, slots};
 pub use order::{Evict, EvictError};
 pub(crate) use shares::ShardShare;
+pub(crate) use within_shares::is_full_for;
 
 mod blocks;
 mod groups;
@@ -337,7 +338,7 @@ impl Directory {
         let room = groups.take(owner, class, self.blocks.sizes());
         let group = groups.at(room.place);
         if has_own && shares.owner(group) == NOBODY {
-            self.blocks.shares.take_group(group, owner, groups.units().into());
+            self.blocks.shares.take_group(group, owner);
         }
         self.blocks.shares.touch_group(group);
         self.reserve_slots();

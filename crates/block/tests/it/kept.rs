@@ -1,58 +1,94 @@
 //! A cache that outlives the program: what was cached, and what was dirty, is there when it is
 //! opened again.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use floe_block::{
     Begun, BlockSizes, Config, Driver, Fault, Io, KeptCache, Layout, NewCache, Request,
-    RequestKind, Tier, Volume, VolumeId, WriteMode, resize_tier,
+    RequestKind, Tier, Volume, VolumeId, WriteMode,
 };
-use floe_device::{Action, Device, MemoryDevice, Pool};
+use floe_device::{Action, Device, Halves, MemoryDevice, Operation, Pool, delegate_device};
 use floe_testkit::Intercepted;
 
-const SECTOR: u64 = 4096;
-const VOLUME: u64 = 64 * SECTOR;
+pub(crate) const SECTOR: u64 = 4096;
+pub(crate) const VOLUME: u64 = 64 * SECTOR;
 const CACHE: u64 = 4 << 20;
-const ID: VolumeId = VolumeId(0);
+pub(crate) const ID: VolumeId = VolumeId(0);
 
 /// Two devices, and a program that uses them until it is dropped.
-struct Machine {
-    cache: MemoryDevice,
+pub(crate) struct Machine {
+    pub(crate) cache: MemoryDevice,
     backing: MemoryDevice,
     pool: Pool,
+    /// Bytes of zeros written to the cache device if it is a mirror.
+    pub(crate) zeroed: Option<Rc<Cell<u64>>>,
 }
 
-fn bytes_of(device: &MemoryDevice) -> Vec<u8> {
+/// A device with two copies. It writes zeros for a discard, as a mirror does, and counts them.
+struct Mirrored {
+    device: MemoryDevice,
+    zeroed: Rc<Cell<u64>>,
+}
+
+impl Device for Mirrored {
+    delegate_device!(this => this.device; size_bytes poll);
+
+    fn submit(&mut self, operation: Operation) {
+        let Operation { token, offset, action } = operation;
+        let action = match action {
+            Action::Discard { len } => {
+                self.zeroed.update(|bytes| bytes + len);
+                Action::Zero { len, may_unmap: true, fast: false }
+            }
+            other => other,
+        };
+        self.device.submit(Operation { token, offset, action });
+    }
+
+    fn copies(&self) -> Halves {
+        Halves::one(0).with(Halves::one(1))
+    }
+}
+
+pub(crate) fn bytes_of(device: &MemoryDevice) -> Vec<u8> {
     let mut bytes = vec![0; device.size_bytes() as usize];
     device.read_at(0, &mut bytes);
     bytes
 }
 
-fn volume() -> Volume {
+pub(crate) fn volume() -> Volume {
     Volume::new(ID, "v", VOLUME)
 }
 
 impl Machine {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             cache: MemoryDevice::new(CACHE),
             backing: MemoryDevice::new(VOLUME),
             pool: Pool::new(1 << 20),
+            zeroed: None,
         }
     }
 
-    fn with_io<T>(&self, act: impl FnOnce(&mut Io<'_>) -> T) -> T {
-        let mut device = self.cache.clone();
-        act(&mut Io { device: &mut device, pool: &self.pool, wait: &mut || Ok(()) })
+    fn device(&self) -> Box<dyn Device> {
+        let device = self.cache.clone();
+        match &self.zeroed {
+            Some(zeroed) => Box::new(Mirrored { device, zeroed: Rc::clone(zeroed) }),
+            None => Box::new(device),
+        }
     }
 
-    fn create(&self, shards: u64) {
+    pub(crate) fn with_io<T>(&self, act: impl FnOnce(&mut Io<'_>) -> T) -> T {
+        let mut device = self.device();
+        act(&mut Io { device: &mut *device, pool: &self.pool, wait: &mut || Ok(()) })
+    }
+
+    pub(crate) fn create(&self, shards: u64) {
         self.create_of(CACHE, shards);
     }
 
-    fn create_of(&self, bytes: u64, shards: u64) {
+    pub(crate) fn create_of(&self, bytes: u64, shards: u64) {
         let sizes: BlockSizes = "4KiB,16KiB".parse().unwrap();
         let layout = Layout::new(&sizes, bytes, shards).unwrap();
         self.with_io(|io| {
@@ -61,17 +97,22 @@ impl Machine {
         .unwrap();
     }
 
-    fn start(&self, mode: WriteMode) -> Driver {
-        self.start_on(mode, Box::new(self.cache.clone()))
+    pub(crate) fn start(&self, mode: WriteMode) -> Driver {
+        self.start_on(mode, self.device())
     }
 
     /// With something in front of the cache device.
-    fn start_on(&self, mode: WriteMode, cache_device: Box<dyn Device>) -> Driver {
+    pub(crate) fn start_on(&self, mode: WriteMode, cache_device: Box<dyn Device>) -> Driver {
         self.start_with(volume(), mode, cache_device)
     }
 
     /// With this volume, and without what is there of others.
-    fn start_with(&self, volume: Volume, mode: WriteMode, cache_device: Box<dyn Device>) -> Driver {
+    pub(crate) fn start_with(
+        &self,
+        volume: Volume,
+        mode: WriteMode,
+        cache_device: Box<dyn Device>,
+    ) -> Driver {
         let id = volume.id;
         let config = Config { mode, ..Config::default() };
         let begun: Begun = self.with_io(|io| {
@@ -107,7 +148,7 @@ fn run(driver: &mut Driver, kind: RequestKind, offset: u64, bytes: &mut [u8]) ->
     answers[0].result
 }
 
-fn write(driver: &mut Driver, sector: u64, byte: u8) {
+pub(crate) fn write(driver: &mut Driver, sector: u64, byte: u8) {
     run(
         driver,
         RequestKind::Write { durable: false },
@@ -117,11 +158,11 @@ fn write(driver: &mut Driver, sector: u64, byte: u8) {
     .unwrap();
 }
 
-fn flush(driver: &mut Driver) {
+pub(crate) fn flush(driver: &mut Driver) {
     run(driver, RequestKind::Flush, 0, &mut []).unwrap();
 }
 
-fn read(driver: &mut Driver, sector: u64) -> u8 {
+pub(crate) fn read(driver: &mut Driver, sector: u64) -> u8 {
     let mut bytes = [0; SECTOR as usize];
     run(driver, RequestKind::Read, sector * SECTOR, &mut bytes).unwrap();
     assert!(bytes.iter().all(|byte| *byte == bytes[0]));
@@ -317,7 +358,7 @@ fn try_read(driver: &mut Driver, sector: u64) -> Result<u8, Fault> {
 }
 
 /// Ends the session of a driver in good order.
-fn end(machine: &Machine, mut driver: Driver) {
+pub(crate) fn end(machine: &Machine, mut driver: Driver) {
     flush(&mut driver);
     driver.note_rest();
     while !driver.is_idle() || driver.has_orders() {
@@ -606,195 +647,5 @@ fn what_was_flushed_is_never_lost_to_an_overwrite_that_a_kill_has_cut_short() {
             assert!(found == Ok(1) || found == Ok(2), "{found:?}");
         }
         assert_eq!((driver.top().stats().lost_bytes, driver.top().stats().corrupt_sectors), (0, 0));
-    }
-}
-
-/// Records the bytes of the data of a cache in its superblock, as its owner does.
-fn record_size(machine: &Machine, bytes: u64) {
-    machine.with_io(|io| {
-        let mut superblock = KeptCache::identify(io).unwrap().unwrap();
-        let data_start = superblock.layout.data_offset_bytes(0);
-        superblock.set_cache_bytes(data_start + bytes);
-        floe_block::write_superblock(io, &mut superblock).unwrap();
-    });
-}
-
-fn advance_until_small(driver: &mut Driver) {
-    for _ in 0..100_000 {
-        if driver.top().cache().condition().bytes_over() == 0 {
-            return;
-        }
-        driver.advance();
-    }
-    panic!("{} bytes are left", driver.top().cache().condition().bytes_over());
-}
-
-/// Gives a cache another size while it serves, and records it.
-fn resize(machine: &Machine, driver: &mut Driver, bytes: u64) {
-    let is_larger = bytes > driver.top().cache().config().cache_bytes;
-    if is_larger {
-        record_size(machine, bytes);
-    }
-    resize_tier(driver.top_mut(), bytes).unwrap();
-    advance_until_small(driver);
-    if !is_larger {
-        record_size(machine, bytes);
-    }
-}
-
-#[test]
-fn a_size_is_kept_for_the_next_life_and_nothing_is_lost_on_the_way() {
-    const SMALL: u64 = 8 * (16 << 10);
-    let machine = Machine::new();
-    machine.create(2);
-    let mut driver = machine.start(WriteMode::Back);
-    let all = driver.top().cache().config().cache_bytes;
-    assert!(all > VOLUME);
-    let mut expected: Vec<u8> = (0..64).map(|sector| sector + 1).collect();
-    (0..64).for_each(|sector| write(&mut driver, sector, expected[sector as usize]));
-    flush(&mut driver);
-    // Killed on the way, it has its old size.
-    resize_tier(driver.top_mut(), SMALL).unwrap();
-    driver.advance();
-    drop(driver);
-    let mut driver = machine.start(WriteMode::Back);
-    assert_eq!(driver.top().cache().config().cache_bytes, all);
-    (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), expected[sector as usize]));
-
-    resize(&machine, &mut driver, SMALL);
-    assert!(driver.top().stats().dirty_bytes > 0, "no more than needed is cleaned");
-    drop(driver);
-    for life in 0..3 {
-        let mut driver = machine.start(WriteMode::Back);
-        assert_eq!(driver.top().cache().config().cache_bytes, SMALL);
-        advance_until_small(&mut driver);
-        for sector in 0..64 {
-            assert_eq!(read(&mut driver, sector), expected[sector as usize], "life {life}");
-            expected[sector as usize] = expected[sector as usize].wrapping_add(3);
-            write(&mut driver, sector, expected[sector as usize]);
-        }
-        assert!(driver.top().stats().valid_bytes <= SMALL);
-        end(&machine, driver);
-    }
-    let mut driver = machine.start(WriteMode::Back);
-    resize(&machine, &mut driver, all);
-    (0..64).for_each(|sector| write(&mut driver, sector, expected[sector as usize]));
-    assert_eq!(driver.top().stats().valid_bytes, VOLUME, "it has all its room again");
-    flush(&mut driver);
-    drop(driver);
-    let superblock = machine.with_io(|io| KeptCache::identify(io).unwrap().unwrap());
-    assert_eq!((superblock.cache_bytes, superblock.data_bytes()), (None, all));
-    let mut driver = machine.start(WriteMode::Back);
-    (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), expected[sector as usize]));
-    assert_eq!(driver.top().stats().requests.read_hits, 64);
-}
-
-#[test]
-fn a_kept_cache_has_no_more_than_it_was_made_with() {
-    let machine = Machine::new();
-    machine.create_of(512 << 10, 1);
-    let mut driver = machine.start(WriteMode::Back);
-    let all = driver.top().cache().config().cache_bytes;
-    resize_tier(driver.top_mut(), 64 * all).unwrap();
-    assert_eq!(driver.top().cache().config().cache_bytes, all);
-    for sector in (0..64).chain(0..64) {
-        write(&mut driver, sector, sector as u8 + 1);
-    }
-    assert!(driver.top().stats().valid_bytes <= all);
-    (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), sector as u8 + 1));
-    assert!(resize_tier(driver.top_mut(), SECTOR).is_err(), "it has no group");
-}
-
-/// A size that is smaller than what a cache holds: its superblock is newer than its log.
-#[test]
-fn a_cache_with_more_than_its_size_gives_it_back_when_it_begins() {
-    const SMALL: u64 = 4 * (16 << 10);
-    for ends_well in [false, true] {
-        let machine = Machine::new();
-        machine.create(1);
-        let mut driver = machine.start(WriteMode::Back);
-        (0..64).for_each(|sector| write(&mut driver, sector, sector as u8 + 1));
-        flush(&mut driver);
-        if ends_well {
-            end(&machine, driver);
-        } else {
-            drop(driver);
-        }
-        record_size(&machine, SMALL);
-        let mut driver = machine.start(WriteMode::Back);
-        assert!(driver.top().cache().condition().bytes_over() > 0);
-        (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), sector as u8 + 1));
-        advance_until_small(&mut driver);
-        let stats = driver.top().stats();
-        assert!(stats.valid_bytes <= SMALL && stats.corrupt_sectors == 0, "{stats:?}");
-        (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), sector as u8 + 1));
-    }
-}
-
-/// A removed volume leaves data in free places, and so does a kill before the log names them.
-#[test]
-fn what_is_free_above_a_recorded_size_is_given_back_at_each_start() {
-    const SMALL: u64 = 4 * (16 << 10);
-    for (id, is_flushed) in [(VolumeId(1), true), (ID, false)] {
-        let machine = Machine::new();
-        machine.create(2);
-        let mut driver = machine.start(WriteMode::Back);
-        let all = driver.top().cache().config().cache_bytes;
-        (0..64).for_each(|sector| write(&mut driver, sector, sector as u8 + 1));
-        if is_flushed {
-            flush(&mut driver);
-        }
-        drop(driver);
-        record_size(&machine, SMALL);
-        let found = Rc::new(RefCell::new(BTreeSet::new()));
-        let discarded = Rc::clone(&found);
-        let device = Intercepted::new(machine.cache.clone(), move |operation| {
-            if let Action::Discard { len } = operation.action {
-                discarded
-                    .borrow_mut()
-                    .extend((0..len).step_by(SECTOR as usize).map(|at| operation.offset + at));
-            }
-            None
-        });
-        let volume = Volume::new(id, "other", VOLUME);
-        let mut driver = machine.start_with(volume, WriteMode::Back, Box::new(device));
-        assert_eq!(driver.top().stats().valid_bytes, 0);
-        advance_until_small(&mut driver);
-        assert_eq!(found.take().len() as u64 * SECTOR, all - SMALL);
-    }
-}
-
-#[test]
-fn a_place_is_discarded_only_after_the_log_says_that_nothing_is_there() {
-    for mode in [WriteMode::Back, WriteMode::Through] {
-        let machine = Machine::new();
-        machine.create(2);
-        let found = Rc::new(RefCell::new(Vec::new()));
-        let (cache, crashes) = (machine.cache.clone(), Rc::clone(&found));
-        let device = Intercepted::new(machine.cache.clone(), move |operation| {
-            if let Action::Discard { len } = operation.action {
-                let mut bytes = bytes_of(&cache);
-                bytes[operation.offset as usize..][..len as usize].fill(0);
-                crashes.borrow_mut().push(bytes);
-            }
-            None
-        });
-        let mut driver = machine.start_on(mode, Box::new(device));
-        (0..64).for_each(|sector| write(&mut driver, sector, sector as u8 + 1));
-        (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), sector as u8 + 1));
-        flush(&mut driver);
-        resize_tier(driver.top_mut(), 4 * (16 << 10)).unwrap();
-        advance_until_small(&mut driver);
-        let found = found.take();
-        assert!(found.len() > 100, "places that were never used are given back, too");
-        for bytes in found.iter().rev().take(24).chain(found.iter().take(24)) {
-            let crashed = Machine::new();
-            crashed.cache.write_at(0, bytes);
-            let rotten = crashed.with_io(|io| {
-                let kept = KeptCache::open(io, &mut |_, _| {}).unwrap().unwrap();
-                kept.verify(io, &mut |_, _| {}).unwrap()
-            });
-            assert_eq!(rotten, [], "{mode}");
-        }
     }
 }

@@ -338,3 +338,242 @@ fn a_size_that_cannot_be_is_refused_and_changes_nothing() {
     floe_block::resize(&mut cache, 4 * (16 << 10)).unwrap();
     assert_eq!(cache.config().cache_bytes, 4 * (16 << 10));
 }
+
+/// Caches that outlive the program, whose superblocks record their sizes.
+mod recorded {
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeSet;
+    use std::rc::Rc;
+
+    use floe_block::{Driver, KeptCache, Volume, VolumeId, WriteMode, resize_tier};
+    use floe_device::Action;
+    use floe_testkit::Intercepted;
+
+    use crate::kept::{ID, Machine, SECTOR, VOLUME, bytes_of, end, flush, read, write};
+
+    /// Records the bytes of the data of a cache in its superblock, as its owner does.
+    fn record_size(machine: &Machine, bytes: u64) {
+        machine.with_io(|io| {
+            let mut superblock = KeptCache::identify(io).unwrap().unwrap();
+            let data_start = superblock.layout.data_offset_bytes(0);
+            superblock.set_cache_bytes(data_start + bytes);
+            floe_block::write_superblock(io, &mut superblock).unwrap();
+        });
+    }
+
+    fn advance_until_small(driver: &mut Driver) {
+        for _ in 0..100_000 {
+            if driver.top().cache().condition().bytes_over() == 0 {
+                return;
+            }
+            driver.advance();
+        }
+        panic!("{} bytes are left", driver.top().cache().condition().bytes_over());
+    }
+
+    /// Gives a cache another size while it serves, and records it.
+    fn resize(machine: &Machine, driver: &mut Driver, bytes: u64) {
+        let is_larger = bytes > driver.top().cache().config().cache_bytes;
+        if is_larger {
+            record_size(machine, bytes);
+        }
+        resize_tier(driver.top_mut(), bytes).unwrap();
+        advance_until_small(driver);
+        if !is_larger {
+            record_size(machine, bytes);
+        }
+    }
+
+    #[test]
+    fn a_size_is_kept_for_the_next_life_and_nothing_is_lost_on_the_way() {
+        const SMALL: u64 = 8 * (16 << 10);
+        let machine = Machine::new();
+        machine.create(2);
+        let mut driver = machine.start(WriteMode::Back);
+        let all = driver.top().cache().config().cache_bytes;
+        assert!(all > VOLUME);
+        let mut expected: Vec<u8> = (0..64).map(|sector| sector + 1).collect();
+        (0..64).for_each(|sector| write(&mut driver, sector, expected[sector as usize]));
+        flush(&mut driver);
+        // Killed on the way, it has its old size.
+        resize_tier(driver.top_mut(), SMALL).unwrap();
+        driver.advance();
+        drop(driver);
+        let mut driver = machine.start(WriteMode::Back);
+        assert_eq!(driver.top().cache().config().cache_bytes, all);
+        (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), expected[sector as usize]));
+
+        resize(&machine, &mut driver, SMALL);
+        assert!(driver.top().stats().dirty_bytes > 0, "no more than needed is cleaned");
+        drop(driver);
+        for life in 0..3 {
+            let mut driver = machine.start(WriteMode::Back);
+            assert_eq!(driver.top().cache().config().cache_bytes, SMALL);
+            advance_until_small(&mut driver);
+            for sector in 0..64 {
+                assert_eq!(read(&mut driver, sector), expected[sector as usize], "life {life}");
+                expected[sector as usize] = expected[sector as usize].wrapping_add(3);
+                write(&mut driver, sector, expected[sector as usize]);
+            }
+            assert!(driver.top().stats().valid_bytes <= SMALL);
+            end(&machine, driver);
+        }
+        let mut driver = machine.start(WriteMode::Back);
+        resize(&machine, &mut driver, all);
+        (0..64).for_each(|sector| write(&mut driver, sector, expected[sector as usize]));
+        assert_eq!(driver.top().stats().valid_bytes, VOLUME, "it has all its room again");
+        flush(&mut driver);
+        drop(driver);
+        let superblock = machine.with_io(|io| KeptCache::identify(io).unwrap().unwrap());
+        assert_eq!((superblock.cache_bytes, superblock.data_bytes()), (None, all));
+        let mut driver = machine.start(WriteMode::Back);
+        (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), expected[sector as usize]));
+        assert_eq!(driver.top().stats().requests.read_hits, 64);
+    }
+
+    #[test]
+    fn a_kept_cache_has_no_more_than_it_was_made_with() {
+        let machine = Machine::new();
+        machine.create_of(512 << 10, 1);
+        let mut driver = machine.start(WriteMode::Back);
+        let all = driver.top().cache().config().cache_bytes;
+        resize_tier(driver.top_mut(), 64 * all).unwrap();
+        assert_eq!(driver.top().cache().config().cache_bytes, all);
+        for sector in (0..64).chain(0..64) {
+            write(&mut driver, sector, sector as u8 + 1);
+        }
+        assert!(driver.top().stats().valid_bytes <= all);
+        (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), sector as u8 + 1));
+        assert!(resize_tier(driver.top_mut(), SECTOR).is_err(), "it has no group");
+    }
+
+    /// A size that is smaller than what a cache holds: its superblock is newer than its log.
+    #[test]
+    fn a_cache_with_more_than_its_size_gives_it_back_when_it_begins() {
+        const SMALL: u64 = 4 * (16 << 10);
+        for ends_well in [false, true] {
+            let machine = Machine::new();
+            machine.create(1);
+            let mut driver = machine.start(WriteMode::Back);
+            (0..64).for_each(|sector| write(&mut driver, sector, sector as u8 + 1));
+            flush(&mut driver);
+            if ends_well {
+                end(&machine, driver);
+            } else {
+                drop(driver);
+            }
+            record_size(&machine, SMALL);
+            let mut driver = machine.start(WriteMode::Back);
+            assert!(driver.top().cache().condition().bytes_over() > 0);
+            (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), sector as u8 + 1));
+            advance_until_small(&mut driver);
+            let stats = driver.top().stats();
+            assert!(stats.valid_bytes <= SMALL && stats.corrupt_sectors == 0, "{stats:?}");
+            (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), sector as u8 + 1));
+        }
+    }
+
+    /// A removed volume leaves data in free places, and so does a kill before the log names them.
+    #[test]
+    fn what_is_free_above_a_recorded_size_is_given_back_at_each_start() {
+        const SMALL: u64 = 4 * (16 << 10);
+        for (id, is_flushed) in [(VolumeId(1), true), (ID, false)] {
+            let machine = Machine::new();
+            machine.create(2);
+            let mut driver = machine.start(WriteMode::Back);
+            let all = driver.top().cache().config().cache_bytes;
+            (0..64).for_each(|sector| write(&mut driver, sector, sector as u8 + 1));
+            if is_flushed {
+                flush(&mut driver);
+            }
+            drop(driver);
+            record_size(&machine, SMALL);
+            let found = Rc::new(RefCell::new(BTreeSet::new()));
+            let discarded = Rc::clone(&found);
+            let device = Intercepted::new(machine.cache.clone(), move |operation| {
+                if let Action::Discard { len } = operation.action {
+                    discarded
+                        .borrow_mut()
+                        .extend((0..len).step_by(SECTOR as usize).map(|at| operation.offset + at));
+                }
+                None
+            });
+            let volume = Volume::new(id, "other", VOLUME);
+            let mut driver = machine.start_with(volume, WriteMode::Back, Box::new(device));
+            assert_eq!(driver.top().stats().valid_bytes, 0);
+            advance_until_small(&mut driver);
+            assert_eq!(found.take().len() as u64 * SECTOR, all - SMALL);
+        }
+    }
+
+    #[test]
+    fn a_place_is_discarded_only_after_the_log_says_that_nothing_is_there() {
+        for mode in [WriteMode::Back, WriteMode::Through] {
+            let machine = Machine::new();
+            machine.create(2);
+            let found = Rc::new(RefCell::new(Vec::new()));
+            let (cache, crashes) = (machine.cache.clone(), Rc::clone(&found));
+            let device = Intercepted::new(machine.cache.clone(), move |operation| {
+                if let Action::Discard { len } = operation.action {
+                    let mut bytes = bytes_of(&cache);
+                    bytes[operation.offset as usize..][..len as usize].fill(0);
+                    crashes.borrow_mut().push(bytes);
+                }
+                None
+            });
+            let mut driver = machine.start_on(mode, Box::new(device));
+            (0..64).for_each(|sector| write(&mut driver, sector, sector as u8 + 1));
+            (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), sector as u8 + 1));
+            flush(&mut driver);
+            resize_tier(driver.top_mut(), 4 * (16 << 10)).unwrap();
+            advance_until_small(&mut driver);
+            let found = found.take();
+            assert!(found.len() > 100, "places that were never used are given back, too");
+            for bytes in found.iter().rev().take(24).chain(found.iter().take(24)) {
+                let crashed = Machine::new();
+                crashed.cache.write_at(0, bytes);
+                let rotten = crashed.with_io(|io| {
+                    let kept = KeptCache::open(io, &mut |_, _| {}).unwrap().unwrap();
+                    kept.verify(io, &mut |_, _| {}).unwrap()
+                });
+                assert_eq!(rotten, [], "{mode}");
+            }
+        }
+    }
+
+    /// A mirror has no discard: what a kill left is written over only where it is used again.
+    #[test]
+    fn a_start_writes_no_zeros_to_a_mirror_that_has_become_smaller() {
+        const SMALL: u64 = 8 * (16 << 10);
+        let zeroed = Rc::new(Cell::new(0));
+        let mut machine = Machine::new();
+        machine.zeroed = Some(Rc::clone(&zeroed));
+        machine.create(2);
+        let mut driver = machine.start(WriteMode::Back);
+        let all = driver.top().cache().config().cache_bytes;
+        (0..64).for_each(|sector| write(&mut driver, sector, sector as u8 + 1));
+        flush(&mut driver);
+        resize(&machine, &mut driver, SMALL);
+        assert_eq!(zeroed.take(), all - SMALL, "the resize itself gives it back once");
+        for byte in 2..6 {
+            if byte % 2 == 0 {
+                drop(driver);
+            } else {
+                end(&machine, driver);
+            }
+            driver = machine.start(WriteMode::Back);
+            assert_eq!(driver.top().cache().config().cache_bytes, SMALL);
+            (0..64).for_each(|sector| assert_ne!(read(&mut driver, sector), 0));
+            (0..64).for_each(|sector| write(&mut driver, sector, byte));
+            assert!(driver.top().stats().valid_bytes <= SMALL);
+            assert_eq!(driver.top().cache().condition().bytes_over(), 0);
+            assert_eq!(zeroed.get(), 0, "start {byte}");
+        }
+        resize(&machine, &mut driver, SMALL / 2);
+        assert_eq!(zeroed.take(), SMALL / 2);
+        resize(&machine, &mut driver, all);
+        (0..64).for_each(|sector| write(&mut driver, sector, sector as u8 + 1));
+        assert_eq!((driver.top().stats().valid_bytes, zeroed.get()), (VOLUME, 0));
+        (0..64).for_each(|sector| assert_eq!(read(&mut driver, sector), sector as u8 + 1));
+    }
+}

@@ -195,7 +195,10 @@ pub(crate) fn remove_volume(
     {
         tracing::warn!(volume = %name, %error, "the reservation of the volume is still kept");
     }
-    match control.write_down(&ids, SuperblockWriter::remove) {
+    let refitted = refit_shares(control, Vec::new());
+    let refitted = refitted
+        .map_err(|problem| format!("the shares of others do not rise in all threads: {problem}"));
+    match control.write_down(&ids, SuperblockWriter::remove).and(refitted) {
         Ok(()) => Ok(Reply::Done("removed")),
         Err(problem) => {
             Err(Reply::trouble(Trouble::Failed, format!("the volume is removed, but {problem}")))
@@ -406,9 +409,20 @@ pub(crate) fn share_volume(
             offered.volume.share = wanted;
         }
     });
-    let mut changed = vec![id];
+    refit_shares(control, vec![id]).map_err(|problem| {
+        let problem =
+            format!("the share is changed, but not yet enforced by all threads: {problem}");
+        Reply::trouble(Trouble::Failed, problem)
+    })?;
+    tracing::info!(volume = name, share = %wanted, "share of the volume set");
+    Ok(Reply::Done("shared"))
+}
+
+/// Derives the shares of all volumes in all tiers, and makes all workers enforce those that have
+/// changed, now or as `changed` says. A tier that has too little for all guaranteed parts
+/// guarantees more of each once a volume needs less or is gone.
+fn refit_shares(control: &mut Control, mut changed: Vec<VolumeId>) -> Result<(), Problem> {
     for tier in 0..control.tiers.len() {
-        // A tier that has too little for all shares gives the others more or less, too.
         changed.extend(fit_shares(control, tier));
     }
     changed.sort_unstable();
@@ -418,13 +432,7 @@ pub(crate) fn share_volume(
         enforced = enforced.and(enforce_share(control, id));
     }
     control.publish();
-    enforced.map_err(|problem| {
-        let problem =
-            format!("the share is changed, but not yet enforced by all threads: {problem}");
-        Reply::trouble(Trouble::Failed, problem)
-    })?;
-    tracing::info!(volume = name, share = %wanted, "share of the volume set");
-    Ok(Reply::Done("shared"))
+    enforced
 }
 
 /// Derives the shares of all volumes in a tier from its size. Returns the volumes whose shares have

@@ -437,7 +437,24 @@ impl VolumeLists {
 
     /// Adds a slot, which is in no list, at the hot end of a list.
     pub(super) fn push(&mut self, block: Block, list: List) {
-        let (slot, list) = (block.index(), list.0);
+        self.make_room(block, list);
+        let hottest = self.ends[list.0].colder;
+        self.links[block.index()] = VolumeLink { colder: hottest, hotter: END };
+        self.link_of(list.0, hottest).hotter = block.0;
+        self.ends[list.0].colder = block.0;
+    }
+
+    /// Adds a slot, which is in no list, at the cold end of a list.
+    pub(super) fn push_cold(&mut self, block: Block, list: List) {
+        self.make_room(block, list);
+        let coldest = self.ends[list.0].hotter;
+        self.links[block.index()] = VolumeLink { colder: END, hotter: coldest };
+        self.link_of(list.0, coldest).colder = block.0;
+        self.ends[list.0].hotter = block.0;
+    }
+
+    fn make_room(&mut self, block: Block, List(list): List) {
+        let slot = block.index();
         if self.links.len() <= slot {
             reserve_by_share(&mut self.links, slot + 1);
             self.links.resize(slot + 1, VolumeLink::NONE);
@@ -445,10 +462,6 @@ impl VolumeLists {
         if self.ends.len() <= list {
             self.ends.resize(list + 1, VolumeLink::NONE);
         }
-        let hottest = self.ends[list].colder;
-        self.links[slot] = VolumeLink { colder: hottest, hotter: END };
-        self.link_of(list, hottest).hotter = block.0;
-        self.ends[list].colder = block.0;
     }
 
     /// Removes a slot from its list.
@@ -559,7 +572,7 @@ mod lists_tests {
         /// The lists behave as vectors from which a slot is removed wherever it is.
         #[test]
         fn lists_of_volumes_are_vectors(
-            steps in proptest::collection::vec((0u32..24, 0u16..3, any::<bool>()), 0..200),
+            steps in proptest::collection::vec((0u32..24, 0u16..3, 0..3u8), 0..200),
         ) {
             let mut lists = VolumeLists::default();
             let mut model: Vec<Vec<Block>> = vec![Vec::new(); 3];
@@ -570,9 +583,17 @@ mod lists_tests {
                     lists.remove(block, List::of(VolumeId(held as u16)));
                     model[held].retain(|other| *other != block);
                 }
-                if push {
-                    lists.push(block, List::of(VolumeId(volume)));
-                    model[usize::from(volume)].push(block);
+                let list = List::of(VolumeId(volume));
+                match push {
+                    0 => {}
+                    1 => {
+                        lists.push_cold(block, list);
+                        model[usize::from(volume)].insert(0, block);
+                    }
+                    _ => {
+                        lists.push(block, list);
+                        model[usize::from(volume)].push(block);
+                    }
                 }
                 for (volume, blocks) in (0..).map(VolumeId).zip(&model) {
                     let listed: Vec<_> = lists.coldest_first(List::of(volume)).collect();

@@ -44,6 +44,13 @@ pub(crate) fn returned(directory: &mut Directory, group: u32) {
     directory.groups.returned(group);
 }
 
+/// Counts all free groups above the limit as given back; their space keeps what is there.
+pub(crate) fn waive_excess(directory: &mut Directory) {
+    while let Some(group) = take_excess(directory) {
+        returned(directory, group);
+    }
+}
+
 /// Returns the sectors of a group in the shard's space.
 pub(crate) fn sectors_of(directory: &Directory, group: u32) -> Sectors {
     let size = directory.blocks.sizes().largest();

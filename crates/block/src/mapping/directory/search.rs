@@ -93,6 +93,12 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
         has_room && !self.shares().is_beyond_most(self.volume, self.size)
     }
 
+    /// Returns whether the volume may replace a filler block in a common group.
+    pub(super) fn has_common_filler(&self) -> bool {
+        let is_at_most = self.shares().is_beyond_most(self.volume, self.size);
+        !is_at_most && self.idle(NOBODY).next().is_some()
+    }
+
     /// Finds room among the blocks of all volumes that may leave for the new block.
     fn room_of_all(&mut self, incoming: &Access) -> Option<Room> {
         self.directory.blocks.shares.take_turn();
@@ -171,7 +177,7 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
     }
 
     /// Finds room for a volume that may evict only its own blocks.
-    fn room_of_own(&self) -> Option<Room> {
+    pub(super) fn room_of_own(&self) -> Option<Room> {
         if self.directory.is_within_most(self.volume) {
             if self.size > self.shares().most(self.volume) {
                 return None;
@@ -285,6 +291,15 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
     }
 }
 
+/// Returns a search for a smallest block of a volume, with no block in use.
+pub(super) fn search_smallest(
+    directory: &mut Directory,
+    volume: VolumeId,
+) -> RoomSearch<'_, impl Fn(&Blocks, Block) -> bool + use<>> {
+    let (class, in_use) = (Class(0), |_: &Blocks, _: Block| false);
+    RoomSearch { directory, volume, class, size: 1, in_use }
+}
+
 /// Returns the volumes that lose blocks if a group is emptied, and the size of what each loses:
 /// the whole group if it is the volume's own.
 pub(super) fn losses(directory: &Directory, group: u32) -> Vec<(VolumeId, u64)> {
@@ -315,7 +330,7 @@ pub(super) fn free_in(directory: &Directory, group: u32) -> u64 {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::{Evict, Origin, ShardShare};
+    use super::super::{Evict, Origin, ShardShare, is_full_for};
     use super::*;
     use crate::geometry::BlockSizes;
 
@@ -336,6 +351,13 @@ pub(super) mod tests {
                 return (start, class);
             }
             class.0 -= 1; // the smallest is free
+        }
+    }
+
+    /// Applies changed shares, in as many steps as that takes.
+    pub(in super::super) fn apply_shares(directory: &mut Directory) {
+        while directory.blocks.shares.are_new() {
+            directory.has_shares();
         }
     }
 
@@ -446,10 +468,10 @@ pub(super) mod tests {
         }
         let share = ShardShare { guaranteed: 160, most: 160 };
         directory.set_share(VolumeId(0), share);
-        assert!(directory.has_shares());
+        apply_shares(&mut directory);
         directory.drop_volume(VolumeId(1));
         directory.set_share(VolumeId(0), share);
-        assert!(directory.has_shares());
+        apply_shares(&mut directory);
         assert_eq!(directory.blocks.shares.used(VolumeId(0)), 160);
         assert_eq!(directory.blocks.shares.own_groups(VolumeId(0)).count(), 10);
         directory.check();
@@ -489,9 +511,7 @@ pub(super) mod tests {
         }
         assert_eq!(cached(&directory, 0, 0..80), 80);
         directory.set_share(VolumeId(2), ShardShare { guaranteed: 96, most: 96 });
-        while directory.blocks.shares.are_new() {
-            assert!(directory.has_shares());
-        }
+        apply_shares(&mut directory);
         assert!(!directory.may_make(VolumeId(3)), "there is no room");
         assert!(!make(&mut directory, 3, 0, 0).0);
         directory.check();
@@ -557,6 +577,94 @@ pub(super) mod tests {
         let used = [0, 1, 2].map(|volume| directory.blocks.shares.used(VolumeId(volume)));
         assert_eq!(used, [256, 512, 256]);
         directory.check();
+    }
+
+    /// A volume that had all of the cache gives it up if it may have nothing any more.
+    #[test]
+    fn a_volume_that_may_have_nothing_gives_up_what_it_has() {
+        for sizes in ["4KiB", "4KiB,16KiB"] {
+            let mut directory = Directory::new(sizes.parse().unwrap(), 512, &Evict::default());
+            assert!((0..512).all(|sector| make(&mut directory, 0, sector, 0).0));
+            directory.set_share(VolumeId(0), ShardShare { guaranteed: 0, most: 0 });
+            assert!(directory.may_make(VolumeId(0)), "it gives up blocks");
+            assert!(!make(&mut directory, 0, 1000, 1).0);
+            assert_eq!(directory.blocks.shares.used(VolumeId(0)), 0);
+            assert!(!directory.may_make(VolumeId(0)));
+            directory.check();
+        }
+    }
+
+    /// Changed shares look at a few groups in each search. The hottest groups become own ones, in
+    /// the order of their use.
+    #[test]
+    fn own_groups_are_assigned_in_steps() {
+        const GROUPS: u64 = 200;
+        let sizes: BlockSizes = "4KiB,64KiB".parse().unwrap();
+        let mut directory = Directory::new(sizes, 16 * GROUPS, &Evict::default());
+        for at in 0..GROUPS {
+            (0..16).for_each(|block| {
+                let volume = (at % 2) as u16;
+                assert!(make(&mut directory, volume, 16 * at + block, 0).0);
+            });
+        }
+        let own = |directory: &Directory| -> Vec<u32> {
+            directory.blocks.shares.own_groups(VolumeId(0)).collect()
+        };
+        let share = |groups: u64| ShardShare { guaranteed: 16 * groups, most: u64::MAX };
+        for (groups, most_steps) in [(50, 40), (10, 16), (90, 64), (0, 34)] {
+            let mut steps = 0;
+            directory.set_share(VolumeId(0), share(groups));
+            while directory.blocks.shares.are_new() {
+                let before = own(&directory).len();
+                directory.has_shares();
+                assert!(own(&directory).len().abs_diff(before) <= 3);
+                directory.check();
+                steps += 1;
+                assert!(steps <= most_steps);
+            }
+            let mut expected: Vec<u32> =
+                (0..GROUPS as u32).filter(|group| group % 2 == 0).collect();
+            expected.drain(..expected.len() - groups as usize);
+            assert_eq!(own(&directory), expected);
+        }
+        assert!(!directory.blocks.shares.are_set());
+    }
+
+    /// A volume whose share is less than a group has no group of its own. It empties a common one
+    /// with blocks of it alone for a block of another size.
+    #[test]
+    fn a_volume_without_own_groups_changes_the_sizes_of_its_blocks() {
+        let sizes: BlockSizes = "4KiB,16KiB,64KiB".parse().unwrap();
+        let mut directory = Directory::new(sizes, 64, &Evict::default());
+        directory.set_share(VolumeId(0), ShardShare { guaranteed: 0, most: 8 });
+        assert!((0..8).all(|at| make(&mut directory, 0, at, 0).0));
+        assert!(make(&mut directory, 0, 1000, 1).0);
+        let block = directory.blocks.find(VolumeId(0), 1000).unwrap();
+        assert_eq!(directory.blocks.class(block), Class(1));
+        assert_eq!(directory.blocks.shares.own_groups(VolumeId(0)).count(), 0);
+        directory.check();
+    }
+
+    /// At its largest part a volume evicts the coldest of its blocks that makes room, and an
+    /// admission is told of that one. An order to fetch finds no room either.
+    #[test]
+    fn the_victim_of_a_volume_at_its_largest_part_is_one_that_leaves() {
+        let sizes: BlockSizes = "4KiB,16KiB,64KiB".parse().unwrap();
+        let mut directory = Directory::new(sizes, 256, &Evict::default());
+        for at in 0..4 {
+            (0..2).for_each(|volume| assert!(make(&mut directory, volume, 16 * at, 1).0));
+        }
+        for at in 0..8 {
+            (0..2).for_each(|volume| assert!(make(&mut directory, volume, 1000 + at, 0).0));
+        }
+        directory.set_share(VolumeId(0), ShardShare { guaranteed: 0, most: 24 });
+        apply_shares(&mut directory);
+        let full = [0, 1].map(|volume| is_full_for(&mut directory, VolumeId(volume)));
+        assert_eq!(full, [true, false]);
+        let told = directory.coldest_if_full(VolumeId(0));
+        let room = directory.room(VolumeId(0), 2000, Class(0), |_, _| false).unwrap();
+        assert_eq!(directory.victims(room).next(), told);
+        assert_eq!(told, directory.blocks.find(VolumeId(0), 1000), "not a colder, larger block");
     }
 
     /// Returns the hits of two volumes that read blocks of 64 KiB, and then 4 KiB of each of these

@@ -67,6 +67,9 @@ struct ActiveShares {
     /// The blocks of each volume; `None` until the first share applies.
     lists: Option<VolumeLists>,
     own: OwnGroups,
+    /// The groups that may still become own ones since the shares have changed, the coldest first;
+    /// `None` before they are listed, and once all is done.
+    unassigned: Option<Vec<u32>>,
     /// The number of searches, of which each begins with other volumes.
     turn: usize,
     /// The shares have changed since the shard last made room.
@@ -121,6 +124,7 @@ impl Shares {
         }
         active.shares[at] = share;
         active.is_new = true;
+        active.unassigned = None;
         active.own.set_most(volume, own as u32);
         active.list_guaranteed();
         self.count_beyond();
@@ -287,16 +291,11 @@ impl Shares {
         self.active.iter().flat_map(move |active| active.own.coldest_first(volume))
     }
 
-    /// Returns the coldest groups of those that volumes have beyond their maximum.
-    pub(super) fn surplus_groups(&self) -> Vec<u32> {
-        self.active.as_ref().map_or_else(Vec::new, |active| active.own.surplus())
-    }
-
-    /// Makes a common group a volume's own; `free` is the size of what is in it without a block of
-    /// the volume.
-    pub(super) fn take_group(&mut self, group: u32, volume: VolumeId, free: u64) {
+    /// Makes an empty group the hottest of a volume's own.
+    pub(super) fn take_group(&mut self, group: u32, volume: VolumeId) {
+        let free = self.units;
         self.change(volume, |_, own| {
-            own.into_iter().for_each(|own| own.take(group, volume, free));
+            own.into_iter().for_each(|own| own.take(group, volume, free, VolumeLists::push));
         });
     }
 
@@ -431,7 +430,7 @@ impl Shares {
             let volumes = (0..mapped.len() as u16).map(VolumeId);
             assert_eq!(active.beyond, volumes.map(|volume| self.beyond(volume)).sum::<u64>());
             active.own.check(&in_own, self.units);
-            assert!(active.is_new || active.own.surplus().is_empty());
+            assert!(active.is_new || active.own.surplus().next().is_none());
         }
         if self.active.as_ref().is_none_or(|active| active.lists.is_none()) {
             return;
@@ -483,6 +482,31 @@ pub(super) fn move_fillers(shares: &mut Shares, fillers: &[Block], from: VolumeI
         lists.remove(filler, List::fillers_of(from));
         lists.push(filler, List::fillers_of(to));
     }
+}
+
+/// Returns at most `most` of the coldest groups of those that volumes have beyond their maximum.
+pub(super) fn surplus_groups(shares: &Shares, most: usize) -> Vec<u32> {
+    shares.active.iter().flat_map(|active| active.own.surplus()).take(most).collect()
+}
+
+/// Takes the list of groups that may still become own ones, if they are listed.
+pub(super) fn take_unassigned(shares: &mut Shares) -> Option<Vec<u32>> {
+    shares.active.as_mut()?.unassigned.take()
+}
+
+/// Sets the list of groups that may still become own ones.
+pub(super) fn put_unassigned(shares: &mut Shares, groups: Option<Vec<u32>>) {
+    if let Some(active) = &mut shares.active {
+        active.unassigned = groups;
+    }
+}
+
+/// Makes a common group the coldest of a volume's own; `free` is the size of what is in it without
+/// a block of the volume.
+pub(super) fn take_used_group(shares: &mut Shares, group: u32, volume: VolumeId, free: u64) {
+    shares.change(volume, |_, own| {
+        own.into_iter().for_each(|own| own.take(group, volume, free, VolumeLists::push_cold));
+    });
 }
 
 /// Returns the filler blocks in a volume's own groups, which only it replaces.
@@ -594,12 +618,11 @@ impl OwnGroups {
     }
 
     /// Returns the coldest groups of those that volumes have beyond their maximum.
-    fn surplus(&self) -> Vec<u32> {
+    fn surplus(&self) -> impl Iterator<Item = u32> + '_ {
         let volumes = (0..).map(VolumeId).zip(&self.parts);
-        let of = |(volume, part): (VolumeId, &OwnPart)| {
+        volumes.flat_map(|(volume, part)| {
             self.coldest_first(volume).take(part.groups.saturating_sub(part.most) as usize)
-        };
-        volumes.flat_map(of).collect()
+        })
     }
 
     /// Returns a volume's own groups, the coldest first.
@@ -607,16 +630,22 @@ impl OwnGroups {
         self.lists.coldest_first(List::of(volume)).map(|group| group.0)
     }
 
-    /// Makes a common group the hottest of a volume's own groups; `free` is the size of what is in
-    /// it without a block of the volume.
-    fn take(&mut self, group: u32, volume: VolumeId, free: u64) {
+    /// Makes a common group one of a volume's own groups, which `push` puts into the list of these;
+    /// `free` is the size of what is in it without a block of the volume.
+    fn take(
+        &mut self,
+        group: u32,
+        volume: VolumeId,
+        free: u64,
+        push: impl FnOnce(&mut VolumeLists, Block, List),
+    ) {
         debug_assert!(self.owner(group) == NOBODY && volume != NOBODY);
         let at = group as usize;
         if self.owners.len() <= at {
             self.owners.resize(at + 1, NOBODY);
         }
         self.owners[at] = volume;
-        self.lists.push(Slot(group), List::of(volume));
+        push(&mut self.lists, Slot(group), List::of(volume));
         let part = self.part_mut(volume);
         part.groups += 1;
         part.free += free;
@@ -728,7 +757,7 @@ mod tests {
         own.set_most(volume, 2);
         for group in [4, 0] {
             assert!(own.lacks(volume) && own.owner(group) == NOBODY);
-            own.take(group, volume, 16);
+            own.take(group, volume, 16, VolumeLists::push);
         }
         own.mapped(4, volume, 4);
         own.mapped(4, NOBODY, 4);
@@ -736,9 +765,9 @@ mod tests {
         assert!(!own.lacks(volume) && own.free(volume) == 28 && own.owner(4) == volume);
         own.touch(4);
         assert_eq!(own.coldest_first(volume).collect::<Vec<_>>(), [0, 4]);
-        assert!(own.surplus().is_empty());
+        assert!(own.surplus().next().is_none());
         own.set_most(volume, 1);
-        assert_eq!(own.surplus(), [0]);
+        assert_eq!(own.surplus().collect::<Vec<_>>(), [0]);
         own.release(0, 16);
         own.unmapped(4, volume, 4);
         assert!(!own.lacks(volume) && own.free(volume) == 16 && own.owner(0) == NOBODY);

@@ -25,8 +25,10 @@
 //! are the filler blocks in own groups.
 
 use super::blocks::arrival;
-use super::search::{RoomSearch, free_in, losses};
-use super::shares::{list_of, move_fillers};
+use super::search::{RoomSearch, free_in, losses, search_smallest};
+use super::shares::{
+    list_of, move_fillers, put_unassigned, surplus_groups, take_unassigned, take_used_group,
+};
 use super::{Block, Blocks, Directory, NOBODY, Room, ShardShare};
 use crate::geometry::{Class, Extent, VolumeId};
 
@@ -49,20 +51,19 @@ impl Directory {
         self.blocks.shares.are_set()
     }
 
-    /// Applies changed shares: lists the blocks for the first one, and releases parked blocks of
-    /// volumes to which nothing is guaranteed any more, some in each call.
+    /// Applies changed shares: lists the blocks for the first one, releases parked blocks of
+    /// volumes to which nothing is guaranteed any more, and then assigns own groups, some in each
+    /// call.
     #[cold]
     fn apply_shares(&mut self) {
         let parked = self.order.next_to_check();
-        let is_done = parked.as_ref().is_none_or(Vec::is_empty);
+        let are_checked = parked.as_ref().is_none_or(Vec::is_empty);
         for block in parked.into_iter().flatten() {
             if !may_be_parked(self, block) {
                 self.order.release(block, |block| self.blocks.access(block));
             }
         }
-        if is_done {
-            assign_groups(self);
-        }
+        let is_done = are_checked && assign_some_groups(self);
         let by_heat = if self.blocks.shares.need_lists() { self.by_heat() } else { Vec::new() };
         let list =
             |&block| list_of(&self.blocks.shares, self.blocks.volume(block), self.group_of(block));
@@ -116,17 +117,17 @@ impl Directory {
         shares.are_new() || shares.used(volume) > 0 || shares.most(volume) > 0 && has_victim
     }
 
-    /// Returns the block that a new smallest block of a volume would evict; `None` while there is
-    /// room. No block is parked for it.
+    /// Returns the block that a new smallest block of a volume would evict, of a group the first
+    /// one; `None` while there is room. No block is parked for it.
     pub(super) fn victim_within_shares(&mut self, volume: VolumeId) -> Option<Block> {
-        let (class, in_use) = (Class(0), |_: &Blocks, _: Block| false);
-        let search = RoomSearch { directory: self, volume, class, size: 1, in_use };
-        let is_at_most = search.shares().is_beyond_most(volume, 1);
-        if search.has_free_room() || !is_at_most && search.idle(NOBODY).next().is_some() {
+        let search = search_smallest(self, volume);
+        if search.has_free_room() || search.has_common_filler() {
             return None;
         }
-        if is_at_most || !search.shares().are_beyond_guaranteed(1) {
-            return search.idle(volume).next();
+        if search.shares().is_beyond_most(volume, 1) || !search.shares().are_beyond_guaranteed(1) {
+            let room = search.room_of_own()?;
+            let is_owned = |block: &Block| self.blocks.volume(*block) != NOBODY;
+            return self.victims(room).find(is_owned);
         }
         if let Some(block) = search.parked_victim() {
             return Some(block);
@@ -149,6 +150,15 @@ impl Directory {
             self.empty(group);
         }
     }
+}
+
+/// Returns whether even a smallest block of a volume can only be made by evicting another.
+pub(crate) fn is_full_for(directory: &mut Directory, volume: VolumeId) -> bool {
+    if !directory.blocks.shares.are_set() || !directory.has_shares() {
+        return directory.is_full();
+    }
+    let search = search_smallest(directory, volume);
+    !search.has_free_room() && !search.has_common_filler()
 }
 
 /// Returns whether a block may be out of the policy's order: one of a volume with a guaranteed
@@ -176,11 +186,12 @@ pub(super) fn release(directory: &mut Directory, group: u32) {
     }
 }
 
-/// Makes a full common group a volume's own; `free` is the size of the filler blocks in it.
+/// Makes a full common group the coldest of a volume's own; `free` is the size of the filler
+/// blocks in it.
 fn take(directory: &mut Directory, group: u32, volume: VolumeId, free: u64) {
     let fillers = if free > 0 { fillers_in(directory, group) } else { Vec::new() };
     move_fillers(&mut directory.blocks.shares, &fillers, NOBODY, volume);
-    directory.blocks.shares.take_group(group, volume, free);
+    take_used_group(&mut directory.blocks.shares, group, volume, free);
     fillers.into_iter().for_each(|block| directory.order.set_aside(block));
 }
 
@@ -201,19 +212,28 @@ pub(super) fn fill(directory: &mut Directory, group: u32) {
     }
 }
 
+/// Maximum number of groups that a search releases or looks at for changed shares; a few in tests,
+/// so that other steps come between.
+const ASSIGNED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
+
 /// Releases the coldest own groups of volumes that have too many, and gives volumes that have too
-/// few the hottest full groups in which no other has blocks.
-fn assign_groups(directory: &mut Directory) {
-    for group in directory.blocks.shares.surplus_groups() {
-        release(directory, group);
+/// few the hottest full groups in which no other has blocks, some in each call. Returns whether all
+/// is done.
+fn assign_some_groups(directory: &mut Directory) -> bool {
+    let surplus = surplus_groups(&directory.blocks.shares, ASSIGNED_AT_ONCE);
+    surplus.iter().for_each(|&group| release(directory, group));
+    if surplus.len() == ASSIGNED_AT_ONCE {
+        return false;
     }
     if !directory.blocks.shares.is_any_group_lacking() {
-        return;
+        return true;
     }
     let units = u64::from(directory.groups.units());
-    let groups: Vec<u32> = directory.groups.coldest_first().collect();
-    let mut taken = Vec::new();
-    for group in groups.into_iter().rev() {
+    let unassigned = take_unassigned(&mut directory.blocks.shares);
+    let mut unassigned = unassigned.unwrap_or_else(|| directory.groups.coldest_first().collect());
+    // Groups that were emptied, opened or taken since they were listed do not suit any more.
+    let next = unassigned.split_off(unassigned.len().saturating_sub(ASSIGNED_AT_ONCE));
+    for group in next.into_iter().rev() {
         let is_open = directory.groups.class_open_in(group, NOBODY).is_some();
         let losses = losses(directory, group);
         let mut owned = losses.iter().filter(|(volume, _)| *volume != NOBODY);
@@ -224,17 +244,18 @@ fn assign_groups(directory: &mut Directory) {
             && directory.blocks.shares.lacks_group(*volume, units - size)
         {
             take(directory, group, *volume, units - size);
-            taken.push(group);
         }
     }
-    taken.into_iter().rev().for_each(|group| directory.blocks.shares.touch_group(group));
+    let is_done = unassigned.is_empty();
+    put_unassigned(&mut directory.blocks.shares, (!is_done).then_some(unassigned));
+    is_done
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::search::tests::{fitting, make};
+    use super::super::search::tests::{apply_shares, fitting, make};
     use super::super::{Evict, Origin};
     use super::*;
     use crate::geometry::{BlockSizes, Sectors};
@@ -315,6 +336,7 @@ mod tests {
             };
             let within = self.directory.is_within_most(id);
             for _ in 0..1000 {
+                let named = self.named(id, class);
                 let Some(room) = self.directory.room(id, start, class, in_use) else {
                     if class.0 == 0 {
                         return false;
@@ -324,6 +346,10 @@ mod tests {
                 };
                 let (before, share) = (self.used(), self.shares[usize::from(volume)]);
                 let victims: Vec<Block> = self.directory.victims(room).collect();
+                if let Some(named) = named {
+                    let owned = |block: &&Block| self.directory.blocks.volume(**block) != NOBODY;
+                    assert_eq!(named, victims.iter().find(owned).copied(), "{room:?}");
+                }
                 for &victim in &victims {
                     let blocks = &self.directory.blocks;
                     assert!(!in_use(blocks.volume(victim), &blocks.sectors(victim)));
@@ -355,6 +381,14 @@ mod tests {
                 return true;
             }
             panic!("the search for room does not end");
+        }
+
+        /// Returns the victim that an admission is told of where the volume evicts only its own
+        /// blocks and all may leave.
+        fn named(&mut self, volume: VolumeId, class: Class) -> Option<Option<Block>> {
+            let shares = &self.directory.blocks.shares;
+            let is_told = class.0 == 0 && shares.is_beyond_most(volume, 1) && !shares.are_new();
+            (is_told && self.pinned.is_empty()).then(|| self.directory.coldest_if_full(volume))
         }
 
         fn size(&self, class: Class) -> u64 {
@@ -477,21 +511,6 @@ mod tests {
         assert!((200..230).all(|sector| model.insert(0, sector, 0)));
         assert_eq!(model.used()[..2], [10, 24]);
         model.directory.check();
-    }
-
-    /// A volume that had all of the cache gives it up if it may have nothing any more.
-    #[test]
-    fn a_volume_that_may_have_nothing_gives_up_what_it_has() {
-        for sizes in ["4KiB", "4KiB,16KiB"] {
-            let mut directory = Directory::new(sizes.parse().unwrap(), 512, &Evict::default());
-            assert!((0..512).all(|sector| make(&mut directory, 0, sector, 0).0));
-            directory.set_share(VolumeId(0), ShardShare { guaranteed: 0, most: 0 });
-            assert!(directory.may_make(VolumeId(0)), "it gives up blocks");
-            assert!(!make(&mut directory, 0, 1000, 1).0);
-            assert_eq!(directory.blocks.shares.used(VolumeId(0)), 0);
-            assert!(!directory.may_make(VolumeId(0)));
-            directory.check();
-        }
     }
 
     fn model(evict: &Evict, guaranteed: u64) -> Model {
@@ -696,7 +715,7 @@ mod tests {
                 let guaranteed = units_of(filled);
                 divided.set_share(volume, ShardShare { guaranteed, most: guaranteed });
             }
-            prop_assert!(divided.has_shares());
+            apply_shares(&mut divided);
             for (volume, filled) in (0..).map(VolumeId).zip(&filled) {
                 prop_assert_eq!(divided.blocks.shares.own_groups(volume).count(), filled.len());
             }

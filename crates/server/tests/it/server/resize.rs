@@ -218,12 +218,14 @@ struct KeptDevice {
     /// Number of copies of superblocks written since a test has begun to refuse some, and those
     /// that are refused.
     copies: Arc<Mutex<(u64, Range<u64>)>>,
+    /// Operations wait before it while it is shut: the device hangs.
+    gate: Gate,
 }
 
 impl KeptDevice {
     fn new() -> Self {
         let memory = MemoryDevice::new(SIZE);
-        Self { memory, is_full: Arc::default(), copies: Arc::default() }
+        Self { memory, is_full: Arc::default(), copies: Arc::default(), gate: Gate::default() }
     }
 
     /// Refuses the copies of superblocks with these numbers, counted from here.
@@ -258,7 +260,7 @@ impl DeviceSource for KeptDevice {
     fn open(&self, _: &Ring, _: &Pool) -> Result<Box<dyn Device>, OpenError> {
         const SUPERBLOCK: usize = 32 << 10;
         let copies = Arc::clone(&self.copies);
-        Ok(Box::new(Intercepted::new(self.memory.clone(), move |operation| {
+        let device = Intercepted::new(self.memory.clone(), move |operation| {
             let Action::Write { from, .. } = &operation.action else { return None };
             let is_copy = operation.offset < MIB / 8 && from.len() == SUPERBLOCK;
             let mut copies = copies.lock().unwrap();
@@ -266,7 +268,8 @@ impl DeviceSource for KeptDevice {
             copies.0 += u64::from(is_copy);
             let is_refused = is_copy && copies.1.contains(&number);
             is_refused.then(|| Err(std::io::ErrorKind::StorageFull.into()))
-        })))
+        });
+        Ok(self.gate.before(device))
     }
 }
 
@@ -335,6 +338,36 @@ fn a_tier_whose_size_cannot_be_recorded_keeps_it_on_the_device_too() {
     assert_eq!((sizes(&rig), device.recorded()), (vec![SIZE, 2 * MIB], Some(2 * MIB)));
     device.refuse(0..0);
     resize(3 * MIB).unwrap();
+    assert_eq!((sizes(&rig), device.recorded()), (vec![SIZE, 3 * MIB], Some(3 * MIB)));
+    rig.end();
+}
+
+/// The control thread waits for no device while a size is recorded.
+#[test]
+fn a_device_that_hangs_while_a_size_is_recorded_delays_no_status_and_no_client() {
+    let device = KeptDevice::new();
+    let rig = with_kept(&device);
+    let resize = |bytes| admin::resize_tier(&rig.admin, 1, bytes).map(drop);
+    let (mut client, bytes) = (rig.client(), pattern(2, 64 << 10));
+    client.write(0, &bytes, false).unwrap();
+    resize(2 * MIB).unwrap();
+    device.gate.shut();
+    scope(|scope| {
+        let larger = scope.spawn(|| resize(3 * MIB));
+        device.gate.wait_for(1); // the new size is recorded before the tier uses it
+        assert_eq!(sizes(&rig), [SIZE, 2 * MIB]);
+        admin::metrics(&rig.admin).unwrap();
+        refused(resize(4 * MIB), "try again when that is done");
+        let change = ShareChange { guaranteed: Some(Some("1%".parse().unwrap())), most: None };
+        let shared = admin::share_volume(&rig.admin, "floe", &change).map(drop);
+        refused(shared, "try again when that is done");
+        let mut found = vec![0; bytes.len()];
+        client.read(0, &mut found).unwrap();
+        assert!(found == bytes, "a hit of the tier above");
+        client.write(0, &bytes, false).unwrap();
+        device.gate.open();
+        larger.join().unwrap().unwrap();
+    });
     assert_eq!((sizes(&rig), device.recorded()), (vec![SIZE, 3 * MIB], Some(3 * MIB)));
     rig.end();
 }

@@ -8,6 +8,8 @@ use floe_server::config::CachePortion;
 use floe_server::nbd_client::Client;
 use floe_server::status::VolumeStatus;
 
+use super::mood::Mood;
+use super::restack::with_newcomers;
 use super::volumes::{in_file, refused};
 use crate::rig::{Rig, Setup, Wrapped};
 
@@ -170,5 +172,32 @@ fn each_tier_has_its_part() {
     admin::share_volume(&rig.admin, "floe", &change("3MiB", "4MiB")).unwrap();
     refused(admin::add_tier(&rig.admin, &tier("memory:2MiB")), "cache-guaranteed");
     assert_eq!(parts(), [(3, 4), (3, 4)]);
+    rig.end();
+}
+
+/// A tier that is too small for all shares guarantees a part of each, and more once it has room.
+#[test]
+fn reduced_guarantees_rise_with_the_tier_and_when_a_volume_leaves() {
+    let mut setup = setup(2, WriteMode::Through);
+    for volume in &mut setup.volumes {
+        volume.share.guaranteed = Some("3MiB".parse().unwrap());
+    }
+    let rig = with_newcomers(setup, &Mood::default());
+    let guaranteed = |name: &str| status(&rig, name).cached[0].guaranteed_bytes;
+    assert_eq!((guaranteed("floe"), guaranteed("scan")), (2 * MIB, 2 * MIB));
+    admin::resize_tier(&rig.admin, 0, 5 * MIB).unwrap();
+    assert_eq!((guaranteed("floe"), guaranteed("scan")), (5 * MIB / 2, 5 * MIB / 2));
+    admin::remove_volume(&rig.admin, "scan", true).unwrap();
+    assert_eq!(guaranteed("floe"), 3 * MIB);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    admin::add_volume(&rig.admin, &in_file("more", &path, Some(SIZE as usize))).unwrap();
+    let (mut client, mut more) = (rig.client(), rig.client_of("more").unwrap());
+    read_all(&mut client, 256);
+    read_all(&mut more, 512);
+    drop((client, more));
+    let used = status(&rig, "floe").cached[0].used_bytes;
+    assert_eq!(used, 3 * MIB, "all threads keep it");
     rig.end();
 }
