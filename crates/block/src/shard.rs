@@ -39,6 +39,7 @@ use write::Writing;
 
 pub(crate) mod admission;
 pub(crate) mod clean;
+pub(crate) mod fills;
 pub(crate) mod leaving;
 mod parts;
 mod read;

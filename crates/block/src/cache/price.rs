@@ -8,7 +8,7 @@
 //! with its bytes gains nothing by larger fetches.
 
 use crate::geometry::SECTOR_BYTES;
-use crate::shard::admission::FillTimes;
+use crate::shard::fills::FillTimes;
 
 /// Default price of an operation: it takes as long as this many sectors (256 KiB), as on NVMe
 /// drives and networked volumes. Disks have four times as much, SATA drives half.

@@ -12,7 +12,7 @@ use crate::join::Piece;
 use crate::journal::{Change, RestoredBlock};
 use crate::mapping::directory::{ShardShare, resize};
 use crate::order::{OpId, Order};
-use crate::shard::admission::{FillTimes, Fills};
+use crate::shard::fills::{FillTimes, Fills};
 use crate::shard::{Shard, clean, leaving};
 use crate::tasks::{Part, shard_of};
 use floe_policy::Slot;

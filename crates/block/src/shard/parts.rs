@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 use floe_policy::Direction;
 
-use super::admission::{Admission, Asked, Fetches, Fills, Removal};
+use super::admission::{Admission, Asked, Fetches, Removal};
+use super::fills::Fills;
 use super::rounds::{Drain, Rounds};
 use crate::config::{Config, WriteMode};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};

@@ -1,7 +1,7 @@
 //! Measurement of device times. An admission compares the latencies of the cache device and the
 //! backing device, by a sample of operations. The size of fetches follows the [price](Price) of the
 //! backing device's reads, which are all timed, by what was under way before each, and of the cache
-//! device's writes. The [bound on fills](crate::shard::admission::Fills) follows the same reads and
+//! device's writes. The [bound on fills](crate::shard::fills::Fills) follows the same reads and
 //! the writes of the cache device, by what was under way before each.
 //!
 //! Devices are timed only if the cache needs it, and only by a clock that the tier was given: the
