@@ -267,7 +267,7 @@ impl KeptCache {
             // session wrote and its log never named. So all above the size is given back again.
             caches.iter_mut().try_for_each(|cache| resize(cache, bytes))?;
             // A mirror may have to write zeros for that. The size was recorded when all above it
-            // had been given back, so what is left is at most what a session used.
+            // had been given back, so what is left is what sessions used since.
             if io.device.copies() != Halves::NONE {
                 caches.iter_mut().for_each(|cache| cache.shards.waive_excess());
             }

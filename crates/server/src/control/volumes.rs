@@ -195,10 +195,11 @@ pub(crate) fn remove_volume(
     {
         tracing::warn!(volume = %name, %error, "the reservation of the volume is still kept");
     }
-    let refitted = refit_shares(control, Vec::new());
-    let refitted = refitted
+    let recorded = control.write_down(&ids, SuperblockWriter::remove);
+    let refitted = refit_shares(control, Vec::new())
+        .inspect_err(|problem| tracing::error!(%problem, "guaranteed parts do not rise"))
         .map_err(|problem| format!("the shares of others do not rise in all threads: {problem}"));
-    match control.write_down(&ids, SuperblockWriter::remove).and(refitted) {
+    match recorded.and(refitted) {
         Ok(()) => Ok(Reply::Done("removed")),
         Err(problem) => {
             Err(Reply::trouble(Trouble::Failed, format!("the volume is removed, but {problem}")))

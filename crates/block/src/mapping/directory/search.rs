@@ -96,7 +96,7 @@ impl<F: Fn(&Blocks, Block) -> bool> RoomSearch<'_, F> {
     /// Returns whether the volume may replace a filler block in a common group.
     pub(super) fn has_common_filler(&self) -> bool {
         let is_at_most = self.shares().is_beyond_most(self.volume, self.size);
-        !is_at_most && self.idle(NOBODY).next().is_some()
+        !is_at_most && self.coldest(NOBODY).is_some()
     }
 
     /// Finds room among the blocks of all volumes that may leave for the new block.
@@ -592,6 +592,23 @@ pub(super) mod tests {
             assert!(!directory.may_make(VolumeId(0)));
             directory.check();
         }
+    }
+
+    /// A filler block of another size is no room for a block.
+    #[test]
+    fn a_shard_is_full_beside_a_filler_block_of_another_size() {
+        let sizes: BlockSizes = "4KiB,16KiB,64KiB".parse().unwrap();
+        let mut directory = Directory::new(sizes, 64, &Evict::default());
+        assert!((0..16).all(|at| make(&mut directory, 0, 4 * at, 1).0));
+        directory.set_share(VolumeId(1), ShardShare { guaranteed: 16, most: 64 });
+        apply_shares(&mut directory);
+        let block = directory.blocks.find(VolumeId(0), 0).unwrap();
+        directory.give_up(block);
+        assert!(is_full_for(&mut directory, VolumeId(0)));
+        assert!(directory.coldest_if_full(VolumeId(0)).is_some());
+        let search = search_smallest(&mut directory, VolumeId(0));
+        assert!(RoomSearch { class: Class(1), size: 4, ..search }.has_common_filler());
+        directory.check();
     }
 
     /// Changed shares look at a few groups in each search. The hottest groups become own ones, in

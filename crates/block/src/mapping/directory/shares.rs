@@ -406,7 +406,11 @@ impl Shares {
     pub(super) fn memory_bytes(&self) -> usize {
         self.active.as_ref().map_or(0, |active| {
             let lists = active.lists.as_ref().map_or(0, VolumeLists::memory_bytes);
-            active.shares.capacity() * size_of::<ShardShare>() + lists + active.own.memory_bytes()
+            let unassigned = active.unassigned.as_ref().map_or(0, Vec::capacity);
+            active.shares.capacity() * size_of::<ShardShare>()
+                + lists
+                + active.own.memory_bytes()
+                + unassigned * size_of::<u32>()
         })
     }
 
@@ -431,6 +435,7 @@ impl Shares {
             assert_eq!(active.beyond, volumes.map(|volume| self.beyond(volume)).sum::<u64>());
             active.own.check(&in_own, self.units);
             assert!(active.is_new || active.own.surplus().next().is_none());
+            assert!(active.is_new || active.unassigned.is_none());
         }
         if self.active.as_ref().is_none_or(|active| active.lists.is_none()) {
             return;

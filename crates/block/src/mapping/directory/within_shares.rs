@@ -226,6 +226,7 @@ fn assign_some_groups(directory: &mut Directory) -> bool {
         return false;
     }
     if !directory.blocks.shares.is_any_group_lacking() {
+        put_unassigned(&mut directory.blocks.shares, None);
         return true;
     }
     let units = u64::from(directory.groups.units());

@@ -354,7 +354,8 @@ fn a_device_that_hangs_while_a_size_is_recorded_delays_no_status_and_no_client()
     device.gate.shut();
     scope(|scope| {
         let larger = scope.spawn(|| resize(3 * MIB));
-        device.gate.wait_for(1); // the new size is recorded before the tier uses it
+        // The new size is recorded in the superblock before the tier uses it.
+        device.gate.wait_for_one_in(0..MIB / 8);
         assert_eq!(sizes(&rig), [SIZE, 2 * MIB]);
         admin::metrics(&rig.admin).unwrap();
         refused(resize(4 * MIB), "try again when that is done");
