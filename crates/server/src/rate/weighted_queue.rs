@@ -39,8 +39,13 @@ const GRACE_NS: u64 = 10_000_000;
 /// Interval at which a thread looks again while another one is to go first, in nanoseconds.
 const LOOK_NS: u64 = 100_000;
 
-/// Longest time after which a thread with entries behind those of others looks again: theirs may
-/// have left. In nanoseconds.
+/// Longest time after which a thread with entries behind those of others looks again while the
+/// bucket suffices for its own request: that may have become the first. Less than [`AHEAD_NS`], so
+/// the thread is not late. In nanoseconds.
+const LOOK_ALONE_NS: u64 = AHEAD_NS / 2;
+
+/// Longest time after which a thread with entries behind those of others looks again: requests may
+/// have given back their shares. In nanoseconds.
 const LOOK_MOST_NS: u64 = 50_000_000;
 
 /// Most entries from whose shares the time of a thread's next look is foreseen.
@@ -534,9 +539,14 @@ impl WeightedQueue {
             return Some(now);
         }
         // Entries before that of this thread are assumed to start as soon as they may: the first of
-        // each volume before its own, and those before it in its own.
-        let look = |at: u64, is_behind| match is_behind {
-            true => at.clamp(now + LOOK_NS, now + LOOK_MOST_NS),
+        // each volume before its own, and those before it in its own. While the first of a volume
+        // waits for the bucket, a smaller one may start in front of it and move the volume on. So
+        // the thread also looks once the bucket suffices for its own request alone.
+        let look = |at: u64, alone: u64, is_behind| match is_behind {
+            true => {
+                let most = alone.max(now + LOOK_ALONE_NS).min(now + LOOK_MOST_NS);
+                at.clamp(now + LOOK_NS, most)
+            }
             false => at,
         };
         let (mut before, mut due) = ((self.bucket, now, false), u64::MAX);
@@ -544,28 +554,30 @@ impl WeightedQueue {
             let (mut bucket, mut at, mut is_behind) = before;
             let most = if self.waits_in(thread, number) { FORESEEN } else { 1 };
             let mut start = None;
-            for (count, entry) in volume.entries.values().take(most).enumerate() {
+            // Entries of threads that are late are passed over.
+            let counts = |entry: &&Entry| entry.line.0 == thread || !self.is_late(entry.line.0);
+            for (count, entry) in volume.entries.values().filter(counts).take(most).enumerate() {
                 let is_own = entry.line.0 == thread;
-                if is_own || !self.is_late(entry.line.0) {
-                    is_behind |= !is_own;
-                    at = entry.bytes.map_or(at, |it| bucket.take(&self.rates, it, at).max(at));
-                }
+                is_behind |= !is_own;
+                at = entry.bytes.map_or(at, |it| bucket.take(&self.rates, it, at).max(at));
                 if count == 0 {
-                    before = (bucket, at, is_behind);
+                    before = (bucket, at, true);
                 }
-                if is_own && entry.bytes.is_some() {
-                    start = Some(look(at, is_behind));
+                if is_own && let Some(bytes) = entry.bytes {
+                    let alone = self.bucket.start(&self.rates, bytes, now);
+                    start = Some(look(at, alone, is_behind));
                     break;
                 }
             }
             if most > 1 {
-                due = due.min(start.unwrap_or(look(at, true)));
+                due = due.min(start.unwrap_or(look(at, now, true)));
             }
-            if due <= before.1 {
+            if due <= now + LOOK_NS {
                 break;
             }
         }
-        Some(if due == u64::MAX { look(before.1, true) } else { due })
+        let beyond = (self.order.len() > FORESEEN).then(|| look(before.1, now, true));
+        Some(beyond.map_or(due, |beyond| due.min(beyond)))
     }
 
     /// Returns whether a request of this thread waits in a volume.
