@@ -271,4 +271,27 @@ pub(crate) fn print(volumes: &[VolumeStatus]) {
         table.add_row(row);
     }
     output::print_list(table, &[0, 3, 5, 6]);
+    print_clients(volumes);
+}
+
+/// Prints the requests of the clients that volumes name as a table, if there are any.
+fn print_clients(volumes: &[VolumeStatus]) {
+    let uses = volumes.iter().flat_map(|it| it.client_use.iter().map(move |of| (&it.name, of)));
+    let mut uses = uses.peekable();
+    if uses.peek().is_none() {
+        return;
+    }
+    let mut table = output::table(&["client", "volume", "requests", "bytes", "delayed"], 2);
+    for (volume, (client, counts)) in uses {
+        let (requests, seconds) = (counts.delayed_requests, counts.delayed_seconds);
+        table.add_row(vec![
+            client.to_string(),
+            volume.clone(),
+            counts.requests.to_string(),
+            output::bytes(counts.bytes),
+            format!("{requests} ({seconds:.1} s)"),
+        ]);
+    }
+    output::say!();
+    output::print_list(table, &[0, 1]);
 }

@@ -44,16 +44,32 @@ impl ClientNetwork {
         Self { first: first_of(address, bits), bits }
     }
 
-    /// Returns the length of the prefix, in bits.
-    pub(crate) fn bits(&self) -> u8 {
-        self.bits
-    }
-
     /// Returns whether another network, or a machine, is part of this one.
     pub(crate) fn contains(&self, other: &Self) -> bool {
         self.first.is_ipv4() == other.first.is_ipv4()
             && self.bits <= other.bits
             && first_of(other.first, self.bits) == self.first
+    }
+
+    /// Returns the network of the addresses that begin with as many of the same bits, at most those
+    /// of this network.
+    pub(crate) fn cut(&self, bits: u8) -> Self {
+        let bits = bits.min(self.bits);
+        Self { first: first_of(self.first, bits), bits }
+    }
+
+    /// Returns the number of bits that both prefixes begin with.
+    pub(crate) fn common_bits(&self, other: &Self) -> u8 {
+        let same = match (self.first, other.first) {
+            (IpAddr::V4(one), IpAddr::V4(other)) => {
+                (one.to_bits() ^ other.to_bits()).leading_zeros()
+            }
+            (IpAddr::V6(one), IpAddr::V6(other)) => {
+                (one.to_bits() ^ other.to_bits()).leading_zeros()
+            }
+            _ => 0,
+        };
+        self.bits.min(other.bits).min(same as u8)
     }
 
     /// Reads an address, or the first address of a network and the length of its prefix. Returns
@@ -164,17 +180,6 @@ impl ClientName {
             Self::Host(_) | Self::Loopback | Self::User(_) | Self::Unknown => false,
         }
     }
-
-    /// Returns the length of the prefix by which the name stands for this client; `None` if it does
-    /// not, or if it is no name of a network.
-    pub(crate) fn prefix_of(&self, client: &Self) -> Option<u8> {
-        match (self, client) {
-            (Self::Network(network), Self::Network(machine)) => {
-                network.contains(machine).then_some(network.bits())
-            }
-            _ => None,
-        }
-    }
 }
 
 impl Display for ClientName {
@@ -281,14 +286,8 @@ mod tests {
     }
 
     #[test]
-    fn only_networks_have_prefixes_of_clients() {
+    fn networks_and_others_are_names_of_many() {
         let name = |text: &str| text.parse::<ClientName>().unwrap();
-        let machine = ClientName::of_machine("10.1.2.3".parse().unwrap());
-        assert_eq!(name("10.0.0.0/8").prefix_of(&machine), Some(8));
-        assert_eq!(name("10.1.2.3").prefix_of(&machine), Some(32));
-        assert_eq!(name("10.1.2.4").prefix_of(&machine), None);
-        assert_eq!(name("0.0.0.0/0").prefix_of(&ClientName::Loopback), None);
-        assert_eq!(name("others").prefix_of(&machine), None);
         for text in ["10.0.0.0/8", "10.0.0.0/31", "2001:db8::/63", "::/0", "others"] {
             assert!(name(text).is_of_many(), "{text}");
         }

@@ -173,6 +173,22 @@ fn volumes(page: &mut Page, report: &Report) {
     let name = "floe_volume_client_weight";
     let help = "Weight of a client that the volume names, while clients compete for its limits.";
     of_named(name, help, &|limit| limit.weight);
+    let names = report.facts.volumes.iter().flat_map(|volume| {
+        volume.limit.clients.iter().map(move |(client, _)| (volume, client, client.to_string()))
+    });
+    let names: Vec<_> = names.collect();
+    let of_clients = names.iter().map(|(volume, client, text)| {
+        let labels = vec![("volume", volume.name.as_str()), ("client", text.as_str())];
+        (labels, report.sum.client_use(volume.id, client))
+    });
+    let of_clients: Vec<_> = of_clients.collect();
+    page.declared_by(&of_clients);
+    let name = "floe_volume_client_delayed_seconds_total";
+    let help = "Time that requests of a client that the volume names have waited for limits.";
+    page.family(name, Counter, help);
+    for (labels, counts) in &of_clients {
+        page.sample(name, labels, counts.delayed.as_secs_f64());
+    }
     let name = "floe_volume_counted_connections";
     page.family(name, Gauge, "Clients that count against the limit of connections.");
     for VolumeFacts { name: volume, counted, .. } in &report.facts.volumes {

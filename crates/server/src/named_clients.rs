@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
+use std::time::Duration;
 
-use floe_block::format_size;
+use floe_block::{counters, format_size};
 use floe_device::parse_bytes;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -24,8 +25,8 @@ pub struct ClientLimit {
     pub requests_per_second: Option<u64>,
     /// Most bytes per second; `None` for no limit.
     pub bytes_per_second: Option<u64>,
-    /// The client's part of the limits of the volume, in proportion to the weights of its other
-    /// clients: 1 to 1000.
+    /// The client's part of the limits of the volume, and of the volume's part of those of the
+    /// server, in proportion to the weights of its other clients: 1 to 1000.
     pub weight: u64,
 }
 
@@ -53,6 +54,40 @@ impl ClientLimit {
             .or_else(|| weight_out_of_range(self.weight))
     }
 }
+
+counters! {
+    /// Requests of the clients that a name stands for, as limits count them.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub(crate) struct ClientUse {
+        /// Requests of a client that the volume names, as limits count them.
+        pub(crate) requests: u64 = Counter { metric: "floe_volume_client_requests_total" },
+        /// Bytes of the requests of a client that the volume names, as limits count them.
+        pub(crate) bytes: u64 = Counter { metric: "floe_volume_client_bytes_total" },
+        /// Requests of a client that the volume names, after a wait for limits.
+        pub(crate) delayed_requests: u64 =
+            Counter { metric: "floe_volume_client_delayed_requests_total" },
+        /// Sum of the waits.
+        pub(crate) delayed: Duration,
+    }
+}
+
+impl ClientUse {
+    /// Counts a request that starts.
+    pub(crate) fn started(&mut self, bytes: u64) {
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+
+    /// Counts a request that starts after a wait.
+    pub(crate) fn waited(&mut self, bytes: u64, time: Duration) {
+        self.started(bytes);
+        self.delayed_requests += 1;
+        self.delayed += time;
+    }
+}
+
+/// Counters of clients by number of the volume and by name.
+pub(crate) type ClientUses = BTreeMap<(u16, ClientName), ClientUse>;
 
 /// A client and its limits in the form of a setting: its name, then
 /// `,requests-per-second=N`, `,bytes-per-second=SIZE` and `,weight=N` as far as they are set.
@@ -210,20 +245,48 @@ impl NamedClients {
 
     /// Returns the names, whose numbers among the clients that share a rate by weight begin with 1.
     /// All clients without a name together are number 0.
-    pub(crate) fn numbered(&self) -> impl Iterator<Item = (u16, &ClientName, &ClientLimit)> {
-        (1..).zip(&self.0).map(|(number, (name, limit))| (number, name, limit))
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (u16, &ClientName)> {
+        (1..).zip(self.0.keys())
+    }
+
+    /// Returns the weights by number; none if no client has a weight of its own.
+    pub(crate) fn weights(&self) -> Vec<u64> {
+        match self.has_weight() {
+            true => [WEIGHT].into_iter().chain(self.0.values().map(|it| it.weight)).collect(),
+            false => Vec::new(),
+        }
     }
 
     /// Returns the name whose limits a client has: its own, that of the network with the longest
-    /// prefix, or that of all others. Otherwise it is its own, which has the limits of each client.
+    /// prefix, or that of all others if those have a limit. Otherwise it is its own, which has the
+    /// limits of each client.
     pub(crate) fn name_for<'a>(&'a self, client: &'a ClientName) -> &'a ClientName {
-        if self.0.is_empty() || self.0.contains_key(client) {
+        if self.0.contains_key(client) {
             return client;
         }
-        let prefixes = self.0.keys().filter_map(|name| Some((name.prefix_of(client)?, name)));
-        let network = prefixes.max_by_key(|(bits, _)| *bits).map(|(_, name)| name);
-        let others = || self.0.get_key_value(&ClientName::Others).map(|(name, _)| name);
-        network.or_else(others).unwrap_or(client)
+        let others = || self.0.get_key_value(&ClientName::Others);
+        let others = || others().filter(|(_, limit)| limit.has_rate()).map(|(name, _)| name);
+        self.network_of(client).or_else(others).unwrap_or(client)
+    }
+
+    /// Returns the name of the network with the longest prefix that contains a client.
+    ///
+    /// Networks are ordered by their first addresses, then by their prefixes. So the last one that
+    /// is not behind the client either contains it, or no network contains both it and the client
+    /// that has more bits than their common prefix: those are skipped.
+    fn network_of(&self, client: &ClientName) -> Option<&ClientName> {
+        let ClientName::Network(client) = client else { return None };
+        let (least, mut most) = (client.cut(0), *client);
+        loop {
+            let names = ClientName::Network(least)..=ClientName::Network(most);
+            let (name, _) = self.0.range(names).next_back()?;
+            match name {
+                ClientName::Network(network) if !network.contains(client) => {
+                    most = client.cut(network.common_bits(client));
+                }
+                _ => return Some(name),
+            }
+        }
     }
 
     /// Returns the clients after a change: names with new limits are added or replaced, and those
@@ -248,8 +311,9 @@ impl NamedClients {
                 self.0.len()
             ));
         }
-        if of_each && self.0.contains_key(&ClientName::Others) {
-            let problem = "clients names others, which have what that name has and not the limits \
+        let has_only_weight = |it: &ClientLimit| it.has_weight() && !it.has_rate();
+        if of_each && self.get(&ClientName::Others).is_some_and(|it| !has_only_weight(it)) {
+            let problem = "clients names others, which can have a weight only beside the limits \
                            of each client: leave out others, or client-requests-per-second and \
                            client-bytes-per-second";
             return Some(problem.to_owned());
@@ -293,7 +357,10 @@ mod tests {
     fn a_client_has_the_limits_of_its_name_its_network_or_the_others() {
         let host = "nqn.2026-11.io.example:a";
         let named = clients(&[host, "10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "user:7"]);
-        let open = clients(&[host, "10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "user:7", "others"]);
+        let others = |limit| named.changed(&[(ClientName::Others, Some(limit))].into());
+        let slow = ClientLimit { requests_per_second: Some(5), ..ClientLimit::default() };
+        let (open, light) = (others(slow), others(ClientLimit { weight: 5, ..slow }));
+        let unlimited = others(ClientLimit { weight: 5, ..ClientLimit::default() });
         for (client, name, is_other) in [
             (host, host, false),
             ("nqn.2026-11.io.example:b", "nqn.2026-11.io.example:b", true),
@@ -309,6 +376,8 @@ mod tests {
         ] {
             let client = client.parse().unwrap();
             assert_eq!(named.name_for(&client).to_string(), name);
+            assert_eq!(unlimited.name_for(&client).to_string(), name);
+            assert_eq!(light.name_for(&client), open.name_for(&client));
             let open = open.name_for(&client).to_string();
             assert_eq!(open, if is_other { "others" } else { name });
             assert_eq!(NamedClients::NONE.name_for(&client), &client);
@@ -358,6 +427,10 @@ mod tests {
         assert!(after.has_rate() && !before.has_rate());
         assert_eq!(after.problem(false), None);
         assert!(after.problem(true).unwrap().contains("leave out others"));
+        let others = |limit| before.changed(&[(ClientName::Others, Some(limit))].into());
+        let light = ClientLimit { weight: 5, ..ClientLimit::default() };
+        assert_eq!(others(light).problem(true), None);
+        assert!(others(ClientLimit { weight: 5, ..slow }).problem(true).is_some());
         let wrong = ClientLimit { bytes_per_second: Some(1), ..slow };
         let wrong = before.changed(&[(name("10.0.0.1"), Some(wrong))].into());
         assert!(wrong.problem(false).unwrap().starts_with("10.0.0.1: bytes-per-second = 1 is"));

@@ -14,7 +14,7 @@ use floe_block::format_size;
 
 use self::weighted_queue::WeightedQueue;
 
-pub(crate) use self::weighted_queue::Grant;
+pub(crate) use self::weighted_queue::{Flow, Grant};
 
 const NANOS: u128 = 1_000_000_000;
 
@@ -151,7 +151,8 @@ impl Bucket {
 }
 
 /// A rate, and the order of the requests that wait for it. All workers share it. The rate of the
-/// server has a number for each volume; that of a volume has one for each client that it names.
+/// server has a flow for each volume and each client that it names; that of a volume has one for
+/// each of its clients.
 ///
 /// Only requests with such a rate take the lock: once for a request that need not wait. A request
 /// that waits takes it several times, at each look of its thread.
@@ -181,10 +182,10 @@ impl SharedRate {
         self.lock().set_rates(rates, now);
     }
 
-    /// Sets the weight of a volume or client, also for requests that wait.
-    pub(crate) fn set_weight(&self, volume: u16, weight: u64, now: Instant) {
+    /// Sets the weights of a volume and of its clients by number, also for requests that wait.
+    pub(crate) fn set_weights(&self, volume: u16, weight: u64, clients: Vec<u64>, now: Instant) {
         let now = self.nanos(now);
-        self.lock().set_weight(volume, weight, now);
+        self.lock().set_weights(volume, weight, clients, now);
     }
 
     /// Takes the share of a request that may start at once. Otherwise the request waits, as the
@@ -192,24 +193,24 @@ impl SharedRate {
     pub(crate) fn take_or_enter(
         &self,
         thread: usize,
-        volume: u16,
+        flow: Flow,
         bytes: u64,
         now: Instant,
     ) -> Option<Grant> {
         let now = self.nanos(now);
-        self.lock().take_or_enter((thread, volume), bytes, now)
+        self.lock().take_or_enter((thread, flow), bytes, now)
     }
 
     /// Has the first request of a thread's line wait.
-    pub(crate) fn enter(&self, thread: usize, volume: u16, bytes: u64, now: Instant) {
+    pub(crate) fn enter(&self, thread: usize, flow: Flow, bytes: u64, now: Instant) {
         let now = self.nanos(now);
-        self.lock().enter((thread, volume), bytes, now);
+        self.lock().enter((thread, flow), bytes, now);
     }
 
     /// Removes the first request of a thread's line, which waits.
-    pub(crate) fn leave(&self, thread: usize, volume: u16, now: Instant) {
+    pub(crate) fn leave(&self, thread: usize, flow: Flow, now: Instant) {
         let now = self.nanos(now);
-        self.lock().leave((thread, volume), now);
+        self.lock().leave((thread, flow), now);
     }
 
     /// Lets the first request of one of a thread's lines start, if it is its turn.

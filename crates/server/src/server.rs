@@ -58,6 +58,7 @@ use crate::tier::{CachePart, Tier, link};
 use crate::ublk::{Ending, LocalDevice, LocalDevices, LocalVolume, QueueOrder};
 use crate::volume::{Reach, Volume};
 use crate::volume_clients::VolumeClients;
+use crate::volume_limit::RequestLimit;
 use crate::worker::handle::{Team, WorkerHandle, WorkerOutbox, Workers};
 use crate::worker::shedding::ShedController;
 use crate::worker::{Beginning, RING_ENTRIES};
@@ -439,7 +440,8 @@ impl Bound {
         let offer = Offer::new(offered, &tier_bytes, clients)?;
         let total = Arc::new(SharedRate::new(config.total_limit.rates()));
         for Offered { id, limit, .. } in offer.all() {
-            total.set_weight(id.0, limit.limit().weight, Instant::now());
+            let RequestLimit { weight, clients, .. } = limit.limit();
+            total.set_weights(id.0, weight, clients.weights(), Instant::now());
         }
         let ring = Ring::new(RING_ENTRIES)?;
         let wake_up = Arc::new(WakeUp::new().map_err(ServeError::Wake)?);

@@ -6,6 +6,7 @@ mod counters;
 mod size_advice;
 mod tiers;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, SystemTime};
@@ -17,6 +18,8 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
+use crate::client_name::ClientName;
+use crate::named_clients::ClientUse;
 use crate::pair::PairStatus;
 use crate::total_limit::TotalLimit;
 use crate::volume_limit::RequestLimit;
@@ -92,6 +95,9 @@ pub struct VolumeStatus {
     /// Sum of the times that they have waited, in seconds.
     #[serde(default)]
     pub delayed_seconds: f64,
+    /// Requests of each client that the volume names.
+    #[serde(default)]
+    pub client_use: BTreeMap<ClientName, ClientUseStatus>,
     /// Clients that were refused because of the limit of connections.
     #[serde(default)]
     pub refused_connections: u64,
@@ -104,6 +110,26 @@ pub struct VolumeStatus {
     /// The volume's use of each tier, from the top.
     #[serde(default)]
     pub cached: Vec<CacheUse>,
+}
+
+/// Requests of the clients that a name stands for, as limits count them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ClientUseStatus {
+    /// Requests that have started.
+    pub requests: u64,
+    /// Bytes that they read, write, zero or prefetch.
+    pub bytes: u64,
+    /// Those of the requests that have waited for limits.
+    pub delayed_requests: u64,
+    /// Sum of the times that they have waited, in seconds.
+    pub delayed_seconds: f64,
+}
+
+impl From<ClientUse> for ClientUseStatus {
+    fn from(counts: ClientUse) -> Self {
+        let ClientUse { requests, bytes, delayed_requests, delayed } = counts;
+        Self { requests, bytes, delayed_requests, delayed_seconds: delayed.as_secs_f64() }
+    }
 }
 
 /// The part of one tier that a volume uses, and its bounds.
@@ -449,11 +475,17 @@ impl Report {
             limit: facts.limit.clone(),
             delayed_requests: delayed.requests,
             delayed_seconds: delayed.time.as_secs_f64(),
+            client_use: self.client_use(facts),
             refused_connections: facts.refused,
             counted_connections: facts.counted,
             cache_share: facts.share,
             cached: self.volume_use(facts).collect(),
         }
+    }
+
+    fn client_use(&self, facts: &VolumeFacts) -> BTreeMap<ClientName, ClientUseStatus> {
+        let names = facts.limit.clients.iter().map(|(name, _)| name);
+        names.map(|it| (it.clone(), self.sum.client_use(facts.id, it).into())).collect()
     }
 
     /// Returns the parts of the tiers that a volume uses, from the top.

@@ -96,6 +96,11 @@ impl RequestLimit {
         self.has_volume_rate() || self.has_client_rate()
     }
 
+    /// Returns whether requests may have to wait, or are counted by name.
+    pub(crate) fn concerns_requests(&self) -> bool {
+        self.has_rate() || self.clients != NamedClients::NONE
+    }
+
     /// Returns whether all clients together have a limit of requests or bytes per second.
     pub fn has_volume_rate(&self) -> bool {
         self.of_volume().is_any()
@@ -351,9 +356,7 @@ impl LimitState {
         let rate =
             by_weight.unwrap_or_else(|| Arc::new(SharedRate::since(limit.of_volume(), origin)));
         rate.change(limit.of_volume(), now);
-        for (number, _, client) in limit.clients.numbered() {
-            rate.set_weight(number, client.weight, now);
-        }
+        rate.set_weights(0, WEIGHT, limit.clients.weights(), now);
         self.by_weight = Some(rate);
     }
 

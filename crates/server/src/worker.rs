@@ -268,6 +268,7 @@ impl Worker {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot {
             counters: self.counters.clone(),
+            client_uses: self.common.throttle.client_uses(),
             stats: self.driver.top().stats(),
             cache_errors: self.driver.top().device_errors(),
             backing: self.commands.tier_change.backing_bytes(&self.driver),

@@ -1,5 +1,8 @@
 //! Limits of a volume's requests: settings, commands, and what the server shows.
 
+use std::os::unix::fs::MetadataExt;
+
+use floe_server::ClientName;
 use floe_server::nbd_client::Client;
 use serde_json::Value;
 
@@ -45,7 +48,7 @@ fn wrong_limits_are_refused() {
         ("--client user:5,weight=5 --client user:5", "clients names user:5 twice"),
         ("--client 10.0.0.5 --client ::ffff:10.0.0.5,weight=5", "clients names 10.0.0.5 twice"),
         (
-            "--client others,weight=5 --client-requests-per-second 5",
+            "--client others,requests-per-second=5 --client-requests-per-second 5",
             "clients names others | leave out others",
         ),
         ("--client loopback,weight=5 --limit-burst 1s", "limit-burst | requests-per-second"),
@@ -177,6 +180,9 @@ fn limits_are_set_shown_and_lifted() {
     let words = "1MiB/s of 10.0.0.0/8, weight 300 of 10.0.0.0/8, no limit of user:7, bursts of 1s";
     assert!(said.trim_end().ends_with(words), "{said}");
     assert!(call(&["status"]).contains("weight 300 of 10.0.0.0/8"));
+    let list = call(&["volume", "list"]);
+    let line = list.lines().find(|line| line.trim_start().starts_with("user:7"));
+    assert!(line.is_some_and(|line| line.contains("0 (0.0 s)")), "{list}");
     let client = &shown("floe")["limit"]["clients"]["10.0.0.0/8"];
     assert_eq!((&client["bytes_per_second"], &client["weight"]), (&1_048_576.into(), &300.into()));
     let (_, metrics) = http(&server.admin, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -184,6 +190,8 @@ fn limits_are_set_shown_and_lifted() {
         "floe_volume_client_limit_requests_per_second{volume=\"floe\",client=\"10.0.0.0/8\"} 0",
         "floe_volume_client_limit_bytes_per_second{volume=\"floe\",client=\"10.0.0.0/8\"} 1048576",
         "floe_volume_client_weight{volume=\"floe\",client=\"user:7\"} 100",
+        "floe_volume_client_requests_total{volume=\"floe\",client=\"user:7\"} 0",
+        "floe_volume_client_delayed_seconds_total{volume=\"floe\",client=\"user:7\"} 0",
     ] {
         assert!(metrics.lines().any(|it| it == line), "{line}");
     }
@@ -284,4 +292,35 @@ fn a_limit_of_connections_is_set_shown_and_lifted_and_disconnects_nobody() {
     }
     drop((clients, connect().expect("a place")));
     server.end();
+}
+
+#[test]
+fn names_of_the_settings_hold_after_an_upgrade() {
+    let user = std::fs::metadata("/proc/self").expect("this process").uid();
+    let slow = format!("user:{user},requests-per-second=1");
+    let settings = ["--client", &slow, "--client", "others,weight=300"];
+    let volume = Volume::new(&[7; 1 << 20], "through").with(&settings);
+    let server = volume.serve();
+    let admin = ["--admin", &server.admin];
+    let read_twice = || {
+        let uri = server.unix.parse().expect("a URI");
+        let mut client = Client::connect(&uri).expect("a client");
+        let mut reads = [0, 4096].map(|at| client.submit_read(at, 4096).expect("a read"));
+        let mut replies = [(); 2].map(|()| client.next_reply().expect("a reply").expect("one"));
+        reads.sort_unstable();
+        replies.sort_unstable_by_key(|reply| reply.cookie);
+        assert_eq!(replies.map(|reply| reply.cookie), reads);
+    };
+    read_twice();
+    floe_ok(&[&["volume", "limit", "floe", "--client", "loopback,weight=5"][..], &admin].concat());
+    assert_eq!(server.status().volumes[0].limit.clients.iter().count(), 3);
+    floe_ok(&[&["upgrade"][..], &admin].concat());
+
+    let volume = &server.status().volumes[0];
+    let clients = volume.limit.clients.to_string();
+    assert_eq!(clients, format!("{slow} others,weight=300"), "the change has ended");
+    assert!(volume.client_use.values().all(|counts| counts.requests == 0));
+    read_twice();
+    let counts = server.status().volumes[0].client_use[&ClientName::User(user)];
+    assert_eq!((counts.requests, counts.bytes, counts.delayed_requests), (2, 8192, 1));
 }

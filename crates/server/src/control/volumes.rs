@@ -15,7 +15,7 @@ use crate::persistent::{SuperblockWriter, refuse_as_volume, without};
 use crate::status::ByProtocol;
 use crate::total_limit::{TotalLimit, TotalLimitChange};
 use crate::volume::{Reach, Volume, too_long};
-use crate::volume_limit::{LimitChange, VolumeLimit};
+use crate::volume_limit::{LimitChange, RequestLimit, VolumeLimit};
 use crate::volume_share::{self, ShareChange, VolumeShare};
 
 /// Adds a volume: opens its device, adds it in all workers, records it in the superblocks, and
@@ -99,7 +99,8 @@ pub(crate) fn add_volume(
     }
 
     watch(control, &volume);
-    control.total.set_weight(ids[0].0, volume.limit.weight, Instant::now());
+    let RequestLimit { weight, clients, .. } = &volume.limit;
+    control.total.set_weights(ids[0].0, *weight, clients.weights(), Instant::now());
     let bytes = volume.backing.size_bytes();
     let shares = shares.to_vec();
     let (clients, connections) = (control.offer.clients().clone(), volume.limit.connections);
@@ -308,7 +309,7 @@ pub(crate) fn limit_volume(
     let wanted = change.applied(&limit.limit());
     let wanted = wanted.map_err(|problem| Reply::trouble(Trouble::Input, problem))?;
     limit.change(wanted.clone(), Instant::now());
-    control.total.set_weight(id.0, wanted.weight, Instant::now());
+    control.total.set_weights(id.0, wanted.weight, wanted.clients.weights(), Instant::now());
     limit_connections(control, name, wanted.connections);
     let enforced = enforce(control, id, &limit);
     control.publish();

@@ -140,6 +140,9 @@ pub(crate) fn limit_passed(
 ) -> Option<Duration> {
     let at = session.payloads.held.iter().position(|held| held.request.volume == volume)?;
     let Held { request, since, stage } = session.payloads.held.remove(at)?;
+    let waited = now.saturating_duration_since(since);
+    let bytes = limited_bytes(&request).unwrap_or(0);
+    session.common.throttle.waited(client_name(session), volume, bytes, waited);
     match stage {
         Stage::Bare if request.has_payload() || session.protocol.may_start(&request) => {
             line_up(session, request, now);
@@ -158,7 +161,7 @@ pub(crate) fn limit_passed(
         let client = || client_name(session);
         session.common.throttle.wait(session.key, client, volume, bytes, now);
     }
-    Some(now.saturating_duration_since(since))
+    Some(waited)
 }
 
 /// Forgets that the write with this tag, whose payload is damaged, waits for a limit.

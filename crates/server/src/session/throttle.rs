@@ -14,9 +14,10 @@
 //! If the clients of a volume have weights, each that the volume names has a line of its own in
 //! place of that of the volume, and all others together have one ([`WeightedLines`]).
 //!
-//! With a rate of the server, a connection then stands in a third line of its volume. It has taken
-//! its shares of its client's and its volume's limits. The weights of the volumes decide which line
-//! is next ([`WeightedLines`]).
+//! With a rate of the server, a connection then stands in a third line: that of its client, if
+//! clients of its volume have weights, or that of its volume. It has taken its shares of its
+//! client's and its volume's limits. The weights of the volumes, and of the clients of each, decide
+//! which line is next ([`WeightedLines`]).
 
 mod weighted_lines;
 
@@ -29,8 +30,8 @@ use floe_block::VolumeId;
 
 use self::weighted_lines::WeightedLines;
 use crate::client_name::ClientName;
-use crate::named_clients::NamedClients;
-use crate::rate::{Grant, SharedRate};
+use crate::named_clients::{ClientUse, ClientUses, NamedClients};
+use crate::rate::{Flow, Grant, SharedRate};
 use crate::volume_limit::{RequestLimit, Scope, Share, VolumeLimit};
 
 /// Shortest time until a thread looks again at lines of clients of which none is due.
@@ -55,7 +56,7 @@ struct Lines {
     /// Volumes whose clients share a limit by weight, ordered by the time at which this thread is
     /// to look whether it is the turn of one of them.
     looks: BTreeSet<(Instant, u16)>,
-    /// Connections that wait for the rate of the server, by number of the volume.
+    /// Connections that wait for the rate of the server.
     total: WeightedLines,
     /// The number of this thread.
     thread: usize,
@@ -68,8 +69,8 @@ enum Standing {
     Limit(Option<ClientName>),
     /// The line of the clients with this number for the limit of the volume, by their weight.
     Weighted(u16),
-    /// The line for the rate of the server.
-    Total,
+    /// The line of the clients with this number for the rate of the server.
+    Total(u16),
 }
 
 /// The number of a volume, and the client whose line it is; `None` for the line of the volume.
@@ -86,15 +87,17 @@ struct VolumeLines {
     has_client_rate: bool,
     /// True if each client without a name has a limit.
     limits_each: bool,
-    /// Clients that have limits of their own; none without a limit of any client.
+    /// Clients that have limits of their own.
     named: NamedClients,
+    /// Counters of each client with a name.
+    uses: BTreeMap<ClientName, ClientUse>,
     /// Connections that wait for the limit of the volume, if clients have no weights.
     volume: Line,
     /// Connections that wait for the limit of their client. No line is empty.
     clients: BTreeMap<ClientName, Line>,
     /// Connections that wait for the limit of the volume, if clients have weights.
     by_weight: WeightedLines,
-    /// Numbers of the clients in `by_weight`; that of those without one is 0.
+    /// Numbers of the clients that have weights; that of those without one is 0.
     numbers: BTreeMap<ClientName, u16>,
     /// Time in `looks`.
     look_at: Option<Instant>,
@@ -149,6 +152,20 @@ impl Source<'_> {
     }
 }
 
+/// Returns the flow of a volume's client in the rate that belongs to the volume.
+fn own_flow(client: u16) -> Flow {
+    Flow { volume: 0, client }
+}
+
+/// Returns the counters of the name that stands for a client; `None` without any.
+fn use_of<'a>(
+    uses: &'a mut BTreeMap<ClientName, ClientUse>,
+    client: &ClientName,
+) -> Option<&'a mut ClientUse> {
+    let name = if uses.contains_key(client) { client } else { &ClientName::Others };
+    uses.get_mut(name)
+}
+
 impl Line {
     /// Takes the share of the connection that is first in line now.
     fn reserve(&mut self, source: Source<'_>, now: Instant) {
@@ -200,26 +217,40 @@ impl Line {
     }
 }
 
+/// The change of a volume's limit.
+struct Adopted {
+    /// True if the limit is another one, not only changed.
+    is_another: bool,
+    /// True if clients have other numbers than before.
+    are_numbered_anew: bool,
+    /// The rate that clients share by weight.
+    by_weight: Option<Arc<SharedRate>>,
+}
+
 impl VolumeLines {
-    /// Sets or lifts the limit. Returns whether it is another one, not only changed, and the rate
-    /// that clients share by weight.
-    fn adopt(&mut self, limit: Option<Arc<VolumeLimit>>) -> (bool, Option<Arc<SharedRate>>) {
+    /// Sets or lifts the limit.
+    fn adopt(&mut self, limit: Option<Arc<VolumeLimit>>) -> Adopted {
         let shared = limit.as_ref().map(|limit| limit.shared());
         let (now, by_weight) = shared.unwrap_or((RequestLimit::NONE, None));
         self.has_volume_rate = now.has_volume_rate();
         self.has_client_rate = now.has_client_rate();
         self.limits_each = now.limits_each_client();
-        self.numbers = match by_weight {
-            Some(_) => now.clients.numbered().map(|(at, name, _)| (name.clone(), at)).collect(),
-            None => BTreeMap::new(),
+        let numbers = match now.clients.has_weight() {
+            true => now.clients.numbered().map(|(at, name)| (name.clone(), at)).collect(),
+            false => BTreeMap::new(),
         };
-        self.named = now.clients;
+        let are_numbered_anew = self.numbers != numbers;
+        let mut uses = std::mem::take(&mut self.uses);
+        let names = now.clients.iter().map(|(name, _)| name);
+        let kept = names.map(|name| (name.clone(), uses.remove(name).unwrap_or_default()));
+        self.uses = kept.collect();
+        (self.numbers, self.named) = (numbers, now.clients);
         let is_same = match (&self.limit, &limit) {
             (Some(before), Some(limit)) => Arc::ptr_eq(before, limit),
             (before, limit) => before.is_none() && limit.is_none(),
         };
         self.limit = limit;
-        (!is_same, by_weight)
+        Adopted { is_another: !is_same, are_numbered_anew, by_weight }
     }
 
     /// Returns whether the client or the clients with this name have a limit. Clients of a network
@@ -231,9 +262,14 @@ impl VolumeLines {
         }
     }
 
-    /// Returns the number of a client among those that share a limit by weight.
-    fn number_of(&self, client: &ClientName) -> u16 {
-        self.numbers.get(self.named.name_for(client)).copied().unwrap_or(0)
+    /// Returns the number of a client among those that share by weight. `client` is called only if
+    /// any has a weight.
+    fn number_of(&self, client: impl FnOnce() -> ClientName) -> u16 {
+        if self.numbers.is_empty() {
+            return 0;
+        }
+        let number = self.numbers.get(self.named.name_for(&client()));
+        number.or_else(|| self.numbers.get(&ClientName::Others)).copied().unwrap_or(0)
     }
 
     /// Returns the line of a client or of the volume, and its bucket.
@@ -298,8 +334,9 @@ impl Lines {
         if !lines.by_weight.has_rate() {
             return self.enter((volume, None), place, None, now);
         }
-        let (number, connection) = (lines.number_of(&place.client), place.connection);
-        lines.by_weight.enter(number, place, now);
+        let number = lines.number_of(|| place.client.clone());
+        let connection = place.connection;
+        lines.by_weight.enter(own_flow(number), place, now);
         self.places.insert((connection, volume), Standing::Weighted(number));
         self.look_by(volume, now);
     }
@@ -340,8 +377,9 @@ impl Lines {
 
     /// Puts a connection in the line for the rate of the server.
     fn enter_total(&mut self, volume: u16, place: Place, now: Instant) {
-        self.places.insert((place.connection, volume), Standing::Total);
-        self.total.enter(volume, place, now);
+        let client = self.lines_of(VolumeId(volume)).number_of(|| place.client.clone());
+        self.places.insert((place.connection, volume), Standing::Total(client));
+        self.total.enter(Flow { volume, client }, place, now);
     }
 
     /// Moves the first connection of a line, whose start has come, into the line for the rate of
@@ -360,7 +398,7 @@ impl Lines {
     fn look(&mut self, volume: u16, now: Instant) -> Option<u32> {
         let waits_for_total = self.waits_for_total(volume);
         let by_weight = &mut self.lines_of(VolumeId(volume)).by_weight;
-        let Some((number, connection)) = by_weight.first_due(now) else {
+        let Some((flow, connection)) = by_weight.first_due(now) else {
             let next = by_weight.next_due(|| now);
             self.look_at(volume, next.map(|next| next.max(now + LOOK_INTERVAL)));
             return None;
@@ -368,7 +406,7 @@ impl Lines {
         if !waits_for_total {
             return Some(connection);
         }
-        let (mut place, grant) = by_weight.leave(connection, number, true, now);
+        let (mut place, grant) = by_weight.leave(connection, flow, true, now);
         place.of_volume = grant.map(OfVolume::Weighted);
         self.enter_total(volume, place, now);
         None
@@ -378,12 +416,17 @@ impl Lines {
     /// the rates of that line are as before.
     fn set(&mut self, volume: VolumeId, limit: Option<Arc<VolumeLimit>>, now: Instant) {
         let Some(lines) = self.lines(volume) else { return };
-        let (is_another, by_weight) = lines.adopt(limit);
+        let Adopted { is_another, are_numbered_anew, by_weight } = lines.adopt(limit);
         let clients: Vec<ClientName> = lines.clients.keys().cloned().collect();
         if is_another {
             lines.volume.waiting.iter_mut().for_each(|place| place.of_client = None);
-            for place in self.total.of_line(volume.0) {
+            for place in self.total.of_volume(volume.0) {
                 (place.of_client, place.of_volume) = (None, None);
+            }
+        }
+        if are_numbered_anew {
+            for place in self.total.dissolve_volume(volume.0, now) {
+                self.enter_total(volume.0, place, now);
             }
         }
         for client in [None].into_iter().chain(clients.into_iter().map(Some)) {
@@ -416,7 +459,7 @@ impl Lines {
             let plain = self.change_line(&(volume, None), |line, _| line.dissolve());
             waiting.extend(plain);
         }
-        for place in self.total.of_line(volume) {
+        for place in self.total.of_volume(volume) {
             place.of_volume = None; // it was of the rate before
         }
         for mut place in waiting {
@@ -462,10 +505,12 @@ impl Lines {
         now: Instant,
     ) -> Place {
         match standing {
-            Standing::Total => self.total.leave(connection, volume, starts, now).0,
+            Standing::Total(client) => {
+                self.total.leave(connection, Flow { volume, client }, starts, now).0
+            }
             Standing::Weighted(number) => {
                 let lines = self.lines_of(VolumeId(volume));
-                lines.by_weight.leave(connection, number, starts, now).0
+                lines.by_weight.leave(connection, own_flow(number), starts, now).0
             }
             Standing::Limit(client) => {
                 self.change_line(&(volume, client), |line, source| match starts {
@@ -495,7 +540,7 @@ impl Throttle {
     pub(crate) fn set(&self, volume: VolumeId, limit: Option<Arc<VolumeLimit>>, now: Instant) {
         let mut state = self.state.borrow_mut();
         let is_exempt = limit.is_none();
-        let limit = limit.filter(|limit| limit.limit().has_rate());
+        let limit = limit.filter(|limit| limit.limit().concerns_requests());
         if limit.is_some() || state.total.has_rate() {
             state.lines_of(volume);
         }
@@ -527,8 +572,8 @@ impl Throttle {
     }
 
     /// Returns whether a request of so many bytes may start now. If not, the connection stands in
-    /// line. `client` returns the name of its client, and is called only if that has a limit or a
-    /// weight, or if the connection stands in line.
+    /// line. `client` returns the name of its client, and is called only if the volume limits or
+    /// names clients, or if the connection stands in line.
     pub(crate) fn take<'a>(
         &self,
         connection: u32,
@@ -563,9 +608,9 @@ impl Throttle {
             }
         }
         let of_volume = if lines.by_weight.has_rate() {
-            let number = lines.numbers.get(&*client).copied().unwrap_or(0);
-            let place = place(of_client, None);
-            let grant = lines.by_weight.take_or_enter(number, bytes, || place, now);
+            let number = lines.number_of(|| client.clone());
+            let place = || place(of_client, None);
+            let grant = lines.by_weight.take_or_enter(own_flow(number), bytes, place, now);
             if grant.is_none() {
                 state.places.insert((connection, volume.0), Standing::Weighted(number));
                 state.look_by(volume.0, now);
@@ -583,15 +628,38 @@ impl Throttle {
             }
             share.map(OfVolume::Bucket)
         };
-        if lines.is_exempt || !state.total.has_rate() {
-            return true;
+        if !lines.is_exempt && state.total.has_rate() {
+            let number = lines.number_of(|| client.clone());
+            let flow = Flow { volume: volume.0, client: number };
+            let place = || place(of_client, of_volume);
+            if state.total.take_or_enter(flow, bytes, place, now).is_none() {
+                state.places.insert((connection, volume.0), Standing::Total(number));
+                return false;
+            }
         }
-        let place = || place(of_client, of_volume);
-        let starts = state.total.take_or_enter(volume.0, bytes, place, now).is_some();
-        if !starts {
-            state.places.insert((connection, volume.0), Standing::Total);
+        if !lines.uses.is_empty() {
+            use_of(&mut lines.uses, &client).into_iter().for_each(|it| it.started(bytes));
         }
-        starts
+        true
+    }
+
+    /// Counts a request that starts after it has waited.
+    pub(crate) fn waited(&self, client: &ClientName, volume: VolumeId, bytes: u64, time: Duration) {
+        let mut state = self.state.borrow_mut();
+        let Some(VolumeLines { named, uses, .. }) = state.lines(volume) else { return };
+        let of_client = use_of(uses, named.name_for(client));
+        of_client.into_iter().for_each(|it| it.waited(bytes, time));
+    }
+
+    /// Returns the counters of the clients that volumes name.
+    pub(crate) fn client_uses(&self) -> ClientUses {
+        let state = self.state.borrow();
+        let volumes = (0..).zip(&state.volumes);
+        let of_volume = |(volume, lines): (u16, &Option<VolumeLines>)| {
+            let uses = lines.iter().flat_map(|lines| &lines.uses);
+            uses.map(move |(name, it)| ((volume, name.clone()), *it)).collect::<Vec<_>>()
+        };
+        volumes.flat_map(of_volume).collect()
     }
 
     /// Puts a connection in line for its next request.
@@ -641,8 +709,8 @@ impl Throttle {
                 break;
             }
         }
-        let (volume, connection) = state.total.first_due(now)?;
-        Some((connection, VolumeId(volume)))
+        let (flow, connection) = state.total.first_due(now)?;
+        Some((connection, VolumeId(flow.volume)))
     }
 
     /// Removes the connection that [`Throttle::first_due`] has returned: its request starts.

@@ -12,6 +12,8 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::Latency;
+use crate::client_name::ClientName;
+use crate::named_clients::{ClientUse, ClientUses};
 use crate::protocol::ProtocolName;
 use crate::sampler::Touches;
 
@@ -325,6 +327,8 @@ impl BackingBytes {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     pub(crate) counters: ThreadCounters,
+    /// Counters of the clients that volumes name.
+    pub(crate) client_uses: ClientUses,
     /// Counters of this thread's part of the top tier.
     pub(crate) stats: Stats,
     /// Open connections, including those of clients that have not chosen a volume yet.
@@ -360,6 +364,11 @@ impl Snapshot {
         }
     }
 
+    /// Returns the counters of a client that a volume names.
+    pub(crate) fn client_use(&self, volume: VolumeId, client: &ClientName) -> ClientUse {
+        self.client_uses.get(&(volume.0, client.clone())).copied().unwrap_or_default()
+    }
+
     /// Returns the number of clients that use a volume.
     pub(crate) fn users(&self, volume: VolumeId) -> ByProtocol {
         self.users.get(usize::from(volume.0)).copied().unwrap_or_default()
@@ -376,6 +385,9 @@ impl Snapshot {
 impl AddAssign<&Snapshot> for Snapshot {
     fn add_assign(&mut self, other: &Snapshot) {
         self.counters += &other.counters;
+        for (client, part) in &other.client_uses {
+            *self.client_uses.entry(client.clone()).or_default() += part;
+        }
         self.stats += &other.stats;
         self.below.resize_with(self.below.len().max(other.below.len()), Default::default);
         for (sum, part) in self.below.iter_mut().zip(&other.below) {

@@ -1,5 +1,7 @@
 //! Tests of the lines.
 
+mod total;
+
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -79,13 +81,13 @@ impl Throttle {
             let weighted = lines.by_weight.check();
             assert!(weighted.is_empty() || lines.look_at.is_some(), "nothing ends the wait");
             looks.extend(lines.look_at.map(|at| (at, volume)));
-            for (number, connection) in weighted {
-                let before = places.insert((connection, volume), Standing::Weighted(number));
+            for (flow, connection) in weighted {
+                let before = places.insert((connection, volume), Standing::Weighted(flow.client));
                 assert!(before.is_none(), "a connection stands in two lines of a volume");
             }
         }
-        for (volume, connection) in state.total.check() {
-            let before = places.insert((connection, volume), Standing::Total);
+        for (Flow { volume, client }, connection) in state.total.check() {
+            let before = places.insert((connection, volume), Standing::Total(client));
             assert!(before.is_none(), "a connection stands in two lines of a volume");
         }
         assert_eq!((&state.dues, &state.places), (&dues, &places));
@@ -452,6 +454,7 @@ fn clients_share_the_limit_of_their_volume_by_weight() {
 fn a_client_of_little_weight_waits_for_the_server_with_its_share_and_gives_it_back() {
     let shared = limits_with(Some(10), None, weights(&[(0, 1), (1, 1000)], None));
     let (volume, begun) = (VolumeId(0), Instant::now());
+    let flow = |client| Flow { volume: 0, client };
     let (_, [throttle, _]) = with_total(1, begun);
     throttle.set(volume, Some(Arc::clone(&shared)), begun);
     assert!(take(&throttle, 0, volume, begun));
@@ -459,10 +462,14 @@ fn a_client_of_little_weight_waits_for_the_server_with_its_share_and_gives_it_ba
     throttle.check();
     let now = begun + Duration::from_millis(100);
     assert_eq!(throttle.first_due(now), None, "the volume lets the heavy one through");
-    assert_eq!(throttle.state.borrow().total.check(), [(0, 3)]);
+    assert_eq!(throttle.state.borrow().total.check(), [(flow(2), 3)]);
     throttle.leave(3, now);
     assert_eq!(throttle.first_due(now), None);
-    assert_eq!(throttle.state.borrow().total.check(), [(0, 2)], "its share goes to the other one");
+    assert_eq!(
+        throttle.state.borrow().total.check(),
+        [(flow(1), 2)],
+        "its share goes to the other one"
+    );
     throttle.check();
     assert_eq!(throttle.next_in_turn(begun + Duration::from_secs(1)), Some((2, volume)));
     assert!(!throttle.is_waited_for());
@@ -604,6 +611,10 @@ fn two_threads(begun: Instant) -> [Throttle; 2] {
     [0, 1].map(|thread| Throttle::new([].into_iter(), &total, thread))
 }
 
+fn total_rates(requests: Option<u64>) -> crate::rate::Rates {
+    crate::rate::Rates { requests, bytes: None, burst_ns: 1_000_000 }
+}
+
 /// A rate of the server for two threads, and their lines.
 fn with_total(requests: u64, begun: Instant) -> (Arc<SharedRate>, [Throttle; 2]) {
     let total = Arc::new(SharedRate::since(total_rates(Some(requests)), begun));
@@ -612,191 +623,4 @@ fn with_total(requests: u64, begun: Instant) -> (Arc<SharedRate>, [Throttle; 2])
         throttle.set_total(&total, thread, begun);
     }
     (total, throttles)
-}
-
-fn total_rates(requests: Option<u64>) -> crate::rate::Rates {
-    crate::rate::Rates { requests, bytes: None, burst_ns: 1_000_000 }
-}
-
-#[test]
-fn volumes_share_the_rate_of_the_server_by_weight() {
-    let begun = Instant::now();
-    let (total, throttles) = with_total(100, begun);
-    total.set_weight(1, 300, begun);
-    // The first volume has ten connections on both threads, the other one on the second thread.
-    let connections = |thread: usize| match thread {
-        0 => (0..10).map(|connection| (connection, VolumeId(0))).collect::<Vec<_>>(),
-        _ => (10..20).map(|it| (it, VolumeId(0))).chain([(20, VolumeId(1))]).collect(),
-    };
-    let (mut started, mut waiting) = ([0; 2], [false; 21]);
-    for step in 0..4000 {
-        let now = begun + step * Duration::from_millis(1);
-        for (thread, throttle) in throttles.iter().enumerate() {
-            while let Some((connection, volume)) = throttle.next_in_turn(now) {
-                started[usize::from(volume.0)] += 1;
-                wait(throttle, connection, volume, now);
-            }
-            for (connection, volume) in connections(thread) {
-                if !std::mem::replace(&mut waiting[connection as usize], true)
-                    && take(throttle, connection, volume, now)
-                {
-                    started[usize::from(volume.0)] += 1;
-                    waiting[connection as usize] = false;
-                }
-            }
-            throttle.check();
-        }
-    }
-    assert!((99..=102).contains(&started[0]), "{started:?}");
-    assert!((298..=302).contains(&started[1]), "{started:?}");
-    // One that leaves while it waits makes room for others. A volume that is removed, and a server
-    // that ends, wait for nothing.
-    let now = begun + Duration::from_secs(4);
-    (0..9).for_each(|connection| throttles[0].leave(connection, now));
-    throttles[1].set(VolumeId(1), None, now);
-    assert_eq!(throttles[1].next_in_turn(now), Some((20, VolumeId(1))));
-    assert!(take(&throttles[1], 21, VolumeId(1), now));
-    throttles[1].lift(now);
-    let gone: Vec<u32> = std::iter::from_fn(|| throttles[1].next_in_turn(now))
-        .map(|(connection, _)| connection)
-        .collect();
-    assert_eq!(gone.len(), 10);
-    assert!(throttles[0].next_in_turn(now + Duration::from_millis(10)).is_some());
-    assert!(!throttles.iter().any(Throttle::is_waited_for));
-}
-
-#[test]
-fn a_request_waits_for_its_volume_before_the_server_and_gives_back_all_it_took() {
-    let begun = Instant::now();
-    let (_, [throttle, _]) = with_total(1, begun);
-    let [slow, other] = [VolumeId(0), VolumeId(1)];
-    let shared = limits(Some(10), Some(5));
-    throttle.set(slow, Some(Arc::clone(&shared)), begun);
-    assert!(take(&throttle, 0, slow, begun));
-    assert!(!take(&throttle, 2, slow, begun) && !take(&throttle, 3, slow, begun));
-    assert!(!take(&throttle, 1, other, begun));
-    throttle.check();
-    // The other volume's request is the only one that waits for the server, until the limits of the
-    // volume and its client have come.
-    assert_eq!(throttle.first_due(begun), None);
-    let now = begun + Duration::from_millis(300);
-    assert_eq!(throttle.first_due(now), None);
-    throttle.check();
-    throttle.leave(3, now);
-    throttle.leave(2, now);
-    // Both have left the last line, so both limits are whole again.
-    let client = name(2);
-    assert_eq!(shared.reserve(Scope::Client(&client), 0, now).start, now);
-    assert_eq!(shared.reserve(Scope::Volume, 0, now).start, now);
-    let later = begun + Duration::from_secs(1);
-    assert_eq!(throttle.next_in_turn(later), Some((1, other)));
-    assert!(!throttle.is_waited_for());
-}
-
-#[test]
-fn each_request_starts_once_within_the_rate_of_the_server_whatever_happens() {
-    const VOLUMES: usize = 4;
-    for seed in 0..200 {
-        let mut random = Random(seed);
-        let (begun, mut now) = (Instant::now(), Duration::ZERO);
-        let (total, throttles) = with_total(100, begun);
-        let mut rate = Some(100);
-        let mut shared = [(); VOLUMES].map(|()| limits(None, None));
-        let mut exempt = [false; VOLUMES];
-        let mut models = [Waiting::new(), Waiting::new()];
-        let mut starts: Vec<Duration> = Vec::new();
-        for _ in 0..400 {
-            let (at, connection) = (random.below(2), random.below(6) as u32);
-            let volume = random.below(VOLUMES);
-            let id = VolumeId(volume as u16);
-            let time = begun + now;
-            let is_free = || throttles.iter().any(|it| it.state.borrow().total.is_free());
-            let was_free = is_free();
-            match random.below(16) {
-                0 => {
-                    rate = [None, Some(1), Some(100)][random.below(3)];
-                    total.change(total_rates(rate), time);
-                    for (thread, throttle) in throttles.iter().enumerate() {
-                        throttle.set_total(&total, thread, time);
-                    }
-                    starts.clear();
-                }
-                1 => total.set_weight(id.0, 1 + random.below(1000) as u64, time),
-                2 => {
-                    let mut rate = || [None, Some(3), Some(100)][random.below(3)];
-                    shared[volume] = limits(rate(), rate());
-                    exempt[volume] = random.below(4) == 0;
-                    let limit = Some(&shared[volume]).filter(|_| !exempt[volume]);
-                    throttles.iter().for_each(|it| it.set(id, limit.cloned(), time));
-                }
-                3 => {
-                    throttles[at].leave(connection, time);
-                    models[at].retain(|(of, _), _| *of != connection);
-                }
-                4 => {
-                    throttles[at].leave_line(connection, id, time);
-                    models[at].remove(&(connection, id.0));
-                }
-                5..9 => {
-                    now += Duration::from_micros(random.below(40_000) as u64);
-                    let time = begun + now;
-                    while let Some((connection, volume)) = throttles[at].next_in_turn(time) {
-                        let key = (connection, volume.0);
-                        let left = models[at].get_mut(&key).expect("it waits");
-                        *left -= 1;
-                        match *left {
-                            0 => drop(models[at].remove(&key)),
-                            _ => wait(&throttles[at], connection, volume, time),
-                        }
-                        if !exempt[usize::from(volume.0)] {
-                            starts.push(now);
-                        }
-                    }
-                }
-                _ => match models[at].get_mut(&(connection, id.0)) {
-                    Some(waiting) => *waiting += 1,
-                    None if take(&throttles[at], connection, id, time) => {
-                        if !exempt[volume] {
-                            starts.push(now);
-                        }
-                    }
-                    None => drop(models[at].insert((connection, id.0), 1)),
-                },
-            }
-            for (throttle, model) in throttles.iter().zip(&models) {
-                let time = begun + now;
-                assert_eq!(throttle.is_waited_for(), !model.is_empty(), "seed {seed}");
-                assert_eq!(throttle.next_due_since(|| time).is_some(), !model.is_empty());
-                throttle.check();
-            }
-            // Those that waited when a volume was exempt, or when the rate was lifted, all go.
-            let Some(rate) = rate.filter(|_| !was_free && !is_free()) else {
-                starts.clear();
-                continue;
-            };
-            for (count, first) in starts.iter().rev().enumerate() {
-                let allowed = 2.0 + 6.0 + (now - *first).as_secs_f64() * rate as f64;
-                assert!(count as f64 <= allowed, "seed {seed}: {count} in {:?}", now - *first);
-            }
-        }
-        // In the end, all start by themselves.
-        let mut turns = 0;
-        while throttles.iter().any(Throttle::is_waited_for) {
-            let due = throttles.iter().filter_map(|it| it.next_due_since(|| begun + now)).min();
-            now = now.max(due.expect("something waits") - begun) + Duration::from_micros(1);
-            for (throttle, model) in throttles.iter().zip(&mut models) {
-                while let Some((connection, volume)) = throttle.next_in_turn(begun + now) {
-                    let left = model.get_mut(&(connection, volume.0)).expect("it waits");
-                    *left -= 1;
-                    match *left {
-                        0 => drop(model.remove(&(connection, volume.0))),
-                        _ => wait(throttle, connection, volume, begun + now),
-                    }
-                }
-            }
-            turns += 1;
-            assert!(turns < 100_000, "seed {seed}: a request waits for ever");
-        }
-        assert!(models.iter().all(Waiting::is_empty), "seed {seed}");
-    }
 }

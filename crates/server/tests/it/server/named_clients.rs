@@ -128,6 +128,38 @@ fn names_have_limits_instead_of_that_of_each_client() {
 }
 
 #[test]
+fn requests_bytes_and_waits_are_counted_by_name() {
+    for threads in 1..=2 {
+        let rig = start(threads, RequestLimit::NONE);
+        let slow = ClientLimit { requests_per_second: Some(1), ..ClientLimit::default() };
+        let names = [("loopback", Some(slow)), ("others", weight(5)), ("10.0.0.0/8", weight(7))];
+        change(&rig, &names).unwrap();
+        let [mut unix, mut tcp] = [0, 1].map(|at| rig.client_on(at));
+        (0..4).for_each(|_| unix.read(0, &mut [0; 4096]).unwrap());
+        unix.flush().unwrap();
+        for _ in 0..3 {
+            tcp.submit_read(0, 512).unwrap();
+        }
+        (0..3).for_each(|_| drop(tcp.next_reply().unwrap().unwrap()));
+
+        let counted = limited(&rig).client_use;
+        let of = |text: &str| counted[&name(text)];
+        let [others, loopback, absent] = ["others", "loopback", "10.0.0.0/8"].map(of);
+        assert_eq!(counted.len(), 3);
+        assert_eq!((others.requests, others.bytes, others.delayed_requests), (4, 16384, 0));
+        assert_eq!((loopback.requests, loopback.bytes, absent.requests), (3, 1536, 0));
+        assert!((1..=2).contains(&loopback.delayed_requests), "{loopback:?}");
+        assert!(loopback.delayed_seconds > 0.0, "{loopback:?}");
+
+        // A name that comes back begins anew; others go on.
+        change(&rig, &[("loopback", None)]).unwrap();
+        let left = change(&rig, &[("loopback", Some(slow))]).unwrap().client_use;
+        assert_eq!((left[&name("loopback")].requests, left[&name("others")].requests), (0, 4));
+        rig.end();
+    }
+}
+
+#[test]
 fn clients_that_share_a_limit_by_weight_do_not_exceed_it_and_none_starves() {
     let limit =
         RequestLimit { requests_per_second: Some(300), limit_burst_ms: 50, ..RequestLimit::NONE };
@@ -217,7 +249,7 @@ fn wrong_clients_change_nothing() {
     }
     let slow = ClientLimit { bytes_per_second: Some(1), ..ClientLimit::default() };
     refused(change(&rig, &[("loopback", Some(slow))]), "loopback: bytes-per-second = 1 is less");
-    refused(change(&rig, &[("others", weight(5))]), "leave out others");
+    refused(change(&rig, &[("others", Some(HARDLY_ANY))]), "leave out others");
     let many = (0..257).map(|user| (ClientName::User(user), weight(5)));
     let many = LimitChange { clients: many.collect::<BTreeMap<_, _>>(), ..LimitChange::default() };
     refused(admin::limit_volume(&rig.admin, "floe", &many), "at most 256");
