@@ -226,8 +226,9 @@ impl SharedRate {
     }
 
     /// Gives back the share of a request that was granted, and will not start.
-    pub(crate) fn give_back(&self, grant: Grant) {
-        self.lock().give_back(grant);
+    pub(crate) fn give_back(&self, grant: Grant, now: Instant) {
+        let now = self.nanos(now);
+        self.lock().give_back(grant, now);
     }
 
     /// Returns the time at which the thread is to ask for a grant again; `None` if nothing waits.

@@ -293,11 +293,13 @@ impl WeightedQueue {
         self.place(volume);
     }
 
-    /// Gives back the share of a request and the part of its volume.
+    /// Gives back the share of a request and the part of its volume, also to others of its
+    /// requests.
     fn give_back_turn(&mut self, volume: u16, bytes: u64) {
         self.bucket.give_back(&self.rates, bytes);
         let cost = self.parts.cost(volume, self.nanos(bytes)).max(1);
         self.parts.move_back(volume, cost);
+        self.place(volume);
     }
 
     /// Gives a volume its place among all, behind those with the same virtual time.
@@ -410,11 +412,12 @@ impl WeightedQueue {
     }
 
     /// Gives back the share of a request that was granted, and will not start.
-    pub(super) fn give_back(&mut self, grant: Grant) {
+    pub(super) fn give_back(&mut self, grant: Grant, now: u64) {
         if grant.changes == self.changes {
-            let Flow { volume, client } = grant.flow;
+            let (first, Flow { volume, client }) = (self.first_number(), grant.flow);
             self.give_back_turn(volume, grant.bytes);
             self.volume(volume).clients.move_back(client, grant.cost);
+            self.note_first(first, now);
         }
     }
 
@@ -457,11 +460,17 @@ impl WeightedQueue {
 
     /// Returns the first entry of a thread, the virtual time of its volume, and its own.
     fn first_own(&self, thread: usize) -> Option<(Line, u128, Tag)> {
-        self.in_order().find_map(|(volume, start, _)| {
-            let line = |client| (thread, Flow { volume, client });
-            let own = self.tags.range(line(0)..=line(u16::MAX));
-            own.min_by_key(|(_, tag)| **tag).map(|(line, tag)| (*line, start, *tag))
-        })
+        let own = self.own(thread).filter_map(|(line, tag)| {
+            let of_volume = self.volumes[usize::from(line.1.volume)].tag?;
+            Some((of_volume, tag, line))
+        });
+        own.min().map(|(of_volume, tag, line)| (line, of_volume.0, tag))
+    }
+
+    /// Returns the entries of a thread.
+    fn own(&self, thread: usize) -> impl Iterator<Item = (Line, Tag)> {
+        let line = |number| (thread, Flow { volume: number, client: number });
+        self.tags.range(line(0)..=line(u16::MAX)).map(|(line, tag)| (*line, *tag))
     }
 
     /// Starts a request that has taken its share from the bucket.
@@ -531,28 +540,40 @@ impl WeightedQueue {
     /// Returns the time at which this thread is to call [`WeightedQueue::grant`] again; `None` if
     /// nothing of it waits.
     pub(super) fn next_due(&self, thread: usize, now: u64) -> Option<u64> {
-        let line = |number| (thread, Flow { volume: number, client: number });
-        let mut own = self.tags.range(line(0)..=line(u16::MAX));
-        let kept = self.kept.get(thread).copied().flatten();
-        own.find(|((_, flow), _)| Some(*flow) != kept)?;
+        // The volumes in which requests of this thread wait, in order, and their bytes.
+        let own = self.own(thread).filter_map(|(line, tag)| {
+            let volume = line.1.volume;
+            Some((volume, self.volumes[usize::from(volume)].entries[&tag].bytes?))
+        });
+        let own: Vec<(u16, u64)> = own.collect();
+        if own.is_empty() {
+            return None;
+        }
         if self.prepaid.get(thread).is_some_and(Option::is_some) {
             return Some(now);
         }
         // Entries before that of this thread are assumed to start as soon as they may: the first of
         // each volume before its own, and those before it in its own. While the first of a volume
-        // waits for the bucket, a smaller one may start in front of it and move the volume on. So
-        // the thread also looks once the bucket suffices for its own request alone.
-        let look = |at: u64, alone: u64, is_behind| match is_behind {
+        // waits for the bucket, a smaller one of another thread may start in front of it and move
+        // the volume on. So the thread also looks once the bucket suffices for the least of its own
+        // requests alone.
+        let look = |at: u64, bytes: u64, is_behind| match is_behind {
             true => {
+                let alone = self.bucket.start(&self.rates, bytes, now);
                 let most = alone.max(now + LOOK_ALONE_NS).min(now + LOOK_MOST_NS);
                 at.clamp(now + LOOK_NS, most)
             }
             false => at,
         };
-        let (mut before, mut due) = ((self.bucket, now, false), u64::MAX);
+        let has_others = self.tags.len() > self.own(thread).count();
+        let (mut before, mut due, mut last) = ((self.bucket, now, false), u64::MAX, None);
         for (number, _, volume) in self.in_order().take(FORESEEN) {
+            last = volume.tag;
             let (mut bucket, mut at, mut is_behind) = before;
-            let most = if self.waits_in(thread, number) { FORESEEN } else { 1 };
+            let of_own = own.partition_point(|(volume, _)| *volume < number);
+            let of_own = own[of_own..].iter().take_while(|(volume, _)| *volume == number);
+            let least = of_own.map(|(_, bytes)| *bytes).min();
+            let most = if least.is_some() { FORESEEN } else { 1 };
             let mut start = None;
             // Entries of threads that are late are passed over.
             let counts = |entry: &&Entry| entry.line.0 == thread || !self.is_late(entry.line.0);
@@ -561,31 +582,24 @@ impl WeightedQueue {
                 is_behind |= !is_own;
                 at = entry.bytes.map_or(at, |it| bucket.take(&self.rates, it, at).max(at));
                 if count == 0 {
-                    before = (bucket, at, true);
+                    before = (bucket, at, has_others);
                 }
                 if is_own && let Some(bytes) = entry.bytes {
-                    let alone = self.bucket.start(&self.rates, bytes, now);
-                    start = Some(look(at, alone, is_behind));
+                    start = Some(look(at, bytes, is_behind));
                     break;
                 }
             }
-            if most > 1 {
-                due = due.min(start.unwrap_or(look(at, now, true)));
+            if let Some(least) = least {
+                due = due.min(start.unwrap_or_else(|| look(at, least, true)));
             }
             if due <= now + LOOK_NS {
-                break;
+                return Some(due);
             }
         }
-        let beyond = (self.order.len() > FORESEEN).then(|| look(before.1, now, true));
-        Some(beyond.map_or(due, |beyond| due.min(beyond)))
-    }
-
-    /// Returns whether a request of this thread waits in a volume.
-    fn waits_in(&self, thread: usize, volume: u16) -> bool {
-        let line = |client| (thread, Flow { volume, client });
-        let kept = self.kept.get(thread).copied().flatten();
-        let mut own = self.tags.range(line(0)..=line(u16::MAX));
-        own.any(|((_, flow), _)| Some(*flow) != kept)
+        let is_beyond = |volume: u16| self.volumes[usize::from(volume)].tag > last;
+        let beyond = own.iter().filter(|(volume, _)| is_beyond(*volume));
+        let least = beyond.map(|(_, bytes)| *bytes).min();
+        Some(least.map_or(due, |least| due.min(look(before.1, least, has_others))))
     }
 
     #[cfg(test)]

@@ -489,7 +489,7 @@ impl Lines {
         }
         match place.of_volume {
             Some(OfVolume::Bucket(share)) => limit.give_back(Scope::Volume, place.bytes, share),
-            Some(OfVolume::Weighted(grant)) => lines.by_weight.give_back(grant),
+            Some(OfVolume::Weighted(grant)) => lines.by_weight.give_back(grant, now),
             None => {}
         }
     }

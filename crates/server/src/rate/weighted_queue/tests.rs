@@ -469,11 +469,62 @@ fn a_request_that_leaves_gives_back_its_part() {
         let grant = queue.grant(0, now).unwrap();
         assert_eq!(grant.flow, level(0));
         // One that has its turn, and is gone, gives its share of the rate back.
-        queue.give_back(grant);
+        queue.give_back(grant, now);
         assert!(queue.grant(0, now).is_some());
         assert_eq!(queue.grant(0, now), None);
         assert_eq!(queue.len(), 0);
     }
+}
+
+/// A volume has its part back while other requests of it wait.
+#[test]
+fn another_request_of_the_volume_has_the_turn_that_was_given_back() {
+    for is_prepaid in [false, true] {
+        let mut queue = queue(volume, 10, &[1, 1000]);
+        let [gone, next, heavy] = [(0, volume(0)), (1, volume(0)), (2, volume(1))];
+        assert!(queue.take_or_enter(heavy, 0, 0).is_some());
+        for line in [gone, next, heavy] {
+            assert!(queue.take_or_enter(line, 0, 0).is_none());
+        }
+        let mut now = SECOND / 10;
+        if is_prepaid {
+            now += GRACE_NS;
+            assert_eq!(queue.grant(2, now), None, "thread 0 is late, and has the share");
+            queue.leave(gone, now);
+        } else {
+            let grant = queue.grant(0, now).unwrap();
+            queue.give_back(grant, now);
+        }
+        assert_eq!(queue.grant(2, now), None, "it waits for the light volume");
+        assert!(queue.grant(1, now).is_some(), "{is_prepaid}");
+    }
+}
+
+/// A thread sleeps until the rate suffices, however many volumes wait.
+#[test]
+fn a_thread_looks_seldom_while_many_volumes_wait() {
+    let mut queue = queue(volume, 1, &[]);
+    assert!(queue.take_or_enter((0, volume(0)), 0, 0).is_some());
+    for number in 0..4 * FORESEEN as u16 {
+        assert!(queue.take_or_enter((usize::from(number) % 4, volume(number)), 0, 0).is_none());
+    }
+    for thread in 0..4 {
+        assert_eq!(queue.grant(thread, SECOND / 2), None);
+        assert!(queue.next_due(thread, SECOND / 2).unwrap() >= SECOND / 2 + LOOK_MOST_NS);
+    }
+}
+
+/// A thread that alone has requests sleeps until the first of them may start.
+#[test]
+fn a_thread_without_others_sleeps_until_its_first_request_may_start() {
+    let rates = Rates { requests: None, bytes: Some(1 << 20), burst_ns: 1_000_000 };
+    let mut queue = with_weights(volume, rates, &[1, 1]);
+    for number in 0..2 {
+        queue.enter((0, volume(number)), [32 << 20, 512][usize::from(number)], 0);
+    }
+    queue.bucket.take(&rates, 1 << 20, 0);
+    assert_eq!(queue.grant(0, SECOND / 2), None);
+    assert!(queue.next_due(0, SECOND / 2).unwrap() > SECOND * 9 / 10);
 }
 
 #[test]
@@ -493,7 +544,7 @@ fn a_share_that_is_prepaid_is_given_back_once() {
             1 => set_weight(&mut queue, level(0), 99, now),
             2 => {
                 let grant = prepaid_grant(&mut queue, now);
-                queue.give_back(grant);
+                queue.give_back(grant, now);
             }
             _ => {
                 prepaid_grant(&mut queue, now);

@@ -152,7 +152,7 @@ impl WeightedLines {
         }
         let grant = line.granted.take();
         match (&self.rate, grant) {
-            (Some((rate, _)), Some(grant)) if !starts => rate.give_back(grant),
+            (Some((rate, _)), Some(grant)) if !starts => rate.give_back(grant, now),
             (Some((rate, thread)), None) if !self.free.contains(&flow) => {
                 rate.leave(*thread, flow, now);
             }
@@ -163,8 +163,8 @@ impl WeightedLines {
     }
 
     /// Gives back the share of a request that was to start, and will not.
-    pub(super) fn give_back(&self, grant: Grant) {
-        self.rate.iter().for_each(|(rate, _)| rate.give_back(grant));
+    pub(super) fn give_back(&self, grant: Grant, now: Instant) {
+        self.rate.iter().for_each(|(rate, _)| rate.give_back(grant, now));
     }
 
     /// Removes and returns all that wait with a volume.

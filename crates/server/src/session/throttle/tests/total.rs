@@ -62,7 +62,8 @@ fn clients_share_their_volumes_part_of_the_rate_of_the_server_by_weight() {
         };
         let set = |clients: NamedClients, now| {
             total.set_weights(divided.0, 100, clients.weights(), now);
-            let shared = limits_with(of_volume, of_each, clients);
+            let limit = limits_with(of_volume, of_each, clients).limit();
+            let shared = Arc::new(VolumeLimit::since(limit, begun));
             throttles.iter().for_each(|it| it.set(divided, Some(Arc::clone(&shared)), now));
         };
         set(of(700, 100), begun);
