@@ -303,11 +303,13 @@ impl<'de> DeserializeSeed<'de> for Name<'_> {
         if self.0.contains(&name) {
             return Ok(name);
         }
-        let hint = nearest(&name, self.0.iter().map(String::as_str))
-            .map(|near| format!("did you mean `{near}`? "));
+        let hint = match nearest(&name, self.0.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean `{near}`? There"),
+            None => "there".to_owned(),
+        };
         let names: Vec<_> = self.0.iter().map(|name| format!("`{name}`")).collect();
-        let (hint, names) = (hint.unwrap_or_default(), names.join(", "));
-        Err(D::Error::custom(format!("unknown setting `{name}`; {hint}There are {names}")))
+        let names = names.join(", ");
+        Err(D::Error::custom(format!("unknown setting `{name}`; {hint} are {names}")))
     }
 }
 
