@@ -25,7 +25,8 @@ pub(crate) struct FillTimes {
 /// device: it would make each client behind it wait for longer than a hit saves. A first fill
 /// always begins, so both times are measured anew, whatever they were.
 ///
-/// All shards of a part count together.
+/// On a device that carries out each operation at once nothing waits, and there is no bound. All
+/// shards of a part count together.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fills {
     /// Operations and sectors. Atomic so that a part can be sent to its thread, which alone counts.

@@ -313,8 +313,8 @@ pub(crate) fn resize_tier(
 /// Records the size of a persistent tier in its superblock.
 ///
 /// While the device hangs, the writer is locked. The control thread then waits for the device when
-/// it records a failure of any persistent tier, since it links all of them. If the server ends
-/// first, the device may get the size later or not, as in a crash.
+/// any persistent tier fails, as that is recorded in the superblocks of all of them. If the server
+/// ends first, the device may get the size later or not, as in a crash.
 fn record_size(control: &mut Control, number: usize, size_bytes: u64) -> Result<(), String> {
     let tier = &mut control.tiers[number];
     let mut writer = tier.cache.writer.clone().expect("a persistent tier has a superblock");
